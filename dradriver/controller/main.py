@@ -77,8 +77,8 @@ async def serve(args: Options) -> None:
         progress = leader_thread.Progress(args.renew_deadline / 2)
 
         async def election(work: leader_thread.Work) -> None:
-            own = config.load(args.kubeconfig)  # the other connections are of the other loop
-            async with Client(own, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
+            lease_server = config.load(args.kubeconfig)  # the other connections are of the other loop
+            async with Client(lease_server, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
                 elector = LeaderElector(
                     for_lease,
                     namespace=args.namespace,

@@ -245,9 +245,9 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(part.run())
-            for own in (self._runtime, self._nics):  # of hardware that is not simulated
-                if own is not None:
-                    group.create_task(own.run())
+            for watch in (self._runtime, self._nics):  # of hardware that is not simulated
+                if watch is not None:
+                    group.create_task(watch.run())
 
     def _about(self) -> Reference | None:
         node = self._objects.node
@@ -275,10 +275,12 @@ class Agent:
 
     def _tell_faults(self) -> None:
         standing, node = self._record.standing(), self._options.node
-        metrics.FAULT_INFO.set("", ((uuid, node, one.fault.kind) for uuid, some in standing.items() for one in some))
+        metrics.FAULT_INFO.set(
+            "", ((uuid, node, fault.fault.kind) for uuid, some in standing.items() for fault in some)
+        )
 
     def _held(self, gpus: Mapping[str, str]) -> None:
-        self._record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
+        self._record.tell("claims", {uuid: (Fault("held", "", text),) for uuid, text in gpus.items()})
 
     def _stuck(self, gpus: Mapping[str, str]) -> None:
         faults = {uuid: (Fault("mig-mode", "", f"it stays in MIG mode: {why}"),) for uuid, why in gpus.items()}

@@ -1,8 +1,8 @@
 """The share of each tenant: its GPU time, decayed, with what it has now, over its weight. No I/O.
 
 Usage halves with each half-life, as in Slurm's fair share and Kueue's AdmissionFairSharing. What a tenant holds or was
-promised counts beside it for some time ahead, as an entry penalty does: else whoever has had little would get all that
-is free at once, before any of it has become usage. A promise that comes to nothing leaves nothing.
+promised counts in addition for some time ahead, as an entry penalty does: else whoever has had little would get all
+that is free at once, before any of it has become usage. A promise that comes to nothing leaves nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _itself(namespace: str) -> str:
 class Shares:
     """Usage by tenant, to be compared at any time; a change or a question costs the same however many there are.
 
-    It is counted by namespace, and for each tenant beside it, which is the sum over its namespaces: all decay alike.
+    It is counted by namespace, and also for each tenant, which is the sum over its namespaces: all decay alike.
 
     Attributes:
         half_life_s: After how long usage counts half; see ``decay_by``.
@@ -69,22 +69,22 @@ class Shares:
         self._of = of
         self._tenants = {}
         for namespace in self._namespaces:
-            own, whole = self._settled(self._namespaces, namespace), self._settled(self._tenants, of(namespace))
-            whole.used += own.used
-            whole.held += own.held
-            whole.charged += own.charged
+            account, whole = self._settled(self._namespaces, namespace), self._settled(self._tenants, of(namespace))
+            whole.used += account.used
+            whole.held += account.held
+            whole.charged += account.charged
         self.lowered(None)
 
     def move(self, namespace: str, before: str) -> None:
         """Assign a namespace to another tenant, with the GPU time that it has had."""
         if namespace not in self._namespaces:
             return
-        own = self._settled(self._namespaces, namespace)
+        moved = self._settled(self._namespaces, namespace)
         for tenant, sign in ((before, -1.0), (self._of(namespace), 1.0)):
             account = self._settled(self._tenants, tenant)
-            account.used += sign * own.used
-            account.held += sign * own.held
-            account.charged += sign * own.charged
+            account.used += sign * moved.used
+            account.held += sign * moved.held
+            account.charged += sign * moved.charged
             self._tidy(self._tenants, tenant)
             self.lowered(tenant)
 

@@ -139,7 +139,7 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
 
 
 def network_gbps(machine: Machine) -> float:
-    """Return what a machine's cards carry together, one direction, GB/s: of RDMA where it has such, else of all.
+    """Return what a node's network cards carry together, one direction, GB/s: of RDMA if it has such, else of all.
 
     A virtual function is its card's, a member its bond's. Where the rate of some is not known, it is at least so much;
     0 where that of none is. Worked example: a DGX H100 has eight InfiniBand cards of 50 for its GPUs: 400.

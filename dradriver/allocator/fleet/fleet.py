@@ -128,13 +128,13 @@ class Fleet:
         self._slots[name] = group.number, slot
         self._name_ranks = {}
         has = {gpu.index for gpu in group.machine.gpus}
-        own = Offer(
+        kept_offer = Offer(
             shared=offer.shared & has,
             sliced=offer.sliced & has,
             parts_only=offer.parts_only & has,
             tenants=tuple(each for each in offer.tenants if each[0] in has),
         )
-        group.set_offer(slot, own)
+        group.set_offer(slot, kept_offer)
         group.set_parts(slot, {number: each for number, each in parts.items() if number in has})
 
     def set_free(self, name: str, free: Collection[int]) -> None:
@@ -307,8 +307,8 @@ class Fleet:
     @property
     def has_parts(self) -> bool:
         """Return whether some node of the fleet offers GPUs in parts."""
-        every = (group.rooms for group in self.groups if group.rooms is not None)
-        return any(rooms.offered(sliced=False) or rooms.offered(sliced=True) for rooms in every)
+        all_rooms = (group.rooms for group in self.groups if group.rooms is not None)
+        return any(rooms.offered(sliced=False) or rooms.offered(sliced=True) for rooms in all_rooms)
 
     def candidates(
         self, request: Whole, eligible: Eligible | None = None, *, is_spared: bool = False
@@ -321,8 +321,8 @@ class Fleet:
             is_spared: Whether GPUs that may be had in parts are left out.
         """
         candidates = [
-            Candidates(group, request=request, eligible=own, free=group.spared_masks() if is_spared else None)
-            for group, own in self._nodes(eligible).items()
+            Candidates(group, request=request, eligible=slots, free=group.spared_masks() if is_spared else None)
+            for group, slots in self._nodes(eligible).items()
         ]
         return [each for each in candidates if len(each.masks)]
 
@@ -337,8 +337,8 @@ class Fleet:
     def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
         """Return the rank of each node's name in the fleet, for the slots of each group in turn: (nodes,), int64."""
         ranks = self._ranks()
-        every = [ranks[each.group.number][own] for each, own in zip(candidates, slots, strict=True)]
-        return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
+        name_ranks = [ranks[each.group.number][own_slots] for each, own_slots in zip(candidates, slots, strict=True)]
+        return np.concatenate([*name_ranks, np.zeros(0, dtype=np.int64)])
 
     def name_rank(self, name: str) -> int | None:
         """Return the rank of a node's name in the fleet; None for an unknown node."""
@@ -347,10 +347,10 @@ class Fleet:
 
     def sites_by_name(self) -> Ints:
         """Return the number of each node's location, in the order of names in the fleet: (nodes,), int64."""
-        out = np.zeros(len(self._slots), dtype=np.int64)
+        numbers = np.zeros(len(self._slots), dtype=np.int64)
         for number, ranks in self._ranks().items():
-            out[ranks] = self._groups[number].sites()
-        return out
+            numbers[ranks] = self._groups[number].sites()
+        return numbers
 
     def _ranks(self) -> dict[int, Ints]:
         """By the group's number where the name of each slot's node stands among all names."""

@@ -145,8 +145,8 @@ class NodeGroup:
         if self.rooms is None:
             self._free[slot] &= mask
             return
-        own = self.rooms.masks(slot)
-        less = own._replace(unheld=own.unheld & mask, shared=own.shared & mask, sliced=own.sliced & mask)
+        masks = self.rooms.masks(slot)
+        less = masks._replace(unheld=masks.unheld & mask, shared=masks.shared & mask, sliced=masks.sliced & mask)
         self._free[slot] = self.rooms.set(slot, less)
 
     def offer_and_parts(self, slot: int) -> tuple[Offer, dict[int, Sequence[Part]]]:

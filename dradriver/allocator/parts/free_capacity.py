@@ -115,7 +115,7 @@ class Rooms:
         return self.whole(slot)
 
     def whole(self, slot: int) -> int:
-        """Mask of a node's GPUs that whole requests may take: a GPU with a part on it is not among them."""
+        """Return the mask of a node's GPUs that whole requests may take: GPUs with parts are not among them."""
         masks = self._masks[slot]
         return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
 

@@ -43,13 +43,16 @@ class Ask(Protocol):
         """Return how much each GPU has free for parts, as one number to find the emptiest by: (g, nodes)."""
 
     def most(self, rooms: Rooms, kind: int) -> Array:
-        """How many parts of a kind alone would fit on each GPU that has something left: (g, nodes)."""
+        """Return how many parts of a kind of the request fit on each GPU with something left: (g, nodes)."""
 
     def most_empty(self, rooms: Rooms, kind: int) -> Array:
-        """How many parts of a kind alone would fit on an empty GPU at each position: (g,)."""
+        """Return how many parts of a kind of the request fit on an empty GPU at each position: (g,)."""
 
     def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
-        """What all parts take at least, what each GPU has left, and what an empty one has: int, (g, nodes), (g,)."""
+        """Return what all parts of the request take at least, each GPU has left, and an empty one has.
+
+        Shapes: int, (g, nodes), (g,).
+        """
 
     def left(self, rooms: Rooms, position: int, slot: int) -> Left:
         """Return what a GPU has free for parts."""
@@ -64,14 +67,14 @@ class Ask(Protocol):
         """Return the cost of each combination of parts that fits, by its counts; the empty one costs 0."""
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
-        """What every number of parts costs on the GPU at a position of some nodes: (len(slots),) int32 each.
+        """Return the cost of every number of parts of the request on the GPU at a position: (len(slots),) int32 each.
 
         By number in ``every_count``. ``NONE`` or somewhat more where they do not fit; those that fit no such GPU are
         left out, and none of any.
         """
 
     def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
-        """What every number of parts that fits costs on an empty GPU at a position, by number in ``every_count``."""
+        """Return the cost of every number of parts that fits on an empty GPU, by number in ``every_count``."""
 
     def largest_first(self) -> list[int]:
         """Return the kinds of the request's parts, the hardest to place first."""
@@ -80,7 +83,7 @@ class Ask(Protocol):
         """Return what so many parts of each kind cost together on one GPU; None if they do not fit."""
 
     def parts(self, left: Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
-        """So many parts of each kind, placed on the GPU with this number, each after its kind."""
+        """Return so many parts of each kind of the request, placed on the GPU with this number, each after its kind."""
 
 
 @lru_cache(maxsize=256)

@@ -79,7 +79,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def asked(self) -> dict[str, Asked]:
-        """What each container asks for, by name in pod order: what ``resolve`` made the request from."""
+        """Return what each container asks for in the resolved request, by name in pod order."""
         asked = _asked(self.request)
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, asked[0])
@@ -87,7 +87,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def requests(self) -> dict[str, tuple[str, ...]]:
-        """Names of the claim's requests of each container, by name in pod order."""
+        """Return the names of the resolved request's claim requests of each container, by name in pod order."""
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, (names.SET_REQUEST,))
         return request_names(self.asked)
@@ -124,7 +124,9 @@ def resolve(
     product: str = "",
     vendor: str = "",
 ) -> Resolved:
-    """Return what a pod's words and its containers' limits come to; arguments and errors are those of ``parse``.
+    """Return the resolved request of a pod's words and its containers' limits.
+
+    Arguments and errors are those of ``parse``.
 
     What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
     controller adds those in force when it chooses. ``product`` and ``vendor`` are those that limits name, if any.

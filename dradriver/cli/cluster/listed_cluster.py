@@ -148,13 +148,13 @@ class Scene:
                 picture.nccl_changed(self.policies.nccl.version)
                 picture.nic_classes_changed(self.policies.nics.every)
                 for kind, records_ in ((DEVICE_CLASSES, classes), (NODES, nodes)):
-                    for one in records_:
-                        self.take(kind, key_of(one), one)
+                    for record in records_:
+                        self.take(kind, key_of(record), record)
                 for rule in rules:
                     picture.taint_rule_changed(_seen(rule))
                 for kind, records_ in ((RESOURCE_SLICES, slices), (RESOURCE_CLAIMS, claims), (PODS, ours)):
-                    for one in records_:
-                        self.take(kind, key_of(one), one)
+                    for record in records_:
+                        self.take(kind, key_of(record), record)
                 self._labels = {space.metadata.name: space.metadata.labels for space in spaces}
                 self.settle()
                 picture.gpu_time.charged.add(self._charge)
@@ -247,7 +247,7 @@ class Scene:
                 self.picture.channels_changed(_seen(piece))
 
     def _take_as_there(self, pods: Collection[Pod]) -> None:
-        """Let the templates that pods name beside that of their GPUs be there: whether they are may not be read."""
+        """Assume that templates which pods name in addition to their GPUs' exist: that may not be read."""
         for pod in pods:
             namespace = pod.metadata.namespace
             for name in templates.beside(pod):
@@ -303,19 +303,19 @@ class Scene:
 
     async def fill(self, nodes: Collection[str]) -> bool:
         """Add to the listed cluster what foreign pods take from these nodes. Returns whether that was news."""
-        wanted = [node for node in nodes if node not in self._filled]
-        self._filled.update(wanted)
+        unread = [node for node in nodes if node not in self._filled]
+        self._filled.update(unread)
         room = asyncio.Semaphore(MOST_AT_ONCE)
 
         async def pods_on(node: str) -> list[Any]:
             async with room:
                 return await self._list(PODS, pod_records.read, field_selector=f"spec.nodeName={node}")
 
-        for listed in await asyncio.gather(*map(pods_on, wanted)):
+        for listed in await asyncio.gather(*map(pods_on, unread)):
             for pod in listed:
                 if isinstance(pod, pod_records.Foreign):
                     self.picture.pod_changed(_seen(pod))
-        return bool(wanted)
+        return bool(unread)
 
     async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
         with bound(ledger):
@@ -345,12 +345,12 @@ class Scene:
         alone = {piece.pool for piece in ours if piece.alone}
         if not alone:
             return []
-        found = dict(zip(OTHERS, await asyncio.gather(*map(self._slices, OTHERS)), strict=True))
-        ledger = whose(alone, {one: [piece.pool for piece in theirs] for one, theirs in found.items()})
-        if alone < pools and alone.isdisjoint(piece.pool for piece in found[ledger]):
+        slices = dict(zip(OTHERS, await asyncio.gather(*map(self._slices, OTHERS)), strict=True))
+        ledger = whose(alone, {driver: [piece.pool for piece in theirs] for driver, theirs in slices.items()})
+        if alone < pools and alone.isdisjoint(piece.pool for piece in slices[ledger]):
             return []
         self.ledger = ledger
-        return found[ledger]
+        return slices[ledger]
 
     async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
         try:

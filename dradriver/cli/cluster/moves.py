@@ -269,7 +269,7 @@ class Simulation:
 
 
 def _as_new(pod: Pod) -> Pod:
-    """Return a pod as it would be if its maker made it anew: at its gate, with its author's own affinity.
+    """Return a pod as it would be if its owner created it again: at its gate, with its author's own affinity.
 
     Raises:
         WordError: What was noted of that is damaged.

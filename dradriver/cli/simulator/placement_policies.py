@@ -44,7 +44,7 @@ def link_scores(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
 
 
 def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the set by device attributes alone: one group of the size, else one NUMA node, else any; first fit."""
+    """Return the simulated set by device attributes alone: one group, else one NUMA node, else any; first fit."""
     for rung in range(3):
         for node, free in enumerate(cluster.free):
             for devices in _rungs(cluster.machines[node], gpus)[rung]:
@@ -55,7 +55,7 @@ def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # n
 
 
 def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the set that the driver's allocator chooses over all nodes, one pod after the other."""
+    """Return the set that the driver's allocator chooses over all simulated nodes, one pod after the other."""
     try:
         choice = cluster.fleet.rank(_pod(cluster, gpus), limit=1)[0]
     except NoPlaceError:

@@ -99,7 +99,7 @@ class Reserving:
         self._fence(None)
 
     def longest(self, now: float) -> float:
-        """Return how long a job may run at most that begins on reserved GPUs now, seconds; negative for none."""
+        """Return how long a simulated job may run that begins on reserved GPUs now, seconds; negative for none."""
         return -1.0 if self.held is None else reservation_rules.latest_end(self.held, self.terms, now) - now
 
     def look(self, now: float) -> None:

@@ -49,7 +49,7 @@ class Books:
         gangs: Which pods start together.
         kept_places: Places of lost pods of gangs that run on.
         barrier: Whether a seat keeps its pod from being bound here; None while a leader that begins has to find out.
-        neighbours: Which pods of ours are not to be beside each other, and where they are.
+        neighbours: Which pods of ours must not run next to each other, and where they are.
         refusals: On which nodes the scheduler found no room for pods of each kind.
         node_usage: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.

@@ -95,11 +95,11 @@ class Fleets:
             if pool is None or pool.row is None:
                 view.forget(name)
                 self.views.forget(name)
-            elif not (own := self.views.open_to(view.whose, name, pool)):
+            elif not (numbers := self.views.open_to(view.whose, name, pool)):
                 view.forget(name)
             else:
                 view.put(name, pool, self._inventory.machine(pool), pool.row)
-                self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(own))
+                self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(numbers))
             if late():
                 break
         return bool(view.dirty)
@@ -116,10 +116,10 @@ class Fleets:
         def is_so(view: View) -> bool:
             if name in view.dirty:
                 return True
-            own = open_to.get(view.whose)
-            if pool is None or own is None:
+            numbers = open_to.get(view.whose)
+            if pool is None or numbers is None:
                 return not seen(view)
-            left = inventory.open(name, pool).among(own)
+            left = inventory.open(name, pool).among(numbers)
             return seen(view) == set(left.free) - left.offer.parts_only
 
         return inventory.is_counted_right(name) and all(map(is_so, self.views.all()))
@@ -219,10 +219,10 @@ class Fleets:
             labels: Of each node that the API server knows; the same mapping while they are the same.
             namespace: The namespace.
         """
-        told = self._view(namespace) or self._inventory
-        fleet = told.fleet
-        if told.located is not labels:
-            told.located = labels
+        viewed = self._view(namespace) or self._inventory
+        fleet = viewed.fleet
+        if viewed.located is not labels:
+            viewed.located = labels
             pools = ((name, self._inventory.pool(name)) for name in fleet.nodes)
             machines = {name: pool.machine for name, pool in pools if pool is not None}
             levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])

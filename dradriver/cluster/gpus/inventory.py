@@ -214,8 +214,8 @@ class Inventory:
         pool, row = self._pools.get(name), self._nodes.find(name)
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
-        every = ((name, device) for device, _ in pool.devices.values())
-        return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in every)
+        devices = ((name, device) for device, _ in pool.devices.values())
+        return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in devices)
 
     def reserve(self, gpus: Mapping[Device, str]) -> None:
         """Reserve these GPUs of the inventory, and no others, for the workloads given."""
@@ -258,8 +258,8 @@ class Inventory:
         how = pool.parts.get(device[1])
         if taken is None:
             return device[1] in pool.usable and not (how is not None and how.only)
-        if (own := pool.placed.get(device[1])) is not None:
-            return {own[name] for name in own.keys() & pool.usable}.issuperset(taken)
+        if (slices := pool.placed.get(device[1])) is not None:
+            return {slices[name] for name in slices.keys() & pool.usable}.issuperset(taken)
         return (
             device[1] in pool.usable
             and how is not None
@@ -286,10 +286,12 @@ class Inventory:
         if pool is None:
             return self.holds.holders(device)
         gpu = next((gpu for gpu, placed in pool.placed.items() if device[1] in placed), device[1])
-        own = self.holds.holders((device[0], gpu))
+        holders = self.holds.holders((device[0], gpu))
         if gpu not in pool.placed:
-            return pools.believed(pool.machine, gpu, own) if own else own  # asked of every GPU, again and again
-        held = dict(pools.believed(pool.machine, gpu, own))
+            return (
+                pools.believed(pool.machine, gpu, holders) if holders else holders
+            )  # asked of every GPU, again and again
+        held = dict(pools.believed(pool.machine, gpu, holders))
         for name, part in pool.placed[gpu].items():
             for claim in self.holds.holders((device[0], name)):
                 before = held.get(claim, ())

@@ -27,7 +27,11 @@ class Reserved:
 
     def nodes(self, whose: Collection[str]) -> set[str]:
         """Return the nodes that have GPUs reserved for one of these workloads."""
-        return {node for node, own in self._of.items() if not set(whose).isdisjoint(own.values())} if whose else set()
+        return (
+            {node for node, reserved in self._of.items() if not set(whose).isdisjoint(reserved.values())}
+            if whose
+            else set()
+        )
 
     def keep(self, gpus: Mapping[Device, str]) -> set[str]:
         """Reserve these GPUs, and no others. Returns the nodes whose reserved GPUs changed."""
@@ -57,8 +61,8 @@ class Reserved:
             whose: Who asks: what is kept for one of these counts.
             held: Devices that count whoever they are kept for, because whoever asks has them.
         """
-        own = self._of.get(node)
-        if own is None:
+        reserved = self._of.get(node)
+        if reserved is None:
             return left
-        closed = {device for device, who in own.items() if who not in whose and (node, device) not in held}
+        closed = {device for device, who in reserved.items() if who not in whose and (node, device) not in held}
         return left.among({number for number, (device, _) in pool.devices.items() if device not in closed})

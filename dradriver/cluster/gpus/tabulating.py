@@ -1,4 +1,4 @@
-"""Tables of new kinds of machines, made beside the event loop, in another process and one after another.
+"""Tables of new kinds of machines, made outside the event loop, in another process and one after another.
 
 A machine of 16 GPUs with links of all widths takes two seconds, and a node may describe another one every second. A
 thread would hold the interpreter's lock for half of that, and could not be ended. The process is started when there is
@@ -151,7 +151,7 @@ class Tabulator(AtOnce):
         if isinstance(failed, OSError | EOFError):
             self._end()
             # It is not tried again for each of them in turn.
-            waiting = [other for other, wanted in self._wanted.items() if wanted == kind]
+            waiting = [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]
             for other in waiting:
                 if other != node:
                     self._count(other, now)
@@ -164,7 +164,7 @@ class Tabulator(AtOnce):
         for number, part in enumerate(asking.result()):
             machine_kinds.keep(kind, number, part)
             await asyncio.sleep(0)
-        for other in [other for other, wanted in self._wanted.items() if wanted == kind]:
+        for other in [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]:
             self.forget(other)
             self.made(other)
 

@@ -100,21 +100,21 @@ class Nics:
 
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
         pieces = self._of_pool[pool]
-        every = resource_slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
-        newest = every[0].slices if every and every[0].complete else []
+        generations = resource_slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
+        newest = generations[0].slices if generations and generations[0].complete else []
         if not pieces:
             del self._of_pool[pool]
         by_node: dict[str, tuple[Nic, ...]] = {}
         for piece in newest:
             by_node[piece.node] = (*by_node.get(piece.node, ()), *(self._ruled(piece, nic) for nic in piece.nics))
         for node in sorted(before | by_node.keys()):
-            own = self._pools.setdefault(node, {})
-            if own.get(pool) == by_node.get(node):
+            nics_by_pool = self._pools.setdefault(node, {})
+            if nics_by_pool.get(pool) == by_node.get(node):
                 continue  # another version of the same: nobody need look again
             if node in by_node:
-                own[pool] = by_node[node]
+                nics_by_pool[pool] = by_node[node]
             else:
-                own.pop(pool, None)
+                nics_by_pool.pop(pool, None)
             self._ways.pop(node, None)
             self._changed(node)
         for node in before | by_node.keys():
@@ -139,8 +139,8 @@ class Nics:
         else:
             self._place_of.pop(pool, None)
 
-    def _where(self, one: Given | Place) -> Place | None:
-        return self._place_of.get(one[:2], {}).get(one) if len(one) == 3 else one
+    def _where(self, nic: Given | Place) -> Place | None:
+        return self._place_of.get(nic[:2], {}).get(nic) if len(nic) == 3 else nic
 
     def read(self, driver: str) -> None:
         """Note that all NIC slices of a driver are known."""
@@ -171,28 +171,28 @@ class Nics:
         self._forget(before)
 
     def _hold(self, claim: Key, held: Collection[Given | Place]) -> None:
-        for one in self._held.pop(claim, ()):
-            if len(one) == 3 and (users := self._given_of.get(one[:2])) is not None:
+        for nic in self._held.pop(claim, ()):
+            if len(nic) == 3 and (users := self._given_of.get(nic[:2])) is not None:
                 users.discard(claim)
                 if not users:
-                    del self._given_of[one[:2]]
+                    del self._given_of[nic[:2]]
         if held:
             self._held[claim] = frozenset(held)
-            for one in held:
-                if len(one) == 3:
-                    self._given_of.setdefault(one[:2], set()).add(claim)
+            for nic in held:
+                if len(nic) == 3:
+                    self._given_of.setdefault(nic[:2], set()).add(claim)
         self._placed(claim)
 
     def _forget(self, held: Iterable[Given | Place]) -> None:
         """Forget where NICs are that a claim had, of pools that no claim has any of: those that no slice shows."""
-        for pool in {one[:2] for one in held if len(one) == 3} - self._given_of.keys():
+        for pool in {nic[:2] for nic in held if len(nic) == 3} - self._given_of.keys():
             self._show(pool, {piece.node for piece in self._of_pool.get(pool, {}).values()} & self._pools.keys())
 
     def _placed(self, claim: Key) -> None:
         """Record where the NICs are that a claim has."""
         held, before = self._held.get(claim, frozenset()), self._places.pop(claim, frozenset())
-        found = map(self._where, held)
-        now = frozenset(place for place in found if place is not None)
+        known_places = map(self._where, held)
+        now = frozenset(place for place in known_places if place is not None)
         if now:
             self._places[claim] = now
         for place in before - now:
@@ -219,9 +219,9 @@ class Nics:
     def sound(self, claim: Key) -> bool:
         """Return whether each NIC that a claim has records the claim, as far as its node is known."""
         held = self._held.get(claim, frozenset())
-        found = frozenset(map(self._where, held)) - {None}
-        return self._places.get(claim, frozenset()) == found and all(
-            claim in self._holders.get(place, ()) for place in found if place is not None
+        known_places = frozenset(map(self._where, held)) - {None}
+        return self._places.get(claim, frozenset()) == known_places and all(
+            claim in self._holders.get(place, ()) for place in known_places if place is not None
         )
 
     def claims(self) -> tuple[Key, ...]:
@@ -238,8 +238,8 @@ class Nics:
 
     def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
         """Return the other claims that have any of these NICs, by default of those that this claim has."""
-        every = self._places.get(claim, ()) if places is None else places
-        return {key for place in every for key in self._holders.get(place, ())} - {claim}
+        all_places = self._places.get(claim, ()) if places is None else places
+        return {key for place in all_places for key in self._holders.get(place, ())} - {claim}
 
     def on(self, node: str) -> list[Nic]:
         """Return the NICs of a node, free or not, in the order of their addresses."""
@@ -295,14 +295,18 @@ class Nics:
         if not unread:
             return ask
         while more := {
-            name for one in ask.alike if unread & set(one.requests) for name in one.requests if name not in unread
+            name
+            for constraint in ask.alike
+            if unread & set(constraint.requests)
+            for name in constraint.requests
+            if name not in unread
         }:
             unread |= more
         left = "a selector of its DeviceClass is for the scheduler alone to judge"
         return msgspec.structs.replace(
             ask,
             requests=tuple(request for request in ask.requests if request.name not in unread),
-            alike=tuple(one for one in ask.alike if not unread & set(one.requests)),
+            alike=tuple(constraint for constraint in ask.alike if not unread & set(constraint.requests)),
             left=(*ask.left, *((request.name, left) for request in ask.requests if request.name in unread)),
         )
 

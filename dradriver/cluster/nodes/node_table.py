@@ -52,7 +52,7 @@ class NodeTable:
         freed: The clock of each row's last such event, 0 if there was none: shape (rows,), int64. It is another array
             after rows were added.
         generation: Counts the changes of nodes and of what is used of them.
-        spot_labels: Labels that say that a node is a spot node, beside those of its provider.
+        spot_labels: Labels that say that a node is a spot node, in addition to those of its provider.
     """
 
     def __init__(self) -> None:
@@ -139,8 +139,8 @@ class NodeTable:
 
     def channels(self, *, taken: bool = False) -> Bools:
         """Return the nodes with a free channel of multi-node NVLink, or with any: shape (rows,), the caller's own."""
-        found: Bools = self._channel >= (_TAKEN if taken else _FREE)
-        return found
+        rows: Bools = self._channel >= (_TAKEN if taken else _FREE)
+        return rows
 
     def set_channel(self, name: str, free: bool | None) -> None:
         """Set whether a node's channel of multi-node NVLink is free; None if it has none."""
@@ -168,8 +168,8 @@ class NodeTable:
         """Return the nodes that their provider may take away at any time: shape (rows,), the caller's own."""
         further = ((key, (value,)) for key, value in self.spot_labels.items())
         masks = [self.labelled(key, values) for key, values in (*node_maintenance.SPOT_LABELS.items(), *further)]
-        found: Bools = np.logical_or.reduce(masks)
-        return found
+        rows: Bools = np.logical_or.reduce(masks)
+        return rows
 
     @property
     def claimable(self) -> Collection[str]:

@@ -116,7 +116,7 @@ class Accounts:
         return known is not None and known.uid == claim.uid and not known.deleting
 
     def nics_of(self, claim: Key) -> Collection[Given | Place]:
-        """Return the NICs that a claim has: given, else those that it is pinned to or is about to be."""
+        """Return the NICs in a claim's account: allocated, else those that it is or will be pinned to."""
         known = self.claims.get(claim)
         if known is None:
             placement = self.intended_of(claim)
@@ -126,7 +126,7 @@ class Accounts:
         return nic_places(known.pin.choice.node, known.pin.nics)
 
     def node_of(self, pod: Pod) -> str:
-        """Return the node that a pod is promised to, or is coming to; empty for none."""
+        """Return the node that a pod's claim is promised to, or that it is coming to; empty for none."""
         claim = claim_key(pod)
         if claim is None:
             return ""
@@ -139,7 +139,7 @@ class Accounts:
         return intended[1].node if intended is not None and intended[0] == key else ""
 
     def intended(self) -> Collection[Key]:
-        """Return the claims that are about to be created."""
+        """Return the claims that are about to be created, by their accounts."""
         return tuple(self._intended)
 
     def intended_for(self, claim: Key, pod: Key) -> Placement | None:
@@ -157,7 +157,7 @@ class Accounts:
         return [placement for _, placement in self._intended.values()]
 
     def preempting(self) -> Iterable[ClaimRecord]:
-        """Return the claims for which others have to end, or had to."""
+        """Return the claims for which other pods are preempted, by their accounts."""
         return [self.claims[key] for key in self._preempting]
 
     def ahead(self, claim: Key) -> bool:

@@ -44,7 +44,7 @@ class GpuHours:
     Attributes:
         counts: Whether anything is counted.
         hours: GPU-seconds.
-        details: What is known of them beside.
+        details: What else is known of them.
         grown: Hours that have grown; whoever writes them down takes them out.
         spent: These GPU-seconds are added to this bucket.
     """

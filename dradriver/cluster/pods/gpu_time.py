@@ -122,14 +122,14 @@ def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]
 
     What is not known whose it was is nobody's.
     """
-    found: dict[str, float] = {}
+    by_namespace: dict[str, float] = {}
     for hour, buckets in hours.items():
         middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
         weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
         for bucket, seconds in buckets.items():
             if bucket.namespace:
-                found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
-    return found
+                by_namespace[bucket.namespace] = by_namespace.get(bucket.namespace, 0.0) + seconds * weight
+    return by_namespace
 
 
 class GpuTime:
@@ -227,16 +227,16 @@ class GpuTime:
 
     def recharge(self) -> list[str]:
         """Add up again how many GPUs namespaces are given or promised. Returns those that were wrong."""
-        found: dict[str, dict[str, float]] = {}
+        by_namespace: dict[str, dict[str, float]] = {}
         for (namespace, _), hold in self._holds.items():
-            _add_up(found.setdefault(namespace, {}), _by_product(hold))
+            _add_up(by_namespace.setdefault(namespace, {}), _by_product(hold))
         wrong = {}
-        for namespace in self.charges.keys() | found.keys():
-            own, right = self.charges.get(namespace, {}), found.get(namespace, {})
-            more = {product: right.get(product, 0.0) - own.get(product, 0.0) for product in own.keys() | right}
+        for namespace in self.charges.keys() | by_namespace.keys():
+            counted, right = self.charges.get(namespace, {}), by_namespace.get(namespace, {})
+            more = {product: right.get(product, 0.0) - counted.get(product, 0.0) for product in counted.keys() | right}
             if any(abs(gpus) > _WRONG for gpus in more.values()):
                 wrong[namespace] = more
-        self.charges = found
+        self.charges = by_namespace
         for namespace, more in wrong.items():
             self.charged(namespace, more)
         return sorted(wrong)
@@ -286,7 +286,7 @@ class GpuTime:
             hours: What it counted.
             until: Until when, seconds since the epoch.
             given_at: Gives when a claim got its devices.
-            details: What it knew beside.
+            details: What else it knew.
         """
         self.book.begin(hours, {} if details is None else details)
         now = self._clock()
@@ -300,11 +300,11 @@ class GpuTime:
 
     def now(self) -> dict[str, tuple[float, float]]:
         """Return how many GPUs each namespace is given now, and how many it is given or promised."""
-        found: dict[str, tuple[float, float]] = {}
+        by_namespace: dict[str, tuple[float, float]] = {}
         for (namespace, _), hold in self._holds.items():
-            given, charged = found.get(namespace, (0.0, 0.0))
-            found[namespace] = given + hold.charged * hold.given, charged + hold.charged
-        return found
+            given, charged = by_namespace.get(namespace, (0.0, 0.0))
+            by_namespace[namespace] = given + hold.charged * hold.given, charged + hold.charged
+        return by_namespace
 
     def _weighed(self, claim: Key, holds: Mapping[Device, Usage], owner: str) -> dict[Bucket, float]:
         gpus: dict[Bucket, float] = {}
@@ -356,18 +356,18 @@ class GpuTime:
             return
         if since < now:
             self.book.add(since, now, hold.gpus, hold.who.pod, gaps)
-        if (said := hold.who.idle_since) is not None:
-            idle = max(said, hold.idle_until, now - _LONGEST_S)
+        if (idle_since := hold.who.idle_since) is not None:
+            idle = max(idle_since, hold.idle_until, now - _LONGEST_S)
             if idle < now:
                 self.book.add(idle, now, hold.gpus, hold.who.pod, gaps, idle=True)
                 hold.idle_until = now
 
 
 def _by_product(hold: _Hold | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    by_product: dict[str, float] = {}
     for bucket, gpus in ({} if hold is None else hold.gpus).items():
-        found[bucket.product] = found.get(bucket.product, 0.0) + gpus
-    return found
+        by_product[bucket.product] = by_product.get(bucket.product, 0.0) + gpus
+    return by_product
 
 
 def _add_up(total: dict[str, float], more: Mapping[str, float]) -> None:

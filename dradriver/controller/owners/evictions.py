@@ -75,12 +75,12 @@ class Evictions:
 
     def may_end(self, unit: Workload) -> bool:
         """Return whether all pods of a workload can be ended for others, as far as is known."""
-        kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
+        kinds = {_suspended_by(member.pod) for member in unit.pods} if unit.key in self._picture.gangs else {()}
         if kinds == {()}:
             return True
-        if any(suspendable_owners.of_kueue(one.pod.metadata) for one in unit.pods):
+        if any(suspendable_owners.of_kueue(member.pod.metadata) for member in unit.pods):
             return False
-        return all(not self._suspendable.isdisjoint(own) for own in kinds)
+        return all(not self._suspendable.isdisjoint(owners) for owners in kinds)
 
     def refused_for(self, unit: Key) -> float:
         """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
@@ -89,7 +89,7 @@ class Evictions:
     def ended(self) -> tuple[tuple[Key, float], ...]:
         """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
         now = asyncio.get_running_loop().time()
-        self._ended = {one: at for one, at in self._ended.items() if now < at + MINUTE_S}
+        self._ended = {unit: at for unit, at in self._ended.items() if now < at + MINUTE_S}
         return tuple((unit, now - at) for (unit, _), at in self._ended.items())
 
     def begin(self, unit: Key) -> None:
@@ -304,7 +304,7 @@ class Evictions:
         unit = self._unit(pod)
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
-            there = await evict(
+            existed = await evict(
                 self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
@@ -318,7 +318,7 @@ class Evictions:
             return
         self._told[pod.metadata.uid] = self._evicted[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
         self._refusals.forget(unit)
-        if not there:  # a reflector will show that it is gone
+        if not existed:  # a reflector will show that it is gone
             return
         now = asyncio.get_running_loop().time()
         self._ended.setdefault((unit, pod.metadata.uid if unit == key else ""), now)

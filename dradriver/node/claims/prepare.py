@@ -57,7 +57,7 @@ class Preparer:
     Two instances of the agent may work on the same folders: what counts is on disk.
 
     Attributes:
-        made_ready: Told of a claim that was made ready anew.
+        made_ready: Called with a claim that was made ready again.
         given_back: Told of the uid of a claim that is not prepared any more.
     """
 
@@ -169,7 +169,7 @@ class Preparer:
         checked_uid(uid)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        said = ""
+        logged = ""
         while True:
             changed = self._changed
             try:
@@ -179,9 +179,9 @@ class Preparer:
                 left = started + min(self._budget_s, error.patience_s) - loop.time()
                 if left <= 0:
                     raise
-                if str(error) != said:
-                    said = str(error)
-                    logger.info("claim %s/%s waits: %s", namespace, name, said)
+                if str(error) != logged:
+                    logged = str(error)
+                    logger.info("claim %s/%s waits: %s", namespace, name, logged)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(RETRY_S, left)):
                     await changed.wait()
@@ -311,7 +311,7 @@ class Preparer:
         if not planned.claim.devices:
             return planned.claim
         try:
-            if entry is not None:  # allocated anew since
+            if entry is not None:  # allocated again since
                 await self._give_back(uid, held)
             await gpu_processes.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
             if planned.intents:
@@ -329,7 +329,7 @@ class Preparer:
         """Return a claim that is prepared, once what was made for it can be used.
 
         Raises:
-            NotYetError: It cannot be yet. The claim stays prepared, so that nobody has to make it anew.
+            NotYetError: It cannot be yet. The claim stays prepared, so that nothing has to prepare it again.
         """
         uid = entry.value.uid
         await self._making.check(uid)
@@ -342,7 +342,7 @@ class Preparer:
     async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
         """Return the entry of a claim that is prepared, and whether it surely is what the claim is allocated to.
 
-        Between two calls the kubelet may have lost its memory and the claim been allocated anew, which only the API
+        Between two calls the kubelet may have lost its memory and the claim been allocated again, which only the API
         can tell: entries of this process's own are sure until the reconciler doubts them.
         """
         try:

@@ -76,7 +76,7 @@ class DeviceManager:
         return None
 
     def edits(self, gpu: Gpu, made: Made) -> Edits:
-        """Return what a device that was made brings to a container.
+        """Return the container edits of a device that the manager made.
 
         Raises:
             DriverError: It cannot be known now.
@@ -123,7 +123,7 @@ class DeviceManager:
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
-        """Undo a device that was made; one that is gone is fine. One in use is waited for a little.
+        """Undo a device that the manager made; one that is gone is fine. One in use is waited for a little.
 
         Args:
             made: What was made, or may have been.
@@ -151,7 +151,7 @@ class DeviceManager:
             await asyncio.sleep(_AGAIN_S)
 
     def check(self, made: Made) -> None:
-        """Raise unless a device that was made can be used now.
+        """Raise unless a device that the manager made can be used now.
 
         Raises:
             NotYetError: Why not.
@@ -163,7 +163,7 @@ class DeviceManager:
             raise NotYetError(f"device {made.device}: {error}") from error
 
     async def there(self, made: Made) -> bool:
-        """Return whether a device that was made still exists.
+        """Return whether a device that the manager made still exists.
 
         Raises:
             NotYetError: The hardware does not say.

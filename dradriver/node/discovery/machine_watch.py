@@ -23,7 +23,7 @@ PATIENCE_S: Final = 30.0  # eight sleeping GPUs wake up in less
 HANGS_S: Final = 60.0  # a driver that has not answered for so long does not
 READINGS: Final = 5  # in a row that fail before it is said of the GPUs
 AGAIN_S: Final = 2.0  # after a reading that failed
-LOOK_S: Final = 1.0  # between two looks whether the driver was loaded anew
+LOOK_S: Final = 1.0  # between two looks whether the driver was loaded again
 
 
 class MachineWatch:
@@ -52,7 +52,7 @@ class MachineWatch:
             discovery: How to read it.
             interval_s: How often.
             earlier: Gives the machine as it is published, by an agent before this one.
-            is_stale: Says whether the driver was loaded anew since the last reading.
+            is_stale: Says whether the driver was loaded again since the last reading.
             withdraw: Takes back what containers would get by that reading, when it becomes stale.
             slots: Gives the GPUs of each reading their numbers; without it they keep the driver's.
         """
@@ -185,9 +185,9 @@ class MachineWatch:
         if self._found is not None and not self._is_settled:
             await self._take(self._found, self.trouble)
 
-    async def _take(self, found: Machine, trouble: str | None) -> None:
+    async def _take(self, reading: Machine, trouble: str | None) -> None:
         was_settled = self._is_settled
-        machine = found if self._slots is None else await self._slots.number(found)
+        machine = reading if self._slots is None else await self._slots.number(reading)
         before, self.machine = self.machine, machine
         self._tell(trouble)  # before anything is published: a fault that is known is published with its GPU
         if machine == before and self._is_settled == was_settled:

@@ -75,12 +75,12 @@ class Record:
         """
         self._sources[source] = {(uuid, fault.kind): fault for uuid, some in faults.items() for fault in some}
         now, wall = self._clock(), self._wall()
-        there: dict[tuple[str, str], Fault] = {}
+        present: dict[tuple[str, str], Fault] = {}
         for seen in self._sources.values():
             for at, fault in seen.items():
-                there.setdefault(at, fault)
+                present.setdefault(at, fault)
         changed = False
-        for at, fault in there.items():
+        for at, fault in present.items():
             known = self._seen.setdefault(at, _Seen(fault, now, now, self._leaves_s(at, now)))
             known.last_s = now
             if known.since is None:
@@ -89,7 +89,7 @@ class Record:
                     self._comes(at[0], known, wall)
                     changed = True
         for at, known in list(self._seen.items()):
-            if at in there or (known.since is not None and now - known.last_s < known.leaves_s):
+            if at in present or (known.since is not None and now - known.last_s < known.leaves_s):
                 continue
             del self._seen[at]
             if known.since is not None:
@@ -136,14 +136,17 @@ class Record:
         for (uuid, _), known in sorted(self._seen.items()):
             if known.since is not None:
                 by_uuid.setdefault(uuid, []).append(Standing(known.fault, known.since))
-        return {uuid: tuple(sorted(some, key=lambda one: one.fault.effect == "None")) for uuid, some in by_uuid.items()}
+        return {
+            uuid: tuple(sorted(some, key=lambda entry: entry.fault.effect == "None")) for uuid, some in by_uuid.items()
+        }
 
     def taints(self) -> dict[str, list[dict[str, Any]]]:
         """Return the faults in force as taints of devices, by uuid."""
         by_uuid = {
-            uuid: [one for one in some if KINDS[one.fault.kind].is_taint] for uuid, some in self.standing().items()
+            uuid: [entry for entry in some if KINDS[entry.fault.kind].is_taint]
+            for uuid, some in self.standing().items()
         }
-        return {uuid: [_taint(one) for one in some[:_MOST_TAINTS]] for uuid, some in by_uuid.items() if some}
+        return {uuid: [_taint(entry) for entry in some[:_MOST_TAINTS]] for uuid, some in by_uuid.items() if some}
 
 
 def _taint(standing: Standing) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The kubelet's side of the agent: both gRPC servers, and knowing whether the kubelet has the plugin registered.
 
 Nobody tells a plugin that it was dropped. What can be seen is its sockets: when they vanish, because the kubelet's
-folders were wiped, it is not registered any more, and serves anew.
+folders were wiped, it is not registered any more, and serves again.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ def matrices(text: str) -> Matrices:
 
     Keys are the GPUs' bus ids, or ``GPU0`` if there are none.
 
+    Keys are the GPUs' bus ids, or ``GPU0`` if there are none.
+
     Raises:
         TopologyError: No such JSON, or a GPU that stands twice or is not named.
     """
