@@ -66,7 +66,13 @@ def defined(package: str) -> list[Metric]:
     """Return the metrics that a package's modules and all that they import define, in this process, by name."""
     from prometheus_client import REGISTRY
 
-    from dradriver.kube.labels import Amounts, Labelled, Names, Spans, Totals
+    from dradriver.kube.labelled_metrics import (
+        Amounts,
+        Labelled,
+        Names,
+        Spans,
+        Totals,
+    )
 
     top = importlib.import_module(package)
     others = tuple(f"{other}." for other in PROCESSES.values() if other.startswith(f"{package}."))
@@ -118,7 +124,7 @@ def faults(metric: Metric) -> list[str]:
     if metric.kind == "gauge" and _NO_GAUGE.search(metric.name):
         said.append("write a gauge's name without suffix")
     if metric.labels is None:
-        said.append("write dradriver.kube.labels.Labelled and what each label can be")
+        said.append("write dradriver.kube.labelled_metrics.Labelled and what each label can be")
     if not metric.text.endswith("."):
         said.append("write its text as a sentence")
     return said

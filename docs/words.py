@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import NEAR_NIC
+from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.model import WORKLOADS

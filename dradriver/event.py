@@ -20,7 +20,7 @@ class Event(Generic[P]):
         self._listeners: list[Callable[P, object]] = []
 
     def add(self, *listeners: Callable[P, object]) -> None:
-        """Subscribe these functions; they are called after the earlier subscribers."""
+        """Subscribe these functions to the event; they are called after the earlier subscribers."""
         self._listeners += listeners
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def exports(package: str, names: Mapping[str, Collection[str]]) -> Callable[[str], Any]:
-    """The package's ``__getattr__``.
+    """Return the package's ``__getattr__``, which loads names on first use.
 
     Args:
         package: Its ``__name__``.

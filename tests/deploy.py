@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
 from tests.cluster import Cluster, Node
 from tests.cluster.settings import cache_folder
 from tests.cluster.waiting import wait_for

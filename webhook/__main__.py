@@ -67,9 +67,9 @@ def parser() -> argparse.ArgumentParser:
 
 async def serve(args: Options) -> None:
     """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
-    from dradriver.api.base.ledger import LEDGERS, bind
+    from dradriver.api.base.allocating_driver import LEDGERS, bind
+    from dradriver.process.health_server import serve_health
     from dradriver.process.policies_file import PoliciesFile
-    from dradriver.process.serve import serve_health
     from webhook import server, tls
     from webhook.admission import Admission
 

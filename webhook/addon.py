@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dradriver.allocator.request import Whole
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import OURS, current_ledger
 from dradriver.api.pod.resolved import Resolved
 from dradriver.topology.vendors import VENDORS
 

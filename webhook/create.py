@@ -18,12 +18,12 @@ import msgspec
 
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod import ladder, misspelled, resolved
+from dradriver.api.pod import claim_alternatives, misspelled, resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import messages, vendor_words
-from dradriver.api.vocabulary.parts import Asked, described
+from dradriver.api.vocabulary.container_requests import Asked, described
 from webhook import addon, advice, bounds, containers, desired, effects, gang, kueue, pod_view, references, static
 from webhook.containers import Asks
 
@@ -121,7 +121,9 @@ def create(
         claims = desired.replaced(sent, pod_view.PodClaim(template[0], new_name()))
     elif static.is_static(wish):
         note = resolved.write(static.noted(wish, static.kept(pod, requests)))
-        claims = desired.with_last(sent, pod_view.PodClaim(names.POD_CLAIM, None, ladder.template_name(note)))
+        claims = desired.with_last(
+            sent, pod_view.PodClaim(names.POD_CLAIM, None, claim_alternatives.template_name(note))
+        )
         label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
         claims = desired.with_last(sent, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
@@ -197,7 +199,7 @@ def _is_copy(pod: pod_view.Pod) -> bool:
         and entry is not None
         and (
             _CLAIM_NAME.fullmatch(entry.resource_claim_name or "") is not None
-            or ladder.TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
+            or claim_alternatives.TEMPLATE_NAME.fullmatch(entry.resource_claim_template_name or "") is not None
             or _shares(pod, entry.resource_claim_name)
         )
     )

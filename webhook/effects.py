@@ -15,7 +15,7 @@ from dradriver.allocator.request import Strategy, Whole
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.meaning import SpelledOut
+from dradriver.api.policies.workload_words import SpelledOut
 from dradriver.api.vocabulary import annotation_words, values
 from dradriver.api.vocabulary.annotation_words import About
 from dradriver.topology.vendors import AMD, NVIDIA, VENDORS

@@ -10,8 +10,8 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Part
-from dradriver.api.gangs import gang_sizes, gang_waits, gangs
-from dradriver.api.gangs.gangs import Gang
+from dradriver.api.gangs import gang_annotations, gang_size_of_owner, impossible_gangs
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary.messages import shown
@@ -51,8 +51,8 @@ def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
         return []  # limits on a gang make none: nobody waits for such a pod
     scheduler = pod.spec.scheduler_name or ""
     scheduler = "" if scheduler in policies.schedulers else scheduler
-    if (why := gang_waits.why_never(pod.labels, pod.annotations, scheduler, gang)) is not None:
-        raise WordError(f"{gangs.said(gang)[0]}: the pod can be in no gang: {why}")
+    if (why := impossible_gangs.why_never(pod.labels, pod.annotations, scheduler, gang)) is not None:
+        raise WordError(f"{gang_annotations.said(gang)[0]}: the pod can be in no gang: {why}")
     if gang.written is None or gang.size is not None:
         return []
     return [f"{names.GANG}: {shown(gang.written)}: nothing says how many pods it has; write {names.GANG_SIZE}"]
@@ -89,14 +89,14 @@ def check_maker(
     if kind == "JobSet":
         jobs = _jobs(decoded)
         every += [_said(jobs.replicated_jobs[path[2]]) for path in templates if jobs and isinstance(path[2], int)]
-    refusals = (gang_waits.why_never({}, each, "", gang) for each in every)
-    why = next(filter(None, refusals), None) or gang_sizes.why_never(kind, decoded)
+    refusals = (impossible_gangs.why_never({}, each, "", gang) for each in every)
+    why = next(filter(None, refusals), None) or gang_size_of_owner.why_never(kind, decoded)
     if kind == "Deployment" and gang.written is None:
-        why = gang_waits.DEPLOYMENT
+        why = impossible_gangs.DEPLOYMENT
     elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _in_order(_jobs(decoded)):
-        why = gang_waits.IN_ORDER
+        why = impossible_gangs.IN_ORDER
     if why:
-        raise WordError(f"{gangs.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")
+        raise WordError(f"{gang_annotations.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")
 
 
 def _jobs(spec: Any) -> _JobSet | None:

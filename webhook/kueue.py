@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import OURS, current_ledger
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import values
 from dradriver.topology.vendors import NVIDIA, VENDORS

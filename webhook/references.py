@@ -9,7 +9,7 @@ import msgspec
 from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod import ladder
+from dradriver.api.pod import claim_alternatives
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import values
@@ -142,7 +142,7 @@ def check(found: Resolved, annotations: Annotations) -> None:
         # How many GPUs there are is for the template to say; that of several is what words can be about.
         several = msgspec.structs.replace(found.request, containers=(2,))
         try:
-            ladder.demanding({"devices": {"requests": []}}, several)
+            claim_alternatives.demanding({"devices": {"requests": []}}, several)
         except WordError as error:
             raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another word: {error}") from None
 

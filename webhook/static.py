@@ -12,7 +12,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import exclusive, search_limits
 from dradriver.api.claims.pins import KEEP
-from dradriver.api.pod import ladder
+from dradriver.api.pod import claim_alternatives as ladder
 from dradriver.api.pod.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import annotation_words, values

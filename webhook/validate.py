@@ -14,11 +14,12 @@ from msgspec import Raw
 
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import config, exclusive
+from dradriver.api.claims import exclusive
+from dradriver.api.claims import opaque_config as config
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import messages
 from dradriver.api.vocabulary.messages import MOST_SHOWN
-from dradriver.yamltext.cures import hint
+from dradriver.yamltext.value_hints import hint
 
 MOST_BYTES: Final = 3 << 19  # of JSON in a spec; etcd stores no larger object
 

@@ -16,10 +16,10 @@ from msgspec import Raw
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.jsonpatch import Patch
-from dradriver.api.gangs import gang_sizes
+from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.pod.annotations import Annotations, is_written
 from dradriver.api.policies.model import Policies
-from dradriver.api.vocabulary import limits
+from dradriver.api.vocabulary import container_limits
 from webhook import disruption, gang, kueue, pod_view
 
 _EACH: Final = "*"  # of a list or of an object's members
@@ -32,7 +32,9 @@ TEMPLATES: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "StatefulSet": (_SPEC,),
     "JobSet": (("spec", "replicatedJobs", _EACH, "template", *_SPEC),),
     "LeaderWorkerSet": tuple(("spec", "leaderWorkerTemplate", f"{role}Template") for role in ("leader", "worker")),
-    **{kind: (("spec", field, _EACH, "template"),) for kind, field in gang_sizes.REPLICAS.items()},  # Kubeflow's
+    **{
+        kind: (("spec", field, _EACH, "template"),) for kind, field in gang_size_of_owner.REPLICAS.items()
+    },  # Kubeflow's
 }
 
 _Path = tuple[str | int, ...]
@@ -60,7 +62,7 @@ class _Template(msgspec.Struct, frozen=True, gc=False):
         """Whether a container has a limit on GPUs or parts of them, and not on none."""
         spec = self.spec or pod_view.Spec()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
-        return any(limits.some(pod_view.quantities(c.resources.limits)) for c in every if c.resources)
+        return any(container_limits.some(pod_view.quantities(c.resources.limits)) for c in every if c.resources)
 
 
 class _Object(msgspec.Struct, frozen=True, gc=False):

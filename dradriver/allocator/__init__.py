@@ -2,7 +2,7 @@
 
 request    what is wanted and what was chosen, as plain data
 gang_request  the same of many pods that start together
-policies   what the words of ``policy`` require
+set_policies  what the words of ``policy`` require
 sets       what a set of GPUs is worth: figures of every subset of a machine
 choice     which set of one machine's free GPUs is taken
 parts      shares and MIG slices: what is left of a GPU, and where a part takes least from others
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from dradriver.allocator.choice.numbering import UnknownGpuError
     from dradriver.allocator.fleet.fleet import Fleet
     from dradriver.allocator.fleet.gang_nodes import LargestGang, largest_gang
-    from dradriver.allocator.fleet.gangs import place_gang
+    from dradriver.allocator.fleet.gang_placement import place_gang
     from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
     from dradriver.allocator.parts.offers import Offer
-    from dradriver.allocator.policies import POLICIES
     from dradriver.allocator.request import (
         Amount,
         Choice,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
         Weights,
         Whole,
     )
+    from dradriver.allocator.set_policies import POLICIES
     from dradriver.allocator.sets.estimates import Estimate, all_reduce
     from dradriver.allocator.sets.tables import MAX_GPUS, MachineTooLargeError, Tables, tables_of
 
@@ -82,7 +82,7 @@ __all__ = [
 __getattr__ = lazy.exports(
     __name__,
     {
-        "policies": ("POLICIES",),
+        "set_policies": ("POLICIES",),
         "request": (
             "Amount",
             "Choice",
@@ -107,7 +107,7 @@ __getattr__ = lazy.exports(
         "choice.numbering": ("UnknownGpuError",),
         "parts.offers": ("Offer",),
         "fleet.fleet": ("Fleet",),
-        "fleet.gangs": ("place_gang",),
+        "fleet.gang_placement": ("place_gang",),
         "fleet.gang_nodes": ("LargestGang", "largest_gang"),
     },
 )

@@ -63,7 +63,7 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def members(self) -> tuple[Role, ...]:
-        """All roles, the equal pods first."""
+        """Return all roles of a gang's request, the equal pods first."""
         return (Role(pod=self.pod, pods=self.pods, needs=self.needs), *self.roles)
 
 

@@ -70,7 +70,7 @@ class NodeWeights(Weights, frozen=True, kw_only=True):
     prices: tuple[tuple[str, float], ...] = ()
 
     def relative_price(self, product: str) -> float:
-        """Return what a GPU costs beside the dearest, 0 to 1."""
+        """Return the price of a GPU in relation to the dearest, 0 to 1."""
         most = max((price for _, price in self.prices), default=0.0)
         own = next((price for glob, price in self.prices if fnmatchcase(product, glob)), most)
         return own / most if most else 0.0
@@ -132,7 +132,7 @@ class Whole(_Wanted, frozen=True, kw_only=True, tag="whole"):
 
     @property
     def gpus(self) -> int:
-        """GPUs of all containers together."""
+        """Return the number of GPUs of all containers of the request together."""
         return sum(self.containers)
 
 
@@ -148,7 +148,7 @@ class Amount(msgspec.Struct, frozen=True):
     memory_mib: int = 0
 
     def of(self, memory_mib: int) -> Amount:
-        """What this comes to on a GPU with so much memory, in whole percent and MiB; it may be more than there is.
+        """Return what a share's amount comes to on a GPU with so much memory, in whole percent and MiB.
 
         What follows from the other's proportion is rounded down, to 1 at least: then parts fill a GPU whenever what
         was asked for does (four quarters of 81,559 MiB, eight times 10 GiB of 80).
@@ -256,7 +256,7 @@ class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """The machine's own numbers of the GPUs that have a part of it, ascending."""
+        """Return the machine's own numbers of the GPUs that the chosen parts are on, ascending."""
         return tuple(sorted({part.gpu for parts in self.containers for part in parts}))
 
 
@@ -282,11 +282,14 @@ class NoPlaceError(DriverError):
 
     @property
     def cause(self) -> Cause:
-        """Return why there is no place, for programs."""
+        """Return for programs why a request has no place."""
         return self._cause
 
     def more(self, text: str, cause: Cause | None = None) -> NoPlaceError:
-        """Return the same refusal with a further clause; it has another cause if that says more."""
+        """Return this error that a request has no place with another clause.
+
+        It has another cause if that says more.
+        """
         return NoPlaceError(f"{self}; {text}", stable=f"{self.stable}; {text}", cause=cause or self.cause)
 
     @property
@@ -319,5 +322,5 @@ class LazyNoPlaceError(NoPlaceError):
 
     @property
     def cause(self) -> Cause:
-        """Return why there is no place, for programs."""
+        """Return for programs why a request has no place."""
         return self._error().cause

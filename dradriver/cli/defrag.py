@@ -10,14 +10,23 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.base.ledger import bound
+from dradriver.api.base.allocating_driver import bound
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, in_force, moves
-from dradriver.cli.cluster.gangs import stand
+from dradriver.cli.cluster import (
+    access,
+    moves,
+    policies_in_force,
+)
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    output_options,
+    policies_option,
+    server_options,
+)
+from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import read_whole
 from dradriver.cli.cluster.moves import Goes, Move, Simulation
-from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
-from dradriver.cli.cluster.scene import read_whole
-from dradriver.cli.cluster.sets import FreeGpus, free_gpus
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.kube.client import Client
@@ -35,7 +44,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
         pods: The pods, and the node that each would have then.
         gang: Whether they are a gang.
         gpus: How many GPUs they hold.
-        owner: What makes them anew, as ``Job/train``; empty where nothing does.
+        owner: What makes them again, as ``Job/train``; empty if nothing does.
         gpu_hours: GPU-hours since they were given them: lost if they cannot go on from where they are.
     """
 
@@ -109,15 +118,15 @@ def defrag(
         raise click.UsageError("nothing here moves pods: write --dry-run")
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     file = given_policies(policies_file)
-    found = asyncio.run(_read(server, file, driver_namespace, size=gpus, most=sets))
-    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+    plan = asyncio.run(_read(server, file, driver_namespace, size=gpus, most=sets))
+    show_as(output, document=lambda: document(plan), data=lambda: msgspec.to_builtins(plan), no_color=no_color)
 
 
 async def _read(
     server: ServerConfig, file: Policies | None, driver_namespace: str | None, *, size: int, most: int
 ) -> Defrag:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        followed = await in_force.read(client, server, driver_namespace, file)
+        followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed)
         await scene.fill(scene.picture.inventory.fleet.nodes)
         stand(scene)
@@ -153,8 +162,8 @@ def _moved(goes: Goes) -> Moved:
 
 def _sets(now: FreeGpus, after: FreeGpus) -> tuple[Sets, ...]:
     counts: dict[tuple[str, int], list[int]] = {}
-    for number, one in enumerate((now, after)):
-        for sets in one.sets:
+    for number, free in enumerate((now, after)):
+        for sets in free.sets:
             counts.setdefault((sets.product, sets.size), [0, 0])[number] += sets.sets
     return tuple(
         Sets(product=product, size=size, now=was, after=then)
@@ -162,11 +171,11 @@ def _sets(now: FreeGpus, after: FreeGpus) -> tuple[Sets, ...]:
     )
 
 
-def document(found: Defrag) -> Document:
-    """Return what is shown of it."""
-    lines = [Cell(_said(found.size, one)) for one in found.freed]
+def document(plan: Defrag) -> Document:
+    """Return what ``gputopo defrag`` prints: the moves of pods, and the sets of GPUs that they free."""
+    lines = [Cell(_said(plan.size, entry)) for entry in plan.freed]
     if not lines:
-        lines = [Cell(f"no moves free a set of {found.size} GPUs; {found.movable} pods and gangs may move")]
+        lines = [Cell(f"no moves free a set of {plan.size} GPUs; {plan.movable} pods and gangs may move")]
     blocks: list[Block] = [Notes(lines=tuple(lines))]
     columns = (
         Column("product"),
@@ -174,19 +183,19 @@ def document(found: Defrag) -> Document:
         Column("free now", number=True),
         Column("then", number=True),
     )
-    rows = tuple(words(one.product, str(one.size), str(one.now), str(one.after)) for one in found.sets)
+    rows = tuple(words(entry.product, str(entry.size), str(entry.now), str(entry.after)) for entry in plan.sets)
     blocks.append(Table(title="Free sets of whole GPUs", columns=columns, rows=rows))
     return report(*blocks)
 
 
-def _said(size: int, one: Freed) -> str:
-    gone = "; ".join(map(_goes, one.moved))
-    return f"{one.node}: a free set of {size} GPUs ({', '.join(map(str, one.gpus))}) if {gone}"
+def _said(size: int, entry: Freed) -> str:
+    gone = "; ".join(map(_goes, entry.moved))
+    return f"{entry.node}: a free set of {size} GPUs ({', '.join(map(str, entry.gpus))}) if {gone}"
 
 
-def _goes(one: Moved) -> str:
-    nodes = ", ".join(dict.fromkeys(one.pods.values()))
-    names = ", ".join(f"{one.namespace}/{pod}" for pod in one.pods)
-    what = f"the gang {names}" if one.gang else names
-    made = f"made anew by {one.owner}" if one.owner else "which nothing makes anew"
-    return f"{what} ({one.gpus} GPUs, {one.gpu_hours:g} GPU-hours so far, {made}) moved to {nodes}"
+def _goes(entry: Moved) -> str:
+    nodes = ", ".join(dict.fromkeys(entry.pods.values()))
+    names = ", ".join(f"{entry.namespace}/{pod}" for pod in entry.pods)
+    what = f"the gang {names}" if entry.gang else names
+    made = f"made anew by {entry.owner}" if entry.owner else "which nothing makes anew"
+    return f"{what} ({entry.gpus} GPUs, {entry.gpu_hours:g} GPU-hours so far, {made}) moved to {nodes}"

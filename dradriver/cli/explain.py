@@ -13,8 +13,12 @@ from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, in_force, reading
-from dradriver.cli.cluster.options import (
+from dradriver.cli.cluster import (
+    access,
+    cluster_reading,
+    policies_in_force,
+)
+from dradriver.cli.cluster.cluster_options import (
     all_namespaces_option,
     driver_namespace_option,
     namespace_option,
@@ -79,7 +83,9 @@ def explain(
 
 async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        labelled = await reading.listed(client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL)
+        labelled = await cluster_reading.listed(
+            client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL
+        )
     ours = [pod for pod in labelled if pod.placed or pod.static]
     waiting = [pod for pod in ours if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
     waiting.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
@@ -104,7 +110,7 @@ async def _explain(
             sys.stdout.flush()  # people read on while the cluster is being read
         from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
 
-        drivers = await in_force.driver_namespace(client, driver_namespace)
+        drivers = await policies_in_force.driver_namespace(client, driver_namespace)
         judged = await verdict(client, server, pod, policies, drivers)
     for trouble in judged.unread:
         warn(trouble)
@@ -122,9 +128,9 @@ async def _read(client: Client, server: ServerConfig, namespace: str, name: str)
         return await client.get(PODS, name, namespace=namespace, type=Pod)
     except ApiError as error:
         if error.not_found:
-            raise reading.ClusterError(
+            raise cluster_reading.ClusterError(
                 f"{server.url}: namespace {namespace} has no pod {name}; name another namespace with -n"
             ) from error
-        raise reading.refused(error, server, PODS, namespace=namespace) from error
+        raise cluster_reading.refused(error, server, PODS, namespace=namespace) from error
     except Unreachable as error:
-        raise reading.refused(error, server, PODS, namespace=namespace) from error
+        raise cluster_reading.refused(error, server, PODS, namespace=namespace) from error

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from dradriver.node.discovery import failures
-from dradriver.node.discovery.failures import Failure
+from dradriver.node.discovery import simulated_failures
+from dradriver.node.discovery.simulated_failures import Failure
 from dradriver.node.faults import KINDS
 
 _NODE = click.option("--node", required=True, help="The simulated node's name.")
 _FOLDER = click.option(
-    "--dir", "folder", type=click.Path(path_type=Path), default=failures.FOLDER, show_default=True,
+    "--dir", "folder", type=click.Path(path_type=Path), default=simulated_failures.FOLDER, show_default=True,
     help="The agent's --simulated-dir.",
 )  # fmt: skip
 
@@ -40,8 +40,8 @@ def fail(
     """Break GPU (gpu-3, or its uuid): what is broken already stays so."""
     if not (links or xid is not None or lost or kinds):
         raise click.UsageError("say what is broken: --nvlink, --xid, --lost or --fault")
-    file, name = failures.path(folder, node), failures.name(gpu)
-    broken = dict(failures.read(file))
+    file, name = simulated_failures.path(folder, node), simulated_failures.name(gpu)
+    broken = dict(simulated_failures.read(file))
     old = broken.get(name, Failure())
     broken[name] = msgspec.structs.replace(
         old,
@@ -50,7 +50,7 @@ def fail(
         lost=old.lost or lost,
         faults=tuple(sorted({*old.faults, *kinds})),
     )
-    failures.write(file, broken)
+    simulated_failures.write(file, broken)
 
 
 @fault.command()
@@ -59,7 +59,7 @@ def fail(
 @_FOLDER
 def heal(node: str, gpus: tuple[str, ...], folder: Path) -> None:
     """Mend these GPUs, or all."""
-    file = failures.path(folder, node)
-    names = {failures.name(gpu) for gpu in gpus}
-    left = {name: failure for name, failure in failures.read(file).items() if names and name not in names}
-    failures.write(file, left)
+    file = simulated_failures.path(folder, node)
+    names = {simulated_failures.name(gpu) for gpu in gpus}
+    left = {name: failure for name, failure in simulated_failures.read(file).items() if names and name not in names}
+    simulated_failures.write(file, left)

@@ -11,13 +11,17 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, in_force
-from dradriver.cli.cluster.gangs import stand
-from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
-from dradriver.cli.cluster.scene import read_whole
-from dradriver.cli.cluster.sets import FreeGpus, free_gpus
+from dradriver.cli.cluster import access, policies_in_force
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    policies_option,
+    server_options,
+)
+from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import read_whole
 from dradriver.cli.inputs import given_policies
-from dradriver.cluster.shown.gone_nodes import AGENT_GONE
+from dradriver.cluster.views.gone_node_views import AGENT_GONE
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
@@ -57,7 +61,7 @@ def free(
 
 async def _read(server: ServerConfig, namespace: str, file: Policies | None, driver_namespace: str | None) -> FreeGpus:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        followed = await in_force.read(client, server, driver_namespace, file)
+        followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
@@ -66,7 +70,7 @@ async def _read(server: ServerConfig, namespace: str, file: Policies | None, dri
 
 
 def document(left: FreeGpus) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo free`` prints: free sets of GPUs by size, and what is free in parts."""
     closed = f"; {left.closed} more are not ready or closed to new pods" if left.closed else ""
     promised = f"; {left.promised} are promised to pods that are not bound yet" if left.promised else ""
     title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{promised}{closed}"

@@ -15,9 +15,14 @@ from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Claim
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.in_force import InForce
-from dradriver.cli.cluster.options import all_namespaces_option, namespace_option, output_options, server_options
-from dradriver.cli.cluster.scene import Scene, read_whole
+from dradriver.cli.cluster.cluster_options import (
+    all_namespaces_option,
+    namespace_option,
+    output_options,
+    server_options,
+)
+from dradriver.cli.cluster.listed_cluster import Scene, read_whole
+from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.controller.steps.idle_workloads import timeout_s
 from dradriver.kube.client import Client
@@ -80,10 +85,10 @@ def idle(
     slices with a process, shares by MPS while others work on the GPU. Without -n all namespaces are listed.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    found = asyncio.run(_read(server))
+    idle = asyncio.run(_read(server))
     if namespace is not None and not all_namespaces:
-        found = [one for one in found if one.namespace == namespace]
-    show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
+        idle = [entry for entry in idle if entry.namespace == namespace]
+    show_as(output, document=lambda: document(idle), data=lambda: msgspec.to_builtins(idle), no_color=no_color)
 
 
 async def _read(server: ServerConfig) -> list[Idle]:
@@ -96,12 +101,12 @@ async def _read(server: ServerConfig) -> list[Idle]:
 
 def idle_claims(scene: Scene, *, now: float) -> list[Idle]:
     """Return the claims whose devices do nothing, those that cost most first; ``now`` in seconds since the epoch."""
-    found = []
+    idle = []
     for claim in scene.claims.values():
-        said = idleness.idle_of(claim)
-        if said is not None:
-            found.append(_idle(scene, claim, said.since, now))
-    return sorted(found, key=lambda one: (-one.gpu_hours, one.namespace, one.claim))
+        idle_since = idleness.idle_of(claim)
+        if idle_since is not None:
+            idle.append(_idle(scene, claim, idle_since.since, now))
+    return sorted(idle, key=lambda entry: (-entry.gpu_hours, entry.namespace, entry.claim))
 
 
 def _idle(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
@@ -130,12 +135,12 @@ def _idle(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
     )
 
 
-def document(found: list[Idle]) -> Document:
-    """Return what is shown of it."""
-    if not found:
+def document(idle: list[Idle]) -> Document:
+    """Return what ``gputopo idle`` prints: claims whose GPUs do nothing."""
+    if not idle:
         return report(Notes(lines=(Cell("no pod's GPUs are known to be idle"),)))
-    total = sum(one.gpu_hours for one in found)
-    title = f"{sum(one.gpus for one in found):g} GPUs are idle, {total:.1f} GPU-hours so far"
+    total = sum(entry.gpu_hours for entry in idle)
+    title = f"{sum(entry.gpus for entry in idle):g} GPUs are idle, {total:.1f} GPU-hours so far"
     columns = (
         Column("namespace"), Column("pod"), Column("GPUs", number=True), Column("product"), Column("idle since"),
         Column("for", number=True), Column("GPU-hours", number=True), Column("idle-timeout"), Column("ends"),
@@ -143,25 +148,26 @@ def document(found: list[Idle]) -> Document:
     )  # fmt: skip
     rows = tuple(
         words(
-            one.namespace, _pods(one), f"{one.gpus:g}", ", ".join(one.products), one.since, _long(one.hours * HOUR_S),
-            f"{one.gpu_hours:.1f}", "" if one.timeout_s is None else _long(one.timeout_s), one.ends, one.node,
+            entry.namespace, _pods(entry), f"{entry.gpus:g}", ", ".join(entry.products), entry.since,
+            _long(entry.hours * HOUR_S),
+            f"{entry.gpu_hours:.1f}", "" if entry.timeout_s is None else _long(entry.timeout_s), entry.ends, entry.node,
         )
-        for one in found
+        for entry in idle
     )  # fmt: skip
     return report(Notes(lines=(Cell(title),)), Table(columns=columns, rows=rows))
 
 
-def _pods(one: Idle) -> str:
-    more = len(one.pods) - _MOST_PODS
-    named = ", ".join(one.pods[:_MOST_PODS]) + (f" and {more} more" if more > 0 else "")
-    return named or f"none (claim {one.claim})"
+def _pods(claim: Idle) -> str:
+    more = len(claim.pods) - _MOST_PODS
+    named = ", ".join(claim.pods[:_MOST_PODS]) + (f" and {more} more" if more > 0 else "")
+    return named or f"none (claim {claim.claim})"
 
 
 def _long(seconds: float) -> str:
     """Return a duration as people write it: ``1h30m``, of more than a day ``2d3h``."""
     minutes = int(seconds // 60)
     hours, minutes = divmod(minutes, 60)
-    days, rest = divmod(hours, _DAY_H)
+    days, left_hours = divmod(hours, _DAY_H)
     if days:
-        return f"{days}d{rest}h"
+        return f"{days}d{left_hours}h"
     return f"{hours}h{minutes}m" if hours else f"{minutes}m"

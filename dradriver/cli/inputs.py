@@ -19,7 +19,7 @@ class Number(click.FloatRange):
     """A number of a range; ``nan``, which click takes for one of any range, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number; a usage error where it is none or outside the range."""
+        """Return the number that a command's option says; a usage error if it is none or outside the range."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
@@ -27,7 +27,7 @@ class Number(click.FloatRange):
 
 
 def content(name: str) -> bytes:
-    """Return what a file holds.
+    """Return what an input file of a command holds.
 
     Raises:
         click.UsageError: It cannot be read, or is too large for anything that is read here.
@@ -46,7 +46,7 @@ def content(name: str) -> bytes:
 
 
 def called(name: str) -> str:
-    """Return how a file is named in messages."""
+    """Return how messages name an input file of a command."""
     return "standard input" if name == STDIN else name
 
 
@@ -67,7 +67,7 @@ def given_policies(name: str | None) -> Policies | None:
     """
     if name is None:
         return None
-    from dradriver.api.policies.read import PoliciesError, read  # here, for it brings yaml
+    from dradriver.api.policies.policies_reader import PoliciesError, read  # here, for it brings yaml
 
     try:
         return read(content(name), source=called(name))

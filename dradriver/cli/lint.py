@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from dradriver.cli.cluster.options import ledger_option, output_options
+from dradriver.cli.cluster.cluster_options import ledger_option, output_options
 from dradriver.cli.inputs import called, content, policies_of
-from dradriver.cli.linter.admitted import Result, results
-from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.cli.linter.admission_results import Result, results
+from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.view.document import Cell, Document, Notes, Tone, report
 from dradriver.view.output import show_as, show_documents

@@ -13,7 +13,7 @@ from dradriver.topology import peer_access
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
-from dradriver.topology.topo_m.implied import assumed
+from dradriver.topology.topo_m.implied_products import assumed
 from dradriver.topology.vendors import AMD
 from dradriver.view.output import warn
 
@@ -56,7 +56,7 @@ def nccl_version_option(command: F) -> F:
 def read(
     source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "", nccl_version: str = ""
 ) -> Machine:
-    """Return the named machine, or without a name this one; what could not be read of it goes to standard error.
+    """Return the machine that a command's options name, or without a name the one it runs on.
 
     ``product``, ``cpu`` and ``nccl_version`` take the place of what it says of them (see ``topology.complete``).
 
@@ -75,7 +75,7 @@ def read(
 
 
 def warn_of(machine: Machine) -> None:
-    """Print what was assumed of GPUs that the source does not name, and which of them no pod gets."""
+    """Print what was assumed of GPUs that a machine's source does not name, and which of them no pod gets."""
     if guess := assumed(machine):
         warn(guess)
     for i, others in peer_access.kept_off(machine).items():
@@ -87,13 +87,13 @@ def warn_of(machine: Machine) -> None:
 
 
 def _own(driver_root: Path | None) -> Machine:
-    from dradriver.node.vendors import present
-    from dradriver.node.vendors.amd import reading as amd
-    from dradriver.node.vendors.nvidia.discovery import reading as nvidia
+    from dradriver.node.vendors import vendor_of_node
+    from dradriver.node.vendors.amd import amd_reading as amd
+    from dradriver.node.vendors.nvidia.discovery import nvidia_reading as nvidia
 
     reading: amd.Reading | nvidia.Reading
     try:
-        if present.look(root := Path("/")).vendor is AMD:
+        if vendor_of_node.look(root := Path("/")).vendor is AMD:
             reading = amd.read(root)
         else:
             reading = nvidia.read(driver_root=driver_root)

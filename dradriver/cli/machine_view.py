@@ -8,10 +8,10 @@ from itertools import combinations
 from typing import Final
 
 from dradriver.allocator.choice import phrases
-from dradriver.topology import codec, levels
+from dradriver.topology import gpu_distances, machine_codec
 from dradriver.topology.groups import SIZES, Groups
 from dradriver.topology.machine import Machine
-from dradriver.topology.topo_m import writer
+from dradriver.topology.topo_m import topo_m_writer
 from dradriver.topology.vendors import NVIDIA
 from dradriver.view.document import (
     Block,
@@ -35,23 +35,23 @@ _LINKED: Final = "LINKED"  # direct links that are no NVLinks, as the word of po
 
 
 def what(machine: Machine) -> str:
-    """Return how many GPUs of what product it has."""
+    """Return how many GPUs of what product a machine has, in words."""
     return f"{len(machine.gpus)} x {machine.product}"
 
 
 def document(machine: Machine, groups: Groups) -> Document:
-    """Return the whole view of one machine. ``topo_m.read`` reads its text back."""
+    """Return what ``gputopo topo`` shows of one machine. ``topo_m.read`` reads its text back."""
     title = f"{machine.name or 'unnamed'}: {what(machine)}"
     return report(matrix(machine, groups, title=title), legend(machine), *facts(machine, groups), title=title)
 
 
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
-    """Return the codec's document with ``domains``, ``groups`` and ``order`` added, by the machine's GPU numbers.
+    """Return what ``gputopo topo -o json`` shows of one machine: the codec's document with groups and order.
 
     Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that; both
     are left out where nobody says what the vendor's links carry.
     """
-    made: dict[str, object] = json.loads(codec.encode(machine))
+    made: dict[str, object] = json.loads(machine_codec.encode(machine))
     made["domains"] = [_indices(machine, members) for members in _members(groups.domain)]
     made["groups"] = [
         {"size": size, "gpus": _indices(machine, members)}
@@ -64,8 +64,8 @@ def data(machine: Machine, groups: Groups) -> dict[str, object]:
 
 
 def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...] = (), marked: str = "") -> Matrix:
-    """Return the tool's matrix; ``marks`` say something of each GPU, by position."""
-    head, *rows = writer.cells(machine)
+    """Return the matrix of ``nvidia-smi topo -m`` of a machine; ``marks`` say something of each GPU, by position."""
+    head, *rows = topo_m_writer.cells(machine)
     count = len(rows)
     gpus = len(machine.gpus)
     return Matrix(
@@ -94,8 +94,8 @@ def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
 
 
 def legend(machine: Machine) -> Notes:
-    """Return what the tool says of the matrix's words."""
-    return Notes(lines=words(*writer.cell_legend(machine).splitlines()), verbatim=True)
+    """Return the legend of ``nvidia-smi topo -m`` that explains the matrix of a machine."""
+    return Notes(lines=words(*topo_m_writer.cell_legend(machine).splitlines()), verbatim=True)
 
 
 def _rates(machine: Machine) -> tuple[str, ...]:
@@ -108,8 +108,8 @@ def _rate_cells(machine: Machine, lines: Collection[float], counted: Collection[
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
-    """Return all but matrix and legend: names, groups, levels, NUMA nodes, devices."""
-    nics = writer.nic_legend(machine).splitlines()
+    """Return all that ``gputopo topo`` shows of a machine but matrix and legend: groups, NUMA nodes, devices."""
+    nics = topo_m_writer.nic_legend(machine).splitlines()
     slices = [
         f"  GPU{gpu.index} is in MIG mode:  {', '.join(device.profile or device.uuid for device in gpu.mig) or 'empty'}"
         for gpu in machine.gpus
@@ -155,15 +155,17 @@ def _rated(groups: Groups, size: int) -> Iterable[tuple[list[int], int, float]]:
 
 def _levels(machine: Machine) -> Table:
     """Return how many pairs of GPUs are how far apart, nearest first. Only of links the line rate is known."""
-    pairs: dict[levels.Step, list[tuple[int, int]]] = {}
+    pairs: dict[gpu_distances.Step, list[tuple[int, int]]] = {}
     for i, j in combinations(range(len(machine.gpus)), 2):
-        pairs.setdefault(levels.step(machine, i, j), []).append((i, j))
+        pairs.setdefault(gpu_distances.step(machine, i, j), []).append((i, j))
     rows = []
     for step, found in sorted(pairs.items()):
-        lines = {levels.line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])}
-        nccl = {levels.step_gbps(machine, i, j) for i, j in found}
-        name = step.name if machine.vendor is NVIDIA or step is not levels.Step.NVLINK else _LINKED
-        level = f"L{levels.topology_level(step)} {name}"
+        lines = {
+            gpu_distances.line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])
+        }
+        nccl = {gpu_distances.step_gbps(machine, i, j) for i, j in found}
+        name = step.name if machine.vendor is NVIDIA or step is not gpu_distances.Step.NVLINK else _LINKED
+        level = f"L{gpu_distances.topology_level(step)} {name}"
         rows.append(words(level, str(len(found)), *_rate_cells(machine, lines, nccl)))
     columns = (Column("level"), Column("pairs", number=True), *map(Column, _rates(machine)))
     return Table(title="Levels (pairs of GPUs, one direction)", columns=columns, rows=tuple(rows))

@@ -13,11 +13,15 @@ from dradriver.topology.complete import complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine, PathType
-from dradriver.topology.nccl import explain as advice
-from dradriver.topology.nccl.like import lost
-from dradriver.topology.nccl.notes import Finding
+from dradriver.topology.nccl import file_needed as advice
+from dradriver.topology.nccl.findings import Finding
+from dradriver.topology.nccl.host_paths import lost
+from dradriver.topology.nccl.nccl_file_writer import (
+    VIRTUAL_PATH,
+    without_rate,
+    write_file,
+)
 from dradriver.topology.nccl.tree import reduced
-from dradriver.topology.nccl.writer import VIRTUAL_PATH, without_rate, write_file
 from dradriver.view.document import Cell, Notes, Tone, report, words
 from dradriver.view.output import show, warn
 

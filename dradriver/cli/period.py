@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from dradriver.api.claims.usage import HOUR_S
+from dradriver.api.claims.usage_config_maps import HOUR_S
 
 _AGO: Final = re.compile(r"(\d{1,6})([hdw])", re.ASCII)
 _UNITS: Final = {"h": 1, "d": 24, "w": 168}
@@ -28,12 +28,12 @@ class Period(NamedTuple):
     end: int
 
     def said(self) -> tuple[str, str]:
-        """Return when it begins and ends, as Kubernetes writes times."""
+        """Return when the period begins and ends, as Kubernetes writes times."""
         return _moment(self.first), _moment(self.end)
 
 
 def period(begin: str, end: str, *, now: float) -> Period:
-    """Return what ``--from`` and ``--to`` say; hours that are only partly in it are in it whole.
+    """Return the period that ``--from`` and ``--to`` say; hours that are only partly in it are in it as a whole.
 
     Args:
         begin: A date (its first moment), a moment of RFC 3339 or how long ago.

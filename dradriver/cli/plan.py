@@ -21,7 +21,7 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.base.quantity import whole
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli import plan_parts
-from dradriver.cli.cluster.options import driver_namespace_option, server_options
+from dradriver.cli.cluster.cluster_options import driver_namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
 from dradriver.cli.policies import load
@@ -171,7 +171,7 @@ def plan(
 
 
 def reply(machine: Machine, question: Question, policies: Policies) -> Answer | plan_parts.PartAnswer:
-    """The answer to a question about a machine that has what the question says of it.
+    """Return the answer to a question of ``gputopo plan`` about a machine.
 
     Raises:
         DriverError: The question cannot be asked, or has no answer.
@@ -184,7 +184,7 @@ def reply(machine: Machine, question: Question, policies: Policies) -> Answer | 
 
 
 def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
-    """Print one JSON line for each that is not empty: an answer or ``{"error": …}``. Machines are read once."""
+    """Print one JSON line for each line of ``gputopo plan --batch``: an answer or ``{"error": …}``."""
     machines: dict[str, Machine] = {}
     for line in lines:
         if not line.strip():
@@ -201,12 +201,12 @@ def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
 
 
 def as_line(reply: Answer | plan_parts.PartAnswer | dict[str, str]) -> str:
-    """The answer as one line of JSON."""
+    """Return an answer of ``gputopo plan`` as one line of JSON."""
     return safe_json(msgspec.json.encode(reply).decode())
 
 
 def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answer:
-    """The choice as a line of ``--batch`` and ``-o json`` gives it."""
+    """Return the chosen GPUs of one machine as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
     return Answer(
         gpus=choice.gpus,
         busbw_gbps=choice.busbw_gbps if machine.vendor.predicted else None,
@@ -222,7 +222,7 @@ def answer(machine: Machine, choice: Choice, estimated: Estimate | None) -> Answ
 
 
 def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate | None:
-    """What an all-reduce takes on the chosen set; None where no size was given.
+    """Return how long an all-reduce takes on the set that ``gputopo plan`` chose; None if no size was given.
 
     Raises:
         PlanError: A size of nothing.
@@ -239,7 +239,7 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
 
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
-    """The choice for people to read."""
+    """Return what ``gputopo plan`` prints for people about the GPUs that it chose."""
     rate = "line rate" if choice.level is Level.NVLINK else f"as {machine.vendor.library} counts it"
     bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
     if not machine.vendor.rated or (len(choice.gpus) > 1 and not choice.bandwidth_gbps):

@@ -16,10 +16,10 @@ from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, pl
 from dradriver.allocator.choice.numbering import listed
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import access, in_force
-from dradriver.cli.cluster.gangs import stand
-from dradriver.cli.cluster.scene import Scene, read_whole
-from dradriver.cli.cluster.sets import open_nodes
+from dradriver.cli.cluster import access, policies_in_force
+from dradriver.cli.cluster.free_gpus import open_nodes
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.plan_question import Question, request
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -33,7 +33,7 @@ _PARTS: Final = "--gang: the pods of a gang want whole GPUs"
 
 
 def gpus(text: str, alone: Mapping[str, object]) -> int:
-    """Return the GPUs of each pod of a gang.
+    """Return the number of GPUs of each pod of a gang, as ``--gang`` says it.
 
     Args:
         text: What was written: ``8x8`` is 8 pods of 8, ``4-8x8`` 4 at least.
@@ -56,7 +56,7 @@ class Driver(NamedTuple):
 
 
 def run(text: str, question: Question, near: str, *, file: Policies | None, driver: Driver, output: str) -> None:
-    """Print where a gang would go.
+    """Print where a gang of pods would go in the cluster, for ``gputopo plan --gang``.
 
     Args:
         text: The gang, as for ``gpus``.
@@ -113,7 +113,7 @@ def place(scene: Scene, gang: GangRequest) -> GangChoice:
 
 async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        followed = await in_force.read(client, server, driver_namespace, file)
+        followed = await policies_in_force.read(client, server, driver_namespace, file)
         scene = await read_whole(client, server, followed, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
@@ -121,7 +121,10 @@ async def _read(server: ServerConfig, file: Policies | None, driver_namespace: s
 
 
 def data(choice: GangChoice) -> dict[str, Any]:
-    """Return the choice as ``-o json`` gives it; it only ever grows. Without ``busbw_gbps`` where none is predicted."""
+    """Return what ``gputopo plan --gang -o json`` gives; it only ever grows.
+
+    It has no ``busbw_gbps`` if none is predicted.
+    """
     predicted = [pod.busbw_gbps > 0 or len(pod.gpus) == 1 for pod in choice.pods]
     return {
         "reach": choice.reach,
@@ -141,7 +144,7 @@ def data(choice: GangChoice) -> dict[str, Any]:
 
 
 def document(request: GangRequest, choice: GangChoice) -> Document:
-    """Return the choice for people to read."""
+    """Return what ``gputopo plan --gang`` prints for people about where the gang would go."""
     rows = [
         ("asked", f"{request.pods} pods with {wanted(request.pod)} each"),
         ("placed", f"{len(choice.pods)} pods on {len(choice.nodes)} nodes of one {plain(choice.reach)}"),

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from dradriver.allocator import Amount, Fleet, Mig, MigPart, Offer, PartChoice, Share, SharePart
-from dradriver.allocator.parts.existing import with_instances
-from dradriver.allocator.parts.phrases import amount, wanted
+from dradriver.allocator.parts.existing_instances import with_instances
+from dradriver.allocator.parts.part_phrases import amount, wanted
 from dradriver.allocator.request import Part
 from dradriver.api.slices import mig_devices
 from dradriver.api.vocabulary import values
@@ -41,7 +41,7 @@ class PartAnswer(msgspec.Struct, kw_only=True):
 
 
 def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Share | Mig) -> PartChoice:
-    """The parts that a request would get of a machine, every GPU of which may be had in parts.
+    """Return the parts that a request of ``gputopo plan`` gets of a machine, every GPU of which may be divided.
 
     Args:
         machine: The machine; MIG instances that it has are handed out as they are.
@@ -70,7 +70,7 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
 
 
 def offered(machine: Machine) -> tuple[Machine, Offer]:
-    """The machine as MIG slices can be had of it, and which of its GPUs may be had in parts.
+    """Return the machine as ``gputopo plan`` can divide it, and which of its GPUs may be had in parts.
 
     The MIG instances that a GPU has are handed out as they are. Without any its instances are made where they are
     wanted; in MIG mode it is had in slices alone.
@@ -109,7 +109,7 @@ def _part(word: str, gpus: dict[int, Gpu]) -> Part:
 
 
 def answer(choice: PartChoice) -> PartAnswer:
-    """The choice as a line of ``--batch`` and ``-o json`` gives it."""
+    """Return the chosen share or MIG slices as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
     return PartAnswer(gpus=choice.gpus, containers=tuple(tuple(map(_plain, parts)) for parts in choice.containers))
 
 
@@ -120,7 +120,7 @@ def _plain(part: Part) -> dict[str, Any]:
 
 
 def document(machine: Machine, wish: Share | Mig, choice: PartChoice) -> Document:
-    """The choice for people to read."""
+    """Return what ``gputopo plan`` prints for people about a share or MIG slices."""
     rows = [("machine", machine.name), ("asked", wanted(wish))]
     for number, parts in enumerate(choice.containers, 1):
         rows += [(f"container {number}" if len(choice.containers) > 1 else "part", _said(part)) for part in parts]

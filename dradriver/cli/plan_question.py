@@ -94,7 +94,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
-    """The machine with what the question says of it, and the policies where it does not, and the question without.
+    """Return machine, policies and question of ``gputopo plan``; facts of the question moved into the machine.
 
     Raises:
         TopologyError: A product, CPU or NCCL that is not known.
@@ -112,7 +112,7 @@ def told(machine: Machine, question: Question, policies: Policies) -> tuple[Mach
 
 
 def request(question: Question, policies: Policies = DEFAULTS) -> Request:
-    """The request that a pod with these words and limits would make.
+    """Return the request that a pod with the words and limits of the question makes.
 
     Raises:
         PlanError: No count, or one that contradicts the containers.
@@ -148,14 +148,14 @@ def request(question: Question, policies: Policies = DEFAULTS) -> Request:
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:
-    """The numbers of the free GPUs: those named, else all that are not in MIG mode; none that its node keeps off."""
+    """Return the numbers of the GPUs that the question calls free: those named, else all that are not in MIG mode."""
     free = [gpu.index for gpu in machine.gpus if gpu.mig is None] if question.free is None else question.free
     off = {machine.gpus[i].index for i in peer_access.kept_off(machine)}
     return [index for index in free if index not in off]
 
 
 def numbers(text: str, *, option: str) -> list[int]:
-    """The numbers in ``0,1,4`` or ``0-3,6``; none in an empty text.
+    """Return the numbers in the question's ``0,1,4`` or ``0-3,6``; none in an empty text.
 
     Raises:
         PlanError: Anything else.

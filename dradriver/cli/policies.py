@@ -9,7 +9,11 @@ from typing import Any
 import click
 
 from dradriver.api.policies.model import MOST_BYTES, Policies, plain
-from dradriver.api.policies.read import PoliciesError, notes, read
+from dradriver.api.policies.policies_reader import (
+    PoliciesError,
+    notes,
+    read,
+)
 from dradriver.view.document import Cell, Document, Notes, Tone, report
 from dradriver.view.output import show_as
 
@@ -49,7 +53,7 @@ def check(file: str, output: str) -> None:
 
 
 def load(file: str) -> Policies:
-    """Return what a policies file says; ``-`` is standard input.
+    """Return the policies of a file that a user checks; ``-`` is standard input.
 
     Raises:
         PoliciesError: It cannot be read, or is none.

@@ -11,14 +11,19 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.base import names, quantity
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import OURS, current_ledger
-from dradriver.api.vocabulary import limits
+from dradriver.api.vocabulary import container_limits
 from dradriver.cli import tenant_quotas
-from dradriver.cli.cluster import access, reading
-from dradriver.cli.cluster.options import all_namespaces_option, ledger_option, namespace_option, server_options
+from dradriver.cli.cluster import access, cluster_reading
+from dradriver.cli.cluster.cluster_options import (
+    all_namespaces_option,
+    ledger_option,
+    namespace_option,
+    server_options,
+)
 from dradriver.cli.inputs import called, content, policies_of
-from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
@@ -155,11 +160,11 @@ def _of_file(file: str) -> list[dict[str, Any]]:
 
 async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[str, Any]]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        return await reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
+        return await cluster_reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
 
 
 def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
-    """Return what becomes of a quota; None where it names no GPUs.
+    """Return a quota that counts claims instead of a device plugin's resources; None if it names no GPUs.
 
     Args:
         given: The quota.
@@ -167,7 +172,7 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
     """
     metadata, spec = _dict(given.get("metadata")), _dict(given.get("spec"))
     hard = {str(key): str(value) for key, value in _dict(spec.get("hard")).items()}
-    before = {key: value for key, value in hard.items() if limits.is_ours(_resource(key)) or _product(key)}
+    before = {key: value for key, value in hard.items() if container_limits.is_ours(_resource(key)) or _product(key)}
     if not before:
         return None
     after, notes = _counted(before)
@@ -235,9 +240,9 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
             notes.append(f"{key}: claims that this driver makes of GPUs of {ledger.driver} are of whole ones")
         elif resource.startswith(_MIG):
             slices[resource] = min(number, slices.get(resource, number))
-        elif resource in limits.WHOLE or _product(key):
-            of = _DEVICES.format(ledger.class_of(limits.vendor(key, {resource: 1})))
-            if limits.product(key, {resource: 1}):
+        elif resource in container_limits.WHOLE or _product(key):
+            of = _DEVICES.format(ledger.class_of(container_limits.vendor(key, {resource: 1})))
+            if container_limits.product(key, {resource: 1}):
                 notes.append(f"{key}: no quota counts one product's GPUs; {of} counts all: write how many")
             else:
                 wholes[of] = min(number, wholes.get(of, number))

@@ -14,13 +14,17 @@ import click
 
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.options import driver_namespace_option, policies_option, server_options
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    policies_option,
+    server_options,
+)
 from dradriver.cli.inputs import given_policies
-from dradriver.cli.page import session
+from dradriver.cli.page import login_session
 from dradriver.cli.page.guard import Guard
-from dradriver.cli.page.server import Page
+from dradriver.cli.page.page_server import Page
 from dradriver.kube.config import ServerConfig
-from dradriver.process.serve import serve_health
+from dradriver.process.health_server import serve_health
 
 PORT: Final = 8321
 
@@ -99,7 +103,7 @@ async def _serve(
                 said = f"cannot listen on --health-port {health_port}: {error.strerror or error}"
                 raise click.ClickException(said) from error
         click.echo(f"http://{_name(address)}:{bound}/" + (f"?key={page.guard.key}" if with_key else ""))
-        keeping = asyncio.create_task(session.keep(page, login, policies, driver_namespace))
+        keeping = asyncio.create_task(login_session.keep(page, login, policies, driver_namespace))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, keeping.cancel)
         with contextlib.suppress(asyncio.CancelledError):

@@ -15,15 +15,21 @@ from rich.progress import Progress, TaskID
 
 from dradriver.cli import simulate_tables as tables
 from dradriver.cli.inputs import Number
-from dradriver.cli.simulator import mixed, order_figures, replay, shaped, trace
+from dradriver.cli.simulator import (
+    mixed,
+    order_figures,
+    policy_replay,
+    shaped_jobs,
+    trace,
+)
 from dradriver.cli.simulator.job_sizes import JobSizes
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.order_figures import OrderResult
 from dradriver.cli.simulator.order_replay import OrderReplay
 from dradriver.cli.simulator.orders import ORDERS, SAME_ALONE
-from dradriver.cli.simulator.policies import GANGS, POLICIES
-from dradriver.cli.simulator.replay import Replay, Result
-from dradriver.cli.simulator.shapes import SHAPES
+from dradriver.cli.simulator.placement_policies import GANGS, POLICIES
+from dradriver.cli.simulator.policy_replay import Replay, Result
+from dradriver.cli.simulator.published_shapes import SHAPES
 from dradriver.cli.simulator.trace import Job
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
@@ -165,7 +171,7 @@ def simulate(
         if read is not None:
             return read
         if shape is not None:
-            return shaped.drawn(shape, jobs, gpus=gpus, load=load, seed=own_seed, cut=sizes.cut)
+            return shaped_jobs.drawn(shape, jobs, gpus=gpus, load=load, seed=own_seed, cut=sizes.cut)
         return trace.drawn(jobs, gpus=gpus, load=load, seed=own_seed, mix=sizes.mixed(trace.MIX))
 
     every = range(seed, seed + seeds)
@@ -222,7 +228,9 @@ def _under_policies(
         one = Replay(machines, drawn(seed), policy=policy, communication=communication, seed=seed)
         return one.run(progress=progress)
 
-    return [replay.over_seeds(own) for own in _each(policies or tuple(POLICIES), seeds, run, len(drawn(seeds[0])))]
+    return [
+        policy_replay.over_seeds(own) for own in _each(policies or tuple(POLICIES), seeds, run, len(drawn(seeds[0])))
+    ]
 
 
 def _in_orders(

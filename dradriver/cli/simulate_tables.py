@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.order_figures import OrderResult
 from dradriver.cli.simulator.orders import SAME_ALONE
-from dradriver.cli.simulator.replay import Result
+from dradriver.cli.simulator.policy_replay import Result
 from dradriver.view.document import Bars, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
 
 _POLICIES: Final = (
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def of_policies(results: Sequence[Result]) -> Document:
-    """Return a table with a row a policy."""
+    """Return a table of ``gputopo simulate`` with a row for each policy."""
     rows = (
         words(
             result.policy, f"{result.best_share:.1%}", f"{result.bandwidth:.1%}", _minutes(result.mean_wait_s),
@@ -41,7 +41,7 @@ def of_policies(results: Sequence[Result]) -> Document:
 
 
 def of_parts(results: Sequence[mixed.Result]) -> Document:
-    """Return a table with a row a policy, of whole GPUs and parts."""
+    """Return a table of ``gputopo simulate`` with a row for each policy, of whole GPUs and parts."""
     rows = (
         words(
             result.policy, f"{result.parts_served:.1%}", f"{result.slices_served:.1%}", f"{result.wholes_served:.1%}",
@@ -54,7 +54,7 @@ def of_parts(results: Sequence[mixed.Result]) -> Document:
 
 
 def of_orders(results: Sequence[OrderResult], *, tenants: int) -> Document:
-    """Return two tables: waiting times by order and size, and what else there is to say of each order."""
+    """Return two tables of ``gputopo simulate``: waiting times by order and size, and other figures of each order."""
     waits = tuple(
         words(
             result.order if first == 0 else "", each.gpus, f"{each.jobs:.0f}", _minutes(each.mean_s),
@@ -76,7 +76,7 @@ def of_orders(results: Sequence[OrderResult], *, tenants: int) -> Document:
 
 
 def picture_of_policies(results: Sequence[Result], *, title: str) -> Document:
-    """Return a panel a figure with a bar a policy; our own policies stand out."""
+    """Return the picture of ``gputopo simulate``: a panel for each figure with a bar for each policy."""
 
     def panel(name: str, figure: Callable[[Result], float]) -> Panel:
         return _panel(name, results, figure, lambda result: result.policy)
@@ -92,7 +92,7 @@ def picture_of_policies(results: Sequence[Result], *, title: str) -> Document:
 
 
 def picture_of_orders(results: Sequence[OrderResult], *, title: str) -> Document:
-    """Return a panel a figure with a bar an order; our own stands out."""
+    """Return the picture of ``gputopo simulate``: a panel for each figure with a bar for each order of the queue."""
 
     def panel(name: str, figure: Callable[[OrderResult], float]) -> Panel:
         return _panel(name, results, figure, lambda result: result.order)

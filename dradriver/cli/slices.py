@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import click
 
-from dradriver.api.policies.modes import Mode, mode_of
-from dradriver.api.slices import slices as api
+from dradriver.api.policies.gpu_modes import Mode, mode_of
+from dradriver.api.slices import resource_slices as api
 from dradriver.cli.inputs import policies_of
 from dradriver.cli.machine_source import machine_options, read
 from dradriver.topology.machine import Machine
@@ -59,7 +59,7 @@ def slices(
 
 
 def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[str, Any]]:
-    """Return a node's slices without what only a node that exists can have: its uid."""
+    """Return the slices of a node that does not exist yet: without its uid."""
     made = api.build(machine, node=node, node_uid="", modes=modes)
     for piece in made:
         del piece["metadata"]["ownerReferences"]

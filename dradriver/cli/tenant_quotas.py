@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.policies.model import Policies
 from dradriver.view.plain import plain
 

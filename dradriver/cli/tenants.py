@@ -12,12 +12,17 @@ import msgspec
 
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.options import driver_namespace_option, output_options, policies_option, server_options
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    output_options,
+    policies_option,
+    server_options,
+)
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import queue_position
 from dradriver.cli.inputs import given_policies
 from dradriver.kube.config import ServerConfig
-from dradriver.queue.line import Standing
+from dradriver.queue.queue_order import Standing
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as
 from dradriver.view.plain import plain

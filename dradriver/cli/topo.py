@@ -55,7 +55,7 @@ def topo(
                 "--cluster shows a cluster's machines: leave out --machine, --driver-root, --product, --cpu, "
                 "--nccl-version and --list"
             )
-        from dradriver.cli.cluster.topo import show_cluster
+        from dradriver.cli.cluster.cluster_view import show_cluster
 
         if namespace is not None and all_namespaces:
             raise click.UsageError("--cluster: -n or -A; not both")

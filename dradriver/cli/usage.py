@@ -15,10 +15,18 @@ from dradriver import __version__
 from dradriver.api.claims.idleness import moment
 from dradriver.api.policies.model import Policies
 from dradriver.cli import usage_files
-from dradriver.cli.cluster import access, in_force, reading
-from dradriver.cli.cluster.options import FORMATS, driver_namespace_option, server_options
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.tenants import Own
+from dradriver.cli.cluster import (
+    access,
+    cluster_reading,
+    policies_in_force,
+)
+from dradriver.cli.cluster.cluster_options import (
+    FORMATS,
+    driver_namespace_option,
+    server_options,
+)
+from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.inputs import given_policies
 from dradriver.cli.period import Period, period
 from dradriver.cli.usage_report import HEADS, By, Report, Row, report
@@ -90,13 +98,13 @@ async def _read(
     own = Own(file)
     labels: dict[str, dict[str, str]] = {}
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        namespace = await in_force.driver_namespace(client, driver_namespace)
+        namespace = await policies_in_force.driver_namespace(client, driver_namespace)
         await own.read(client, server, namespace)
         policies = own.policies
         if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
             from dradriver.controller.loop.namespaces import Namespace
 
-            spaces = await reading.listed(client, server, NAMESPACES, Namespace)
+            spaces = await cluster_reading.listed(client, server, NAMESPACES, Namespace)
             labels = {space.metadata.name: dict(space.metadata.labels) for space in spaces}
     if not own.hours:
         where = f"namespace {namespace} has no GPU time"
@@ -118,7 +126,7 @@ async def _read(
 
 
 def document(found: Report) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo usage`` prints: GPU hours, idle hours and costs."""
     title = f"GPU hours from {found.begin} to {found.end}, counted until {found.counted_until} (UTC)"
     if not found.rows:
         return view.report(Notes(lines=(Cell(title), Cell("nobody had any"))))

@@ -20,13 +20,13 @@ _WIDTH: Final = 32
 
 
 def heads(report: Report) -> tuple[str, ...]:
-    """Return the heads of the columns; costs only where there are prices, with their currency."""
+    """Return the column heads of a usage report; costs only if there are prices, with their currency."""
     money = f" ({report.currency})" if report.currency else ""
     return (*HEADS[report.by], *(f"{name}{money if 'cost' in name else ''}" for name in _NUMBERS if _has(report, name)))
 
 
 def numbers(row: Row, report: Report) -> tuple[float, ...]:
-    """Return a row's numbers, as ``heads`` has them."""
+    """Return the numbers of one row of a usage report, in the order of ``heads``."""
     every = (
         row.gpu_hours, row.whole_hours, row.share_hours, row.slice_hours, row.idle_hours, row.cost, row.idle_cost,
         row.unpriced_hours,
@@ -39,7 +39,7 @@ def _has(report: Report, name: str) -> bool:
 
 
 def as_csv(report: Report) -> str:
-    """Return it as CSV (RFC 4180), the sum not among the rows.
+    """Return a usage report as CSV (RFC 4180), without its sum.
 
     What a spreadsheet would take for a formula gets an apostrophe before it, as OWASP advises against CSV injection.
     """
@@ -56,7 +56,7 @@ def _inert(name: str) -> str:
 
 
 def as_xlsx(report: Report) -> bytes:
-    """Return it as a workbook: the rows with their sum, and what they are of.
+    """Return a usage report as a workbook: the rows with their sum, and what they are of.
 
     Raises:
         click.ClickException: The package that writes it is not there.

@@ -7,7 +7,14 @@ from typing import Final, Literal
 
 import msgspec
 
-from dradriver.api.claims.usage import HOUR_S, OTHERS, Bucket, Detail, Details, Hours
+from dradriver.api.claims.usage_config_maps import (
+    HOUR_S,
+    OTHERS,
+    Bucket,
+    Detail,
+    Details,
+    Hours,
+)
 from dradriver.api.policies.model import Prices
 from dradriver.cli.period import Period
 from dradriver.view.plain import plain
@@ -116,7 +123,7 @@ def report(
     tenant_of: Callable[[str], str],
     counted_until: str = "",
 ) -> Report:
-    """Return what hours come to.
+    """Return a report that adds up GPU hours by tenant, namespace, owner or pod, with costs.
 
     Args:
         hours: GPU-seconds by hour.

@@ -12,17 +12,34 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import OURS, current_ledger
-from dradriver.api.slices import slices
-from dradriver.cli.cluster import access, in_force, reading, topo
-from dradriver.cli.cluster.options import driver_namespace_option, ledger_option, output_options, server_options
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.verifier import admission, agents, cluster, job, rights, used_policies
-from dradriver.cli.verifier.cluster import Seen
+from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster import (
+    access,
+    cluster_reading,
+    cluster_view,
+    policies_in_force,
+)
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    ledger_option,
+    output_options,
+    server_options,
+)
+from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.verifier import (
+    agent_checks,
+    cluster_checks,
+    job,
+    policies_checks,
+    rights_checks,
+    webhook_checks,
+)
+from dradriver.cli.verifier.cluster_checks import Seen
+from dradriver.cli.verifier.driver_pods import SELECTOR
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
-from dradriver.cli.verifier.parts import SELECTOR
-from dradriver.cluster.shown.gone_nodes import GoneNode
+from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
@@ -124,33 +141,37 @@ def _machine(
     host_root: Path,
     cdi_root: Path,
 ) -> list[Finding]:
-    from dradriver.cli.verifier import containers, machine, nics
+    from dradriver.cli.verifier import (
+        container_checks,
+        machine_checks,
+        nic_checks,
+    )
 
-    before = nics.read(host_root)
-    read = machine.read(driver_root=driver_root, host_root=host_root)
+    before = nic_checks.read(host_root)
+    read = machine_checks.read(driver_root=driver_root, host_root=host_root)
     found: list[Finding] = []
     own: Machine | None = None
     if isinstance(read, Finding):
         found.append(read)
     else:
         own = read.machine
-        found += machine.findings(read, driver_root=driver_root, host_root=host_root)
-    found += nics.findings(before, nics.read(host_root), own, host_root=host_root)
+        found += machine_checks.findings(read, driver_root=driver_root, host_root=host_root)
+    found += nic_checks.findings(before, nic_checks.read(host_root), own, host_root=host_root)
     ledger = current_ledger()
     if node is not None:
         try:
             pieces, namespace = asyncio.run(_published(server(), node, driver_namespace))
-            ledger = ledger if ledger is not OURS else cluster.ledger_of(pieces)
+            ledger = ledger if ledger is not OURS else cluster_checks.ledger_of(pieces)
             if own is None:
                 said = "there is no machine to compare them with: this one cannot be read"
                 found.append(warned("slices", said, "see the check driver"))
             else:
-                found.append(machine.against_slices(own, _machine_of(pieces), node, namespace))
+                found.append(machine_checks.against_slices(own, _machine_of(pieces), node, namespace))
         except TopologyError as error:
             found.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))
         except DriverError as error:
             found.append(warned("slices", f"they cannot be read: {error}", "the other checks need no API server"))
-    found += containers.findings(own, host_root=host_root, cdi_root=cdi_root, own=ledger is OURS)
+    found += container_checks.findings(own, host_root=host_root, cdi_root=cdi_root, own=ledger is OURS)
     return found
 
 
@@ -158,54 +179,54 @@ async def _published(server: ServerConfig, node: str, driver_namespace: str | No
     """Return a node's slices of all drivers, and the namespace where the driver is installed."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         of_node = f"spec.nodeName={node}"
-        pieces = await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
-        return pieces, await in_force.driver_namespace(client, driver_namespace)
+        pieces = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+        return pieces, await policies_in_force.driver_namespace(client, driver_namespace)
 
 
 def _machine_of(pieces: Iterable[ResourceSlice]) -> Machine | None:
-    return slices.read_machine([one for one in pieces if one.spec.driver == names.DRIVER])
+    return resource_slices.read_machine([one for one in pieces if one.spec.driver == names.DRIVER])
 
 
 async def _cluster(server: ServerConfig, named: str | None, namespace: str, node: str) -> list[Finding]:
     """Return what is found; ``named`` is the driver's namespace if the user names it."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        driver_namespace = await in_force.driver_namespace(client, named)
-        nodes: list[dict[str, Any]] = await reading.listed(client, server, NODES, dict)
+        driver_namespace = await policies_in_force.driver_namespace(client, named)
+        nodes: list[dict[str, Any]] = await cluster_reading.listed(client, server, NODES, dict)
         if node:
             nodes = [one for one in nodes if one["metadata"]["name"] == node]
             if not nodes:
                 raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
-        classes: list[dict[str, Any]] = await reading.listed(client, server, DEVICE_CLASSES, dict)
-        pieces = await reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
+        classes: list[dict[str, Any]] = await cluster_reading.listed(client, server, DEVICE_CLASSES, dict)
+        pieces = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
         gone, wanted, unread = await _agents(client, server, driver_namespace, nodes, pieces)
         seen = Seen(
             nodes=nodes,
             slices=pieces,
-            pods=await reading.listed(client, server, PODS, dict, namespace=driver_namespace),
-            leases=await reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
+            pods=await cluster_reading.listed(client, server, PODS, dict, namespace=driver_namespace),
+            leases=await cluster_reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
             classes=frozenset(one["metadata"]["name"] for one in classes),
             namespace=driver_namespace,
             only=node,
             gone=gone,
             agents_wanted=wanted,
         )
-        now = cluster.clock(client.connection.date)  # leases have times of the cluster, maybe not this machine's
-        found = [*cluster.findings(seen, now=now), *unread]
+        now = cluster_checks.clock(client.connection.date)  # leases have times of the cluster, maybe not this machine's
+        found = [*cluster_checks.findings(seen, now=now), *unread]
         if not node:
-            stored = await in_force.read(client, server, driver_namespace)
-            used = await used_policies.ask(client, seen.pods, driver_namespace)
-            found.append(used_policies.finding(seen.leases, used, stored, driver_namespace))
-            hooks: list[dict[str, Any]] = await reading.listed(client, server, MUTATING_WEBHOOKS, dict)
-            hooks += await reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
-            found += admission.certificates(hooks, driver_namespace, now=now)
+            stored = await policies_in_force.read(client, server, driver_namespace)
+            used = await policies_checks.ask(client, seen.pods, driver_namespace)
+            found.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
+            hooks: list[dict[str, Any]] = await cluster_reading.listed(client, server, MUTATING_WEBHOOKS, dict)
+            hooks += await cluster_reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
+            found += webhook_checks.certificates(hooks, driver_namespace, now=now)
             try:
-                if admission.excludes(hooks, driver_namespace, namespace):
-                    found.append(admission.not_asked(namespace))
+                if webhook_checks.excludes(hooks, driver_namespace, namespace):
+                    found.append(webhook_checks.not_asked(namespace))
                 else:
-                    found.append(await admission.asked(client, namespace))
-                found += await rights.findings(client, driver_namespace)
+                    found.append(await webhook_checks.asked(client, namespace))
+                found += await rights_checks.findings(client, driver_namespace)
             except (ApiError, Unreachable) as error:
-                raise reading.refused(error, server, PODS) from error
+                raise cluster_reading.refused(error, server, PODS) from error
     return found
 
 
@@ -217,15 +238,15 @@ async def _agents(
     gone: tuple[GoneNode, ...] | None = None
     wanted, unread = 0, []
     try:
-        claims = await reading.listed(client, server, RESOURCE_CLAIMS, reading.read_claim)
-        gone = tuple(topo.gone_views(pieces, claims, is_node=there.__contains__))
+        claims = await cluster_reading.listed(client, server, RESOURCE_CLAIMS, cluster_reading.read_claim)
+        gone = tuple(cluster_view.gone_views(pieces, claims, is_node=there.__contains__))
     except ClusterError as error:
         unread.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
     try:
-        found: list[dict[str, Any]] = await reading.listed(
+        found: list[dict[str, Any]] = await cluster_reading.listed(
             client, server, DAEMON_SETS, dict, namespace=namespace, label_selector=SELECTOR
         )
-        wanted = agents.desired(found)
+        wanted = agent_checks.desired(found)
     except ClusterError as error:
         unread.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
     return gone, wanted, unread
@@ -233,8 +254,8 @@ async def _agents(
 
 async def _job(server: ServerConfig, driver_namespace: str | None, node: str) -> dict[str, Any]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        namespace = await in_force.driver_namespace(client, driver_namespace)
-        pods: list[dict[str, Any]] = await reading.listed(
+        namespace = await policies_in_force.driver_namespace(client, driver_namespace)
+        pods: list[dict[str, Any]] = await cluster_reading.listed(
             client, server, PODS, dict, namespace=namespace, label_selector=SELECTOR
         )
     agent = job.of_agent(pods, node)
@@ -244,7 +265,7 @@ async def _job(server: ServerConfig, driver_namespace: str | None, node: str) ->
 
 
 def document(found: Sequence[Finding]) -> Document:
-    """Return what is shown: what is wrong with its cure, the worst first, then what is well."""
+    """Return what ``gputopo verify`` prints: what is wrong with its cure, the worst first, then what is well."""
     order = (Status.FAIL, Status.WARN, Status.PASS)
     rows = tuple(
         (Cell(one.status.value, _TONES[one.status]), Cell(one.check), Cell(one.said), Cell(one.cure))
@@ -256,5 +277,5 @@ def document(found: Sequence[Finding]) -> Document:
 
 
 def data(found: Sequence[Finding]) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the results of ``gputopo verify`` for programs."""
     return {"status": worst(found).value, "findings": [msgspec.to_builtins(one) for one in found]}

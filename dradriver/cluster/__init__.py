@@ -4,7 +4,7 @@
 
 derived  what is computed from the cache: running workloads, conflicts, ends, states of GPUs
 cache    the whole cache, and how a changed object changes it
-shown    nodes with their GPUs and users, as gputopo shows them
+views    nodes with their GPUs and users, as gputopo shows them
 pods     pods: gangs, users of claims, volumes, neighbours, GPU time
 nics     NICs that other drivers hand out
 gpus     GPUs: devices of slices, what is free, what is reserved

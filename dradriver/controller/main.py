@@ -42,7 +42,7 @@ async def serve(args: Options) -> None:
         ConfigError: The API server's address or credentials cannot be read.
     """
     from dradriver.api.base import names
-    from dradriver.api.base.ledger import LEDGERS, bind
+    from dradriver.api.base.allocating_driver import LEDGERS, bind
     from dradriver.cluster.gpus.tabulating import Tabulator
     from dradriver.controller.loop import policies
     from dradriver.controller.loop.controller import Controller
@@ -51,8 +51,8 @@ async def serve(args: Options) -> None:
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
-    from dradriver.process import memory
-    from dradriver.process.serve import serve_health
+    from dradriver.process import cyclic_gc
+    from dradriver.process.health_server import serve_health
 
     bind(LEDGERS[args.ledger])
     server = config.load(args.kubeconfig)
@@ -77,8 +77,8 @@ async def serve(args: Options) -> None:
         progress = leader_thread.Progress(args.renew_deadline / 2)
 
         async def election(work: leader_thread.Work) -> None:
-            own = config.load(args.kubeconfig)  # the other connections are of the other loop
-            async with Client(own, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
+            lease_server = config.load(args.kubeconfig)  # the other connections are of the other loop
+            async with Client(lease_server, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
                 elector = LeaderElector(
                     for_lease,
                     namespace=args.namespace,
@@ -103,14 +103,14 @@ async def serve(args: Options) -> None:
             # A leader must be able to work at once, and by the policies that count now.
             await controller.synced()
             await policies_file.first_read()
-            memory.settle()
-            tasks.create_task(memory.collect())
+            cyclic_gc.settle()
+            tasks.create_task(cyclic_gc.collect())
             tasks.create_task(progress.run())
             await leader_thread.elect(election, lead)
 
 
 def parse(argv: list[str]) -> Options:
-    """Return the options on a command line; a wrong one ends the process with an explanation."""
+    """Return the controller's options by its command line; a wrong one ends the process with an explanation."""
     parser = options.parser(
         "python -m dradriver controller",
         "Chooses GPUs for gated pods and writes their claims.",

@@ -10,7 +10,12 @@ from prometheus_client import Counter, Gauge, Histogram
 from dradriver.allocator.request import Level
 from dradriver.cluster.derived.gpu_states import STATES
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
-from dradriver.kube.labels import Amounts, Labelled, Spans, Totals
+from dradriver.kube.labelled_metrics import (
+    Amounts,
+    Labelled,
+    Spans,
+    Totals,
+)
 from dradriver.reason import Cause
 
 PART: Final = "part"
@@ -28,7 +33,7 @@ _BY_SIZE: Final = f"{', '.join(_GPUS)}: as many GPUs or the next larger of these
 
 
 def size(gpus: int) -> str:
-    """Return the word for a number of GPUs: itself, or the next larger one of 1, 2, 4, 8 and 16, or ``more``."""
+    """Return a metric's label for a number of GPUs: the next of 1, 2, 4, 8 and 16, or ``more``."""
     return next((word for one, word in zip(_SIZES, _GPUS, strict=False) if gpus <= one), _GPUS[-1])
 
 

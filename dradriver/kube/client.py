@@ -16,8 +16,8 @@ from dradriver.kube import codec, isolated
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.connection import Connection, TooLongError
 from dradriver.kube.errors import ApiError, Unreachable, Unreadable
-from dradriver.kube.lines import Lines
 from dradriver.kube.resources import Resource
+from dradriver.kube.stream_lines import Lines
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -90,7 +90,7 @@ class Client:
         namespace: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Return one object."""
+        """Return one object from the API server."""
         return _decode(await self.connection.request("GET", resource.path(namespace, name)), type)
 
     async def list(
@@ -102,7 +102,7 @@ class Client:
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]
     ) -> tuple[builtins.list[T], str]:
-        """Return what is read of all objects of a kind, and the resource version that they are of.
+        """Return all objects of a kind from the API server, and their resource version.
 
         One that cannot be read is left out (``Isolated``).
         The list is read in pages. One of more than ``PAGE_BYTES`` is left unread and asked for with fewer objects. When
@@ -136,7 +136,7 @@ class Client:
             limit = max(1, min(PAGE, limit * PAGE_BYTES // (2 * len(body))))
 
     async def serves(self, resource: Resource) -> bool:
-        """Return whether the server has a kind in this version, as it tells anybody."""
+        """Return whether the API server has a kind in this version."""
         try:
             body = await self.connection.request("GET", resource.group_path)
         except ApiError as error:
@@ -176,7 +176,9 @@ class Client:
         *,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Replace an object and return it as stored; ``conflict`` when its resourceVersion is not the newest.
+        """Replace an object on the API server and return it as stored.
+
+        ``conflict`` if its resourceVersion is not the newest.
 
         Send what ``get`` returned as a dict: a struct would drop the fields that it does not name.
         """
@@ -246,7 +248,7 @@ class Client:
     def stream(
         self, resource: Resource, *, namespace: str | None = None, params: Mapping[str, str], silence_s: float
     ) -> AbstractAsyncContextManager[Lines]:
-        """Give the lines of a watch, each an event's JSON; the connection is closed at the end, however it comes.
+        """Yield the lines of a watch of the API server, each an event's JSON.
 
         Args:
             resource: What to watch.
@@ -262,7 +264,7 @@ class Client:
 
 
 def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
-    """Return the query of the selectors that are given."""
+    """Return the query of a list or watch for the selectors that are given."""
     wanted = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in wanted.items() if value}
 

@@ -115,7 +115,7 @@ def decode_part(data: bytes | msgspec.Raw, type: Any, keep: Callable[[Any], T]) 
 
 
 def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
-    """Return the function that reads an object's JSON: the reading itself, or ``decode`` where it is a type."""
+    """Return the function that reads an object's JSON: the reader itself, or ``decode`` for a type."""
     if not isinstance(reading, builtins.type):
         return reading
     return cast("Callable[[msgspec.Raw], T | None]", functools.partial(decode, type=reading))

@@ -67,7 +67,7 @@ class ServerConfig:
     namespace: str = "default"
 
     def bearer(self) -> str:
-        """Return the bearer token, empty when there is none.
+        """Return the bearer token for the API server, empty if there is none.
 
         The file is read at every call: it is small and in memory, and so a rotated token is never missed.
 
@@ -119,7 +119,7 @@ Plugin = Callable[[Mapping[str, Any], Mapping[str, Any], Path], Credentials]
 
 
 def load(kubeconfig: Path | None) -> ServerConfig:
-    """Return the configuration of the kubeconfig where one is given, else of the pod that we run in.
+    """Return how to reach the API server: by the kubeconfig if one is given, else by the pod that we run in.
 
     Raises:
         ConfigError: See the functions that it calls.
@@ -128,7 +128,7 @@ def load(kubeconfig: Path | None) -> ServerConfig:
 
 
 def in_cluster() -> ServerConfig:
-    """Return the configuration that Kubernetes gives every pod.
+    """Return the configuration for the API server that Kubernetes gives every pod.
 
     Raises:
         ConfigError: This process does not run in a pod with a service account.

@@ -13,7 +13,7 @@ from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import Unreachable, from_status
 from dradriver.kube.http import aiohttp
-from dradriver.kube.lines import Lines, cause
+from dradriver.kube.stream_lines import Lines, cause
 
 CONNECT_S: Final = 10.0
 # Writes held by somebody's slow webhook must leave room for a lease's renewal and the watches.
@@ -63,7 +63,7 @@ class Connection:
         content_type: str = "application/json",
         most: int | None = None,
     ) -> bytes:
-        """Return an answer's body.
+        """Return the body of the API server's answer to a request.
 
         Args:
             method: HTTP's.
@@ -99,7 +99,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, *, params: Mapping[str, str], silence_s: float) -> AsyncIterator[Lines]:
-        """Give the lines of an answer that goes on; the connection is closed at the end, however it comes.
+        """Yield the lines of an answer of the API server that goes on; the connection is closed at the end.
 
         Args:
             path: What of the server.

@@ -103,7 +103,7 @@ class ApiError(DriverError):
 
     @property
     def gone(self) -> bool:
-        """True when the resource version asked for cannot be served: list again without one.
+        """Return whether the resource version asked for cannot be served: list again without one.
 
         Covers 410 Gone and Expired, and 504 Timeout whose cause says that the server lags behind that version.
         """
@@ -162,6 +162,6 @@ def from_status(
 
 
 def asked_s(error: Exception | None, longest_s: float) -> float:
-    """Return how long a server asked to be left alone (Retry-After), at most so long; 0 for not at all, seconds."""
+    """Return how long the API server asked to be left alone (Retry-After), seconds; 0 for not at all."""
     asked = error.retry_after_s if isinstance(error, ApiError) else None
     return min(asked or 0.0, longest_s)

@@ -12,7 +12,7 @@ import msgspec
 from prometheus_client import Counter
 
 from dradriver.kube import codec
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labelled_metrics import Labelled
 from dradriver.kube.resources import PLURALS
 
 logger = logging.getLogger(__name__)

@@ -31,15 +31,15 @@ class Progress:
         self._shown_at = clock()
 
     def show(self) -> None:
-        """Take in that the loop makes progress."""
+        """Note that the leader's loop makes progress."""
         self._shown_at = self._clock()
 
     def is_recent(self) -> bool:
-        """Return whether there was progress within the last seconds."""
+        """Return whether the leader's loop made progress within the last seconds."""
         return self._clock() - self._shown_at < self._most_s
 
     async def run(self) -> None:
-        """Show the progress of this loop until cancelled."""
+        """Note the progress of the leader's loop until cancelled."""
         while True:
             self.show()
             await asyncio.sleep(min(self._most_s / BEATS, LONGEST_BEAT_S))

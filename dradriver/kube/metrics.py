@@ -6,7 +6,7 @@ from typing import Final
 
 from prometheus_client import Counter, Gauge
 
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labelled_metrics import Labelled
 from dradriver.kube.resources import PLURALS
 
 LISTS: Final = Labelled(

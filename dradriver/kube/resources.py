@@ -19,16 +19,16 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """The value of ``apiVersion`` in an object of this kind."""
+        """Return the ``apiVersion`` of objects of this kind of resource."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def group_path(self) -> str:
-        """The path of the kind's group and version, where the server tells which kinds it has."""
+        """Return the API server's path of the resource's group and version, which lists its kinds."""
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Return the path of a collection (no name; all namespaces where none is given) or of an object.
+        """Return the API server's path of a collection (no name; all namespaces if none is given) or of an object.
 
         Raises:
             ValueError: An empty name (it would address the whole collection) or one that is no single path segment,

@@ -34,7 +34,7 @@ class HasMetadata(Protocol):
 
     @property
     def metadata(self) -> _Identity:
-        """Its identity and version."""
+        """Return the stored object's identity and version."""
 
 
 T = TypeVar("T", bound=HasMetadata)
@@ -85,7 +85,7 @@ class Store(Generic[T]):
         self.objects: Mapping[Key, T] = MappingProxyType(self._objects)
 
     def read(self, data: msgspec.Raw) -> T | None:
-        """Return what is kept of an object's JSON, None for nothing; the object that is stored where it is the same.
+        """Return what the store keeps of an object's JSON, None for nothing.
 
         An older state of the server's store that was put back can have other content under the same version.
         """
@@ -96,7 +96,7 @@ class Store(Generic[T]):
         return old if old is not None and old == new else new
 
     def read_event(self, kind: str, data: msgspec.Raw) -> tuple[Key | None, str, T | None]:
-        """Return an event's object: its key, None where that cannot be read, its version, and what is kept of it.
+        """Return the object of a watch event: its key, None if that cannot be read, its version, and what is kept.
 
         Of one that went, which can say so in whatever form it likes, that is nothing.
         """
@@ -107,7 +107,7 @@ class Store(Generic[T]):
         return ((subject.namespace, subject.name) if subject.name else None), subject.resource_version, None
 
     def replace(self, fresh: Mapping[Key, T], read_at: float | None = None) -> None:
-        """Swap the content at once and tell the differences; ``read_at`` is when the read began that it is of."""
+        """Replace all objects of the store and tell the differences; ``read_at`` is when their read began."""
         changes: list[tuple[Key, T | None, T | None]] = [
             (key, old, None) for key, old in self._objects.items() if key not in fresh
         ]
@@ -119,7 +119,7 @@ class Store(Generic[T]):
             self._tell(*change, read_at)
 
     def put(self, key: Key, new: T | None) -> None:
-        """Store an object's new state, None when it went, and tell it."""
+        """Store an object's new state, None when it is gone, and tell subscribers."""
         old = self._objects.get(key)
         self._set(key, new)
         self._count.set(len(self._objects))
@@ -145,5 +145,5 @@ class Store(Generic[T]):
 
 
 def key_of(obj: HasMetadata) -> Key:
-    """Return an object's namespace and name."""
+    """Return a stored object's namespace and name."""
     return obj.metadata.namespace, obj.metadata.name

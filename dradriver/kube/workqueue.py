@@ -44,12 +44,12 @@ class WorkQueue:
         self.woken = asyncio.Event()
 
     def put(self, key: Key) -> None:
-        """Have an object worked on: now, or once its pause is over."""
+        """Have the work queue process an object: now, or once its pause is over."""
         if not self._paused(key):
             self._put(key)
 
     def put_at(self, key: Key, when: float) -> None:
-        """Have an object worked on at a time, by the loop's clock; until then it is left alone, whoever puts it."""
+        """Have the work queue process an object at a time of the loop's clock, and not before."""
         times, until = self._pauses.get(key, (0, None))
         if until != when:
             self._pauses[key] = times, when
@@ -57,7 +57,7 @@ class WorkQueue:
             self.woken.set()
 
     def drop(self, key: Key) -> None:
-        """Take back ``put`` where the work has not begun."""
+        """Undo ``put`` for an object in the work queue if the work has not begun."""
         namespace = key[0]
         due = self._due.get(namespace, OrderedDict())
         due.pop(key, None)
@@ -68,7 +68,7 @@ class WorkQueue:
             self.done(key)  # no pause's end will bring it up again
 
     def fail(self, key: Key, *, least_s: float = 0.0) -> bool:
-        """Leave an object alone for a while, so long at least, then look again.
+        """Have the work queue retry an object after a pause, which grows with its failures.
 
         Returns whether this is the first time in a row.
         """
@@ -81,15 +81,15 @@ class WorkQueue:
         return times == 0
 
     def waiting(self) -> list[Key]:
-        """Return what is to be worked on, now or later."""
+        """Return what waits in the work queue, now or for later."""
         return list(dict.fromkeys((*(key for due in self._due.values() for key in due), *self._pauses)))
 
     def done(self, key: Key) -> None:
-        """Forget that an object has failed, or was to be worked on later."""
+        """Forget that an object in the work queue has failed, or was to be worked on later."""
         self._pauses.pop(key, None)
 
     async def run(self) -> None:
-        """Do what is due, as it becomes due, until cancelled; what was under way then is due when this is run again."""
+        """Process the work queue until cancelled; what was under way then is due when this is run again."""
         self._busy.clear()  # of those whose turn never began
         self._line.update(dict.fromkeys(self._due))
         async with asyncio.TaskGroup() as group:
@@ -101,13 +101,13 @@ class WorkQueue:
                         await self.woken.wait()
 
     async def flush(self) -> None:
-        """Do what is due now, until nothing is; for those who drive it by hand."""
+        """Process what is due in the work queue until nothing is; for callers that drive it by hand."""
         while self._line:
             async with asyncio.TaskGroup() as group:
                 self.begin(group)
 
     def begin(self, group: asyncio.TaskGroup) -> float | None:
-        """Begin with what is due. Returns when to call again, by the loop's clock, if ``woken`` is not set sooner."""
+        """Start all work that is due. Returns when to call again, by the loop's clock, unless ``woken`` is set."""
         now = asyncio.get_running_loop().time()
         while self._later and self._later[0][0] <= now:
             until, key = heapq.heappop(self._later)

@@ -2,7 +2,7 @@
 
 main        the command line
 agent       the parts, and how they start and stop together
-addon       the same beside another driver that hands out the GPUs
+addon_agent  the same next to another driver that hands out the GPUs
 discovery   reading the machine
 health      what is wrong with GPUs
 idle        which claims' GPUs do nothing
@@ -19,13 +19,13 @@ gpu_work    what a GPU did between two looks
 faults      what can be wrong with a GPU, and what to do about it
 repairs     what values of a fault mean, and their repairs
 container_edits  what a container is given
-files       files that are all there or not at all
+atomic_files  files that are all there or not at all
 selinux     labels for what containers are given of the host's
-api_server  what is asked of the API server beside slices
-options     the agent's options, and their parser
+api_server  what is asked of the API server in addition to slices
+agent_options  the agent's options, and their parser
 hardware    what reads a node's hardware, and what changes it, by the options
 boot        what tells one boot from another
-threads     calls that may hang, beside the event loop
+threads     calls that may hang, outside the event loop
 metrics     what the agent counts
 errors      errors that end up in a pod's events
 protos      the kubelet's gRPC stubs, generated

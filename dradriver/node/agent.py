@@ -16,40 +16,40 @@ from dradriver.event import Event
 from dradriver.kube import config as kube_config
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node import hardware, metrics
+from dradriver.node.agent_options import Options
 from dradriver.node.api_server import ApiServer
-from dradriver.node.claims import gpu_processes, info
+from dradriver.node.claims import gpu_processes, prepared_gpu_info
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.host_server import HostServer
-from dradriver.node.claims.nccl import Nccl
-from dradriver.node.claims.not_told import NotTold
+from dradriver.node.claims.missing_info_events import NotTold
+from dradriver.node.claims.nccl_settings import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
+from dradriver.node.discovery.machine_watch import MachineWatch
 from dradriver.node.discovery.slots import Slots
-from dradriver.node.discovery.watch import MachineWatch
 from dradriver.node.faults import Fault
-from dradriver.node.health.events import PodEvents
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.health.node_events import NodeEvents
-from dradriver.node.health.record import Record
+from dradriver.node.health.pod_events import PodEvents
 from dradriver.node.health.runtime import RuntimeWatch
-from dradriver.node.health.watch import HealthWatch
-from dradriver.node.idle import watch as idle
-from dradriver.node.idle.watch import IdleWatch
+from dradriver.node.idle import idle_watch as idle
+from dradriver.node.idle.idle_watch import IdleWatch
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
-from dradriver.node.nics import watch as nics
-from dradriver.node.nics.watch import NicWatch
-from dradriver.node.options import Options
+from dradriver.node.nics import nic_watch as nics
+from dradriver.node.nics.nic_watch import NicWatch
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.node.publishing.remembered_modes import Remembered
+from dradriver.process.health_server import serve_health
 from dradriver.process.policies_file import PoliciesFile
-from dradriver.process.serve import serve_health
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
@@ -222,13 +222,13 @@ class Agent:
 
     @property
     def gpus(self) -> str:
-        """What GPUs it looks for, in words."""
+        """Return in words which GPUs the agent looks for."""
         how = " simulated" if self._options.discovery == "simulated" else ""
         return f"{self._hardware.vendor.word}'s{how}"
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet has the plugin registered, the driver answers, and what is to be published has been."""
+        """Return whether the agent is ready: the kubelet has the plugin registered, and all is published."""
         return self._plugin.registered and self._publisher.settled and self._machines.trouble is None
 
     async def run(self) -> None:
@@ -245,9 +245,9 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(part.run())
-            for own in (self._runtime, self._nics):  # of hardware that is not simulated
-                if own is not None:
-                    group.create_task(own.run())
+            for watch in (self._runtime, self._nics):  # of hardware that is not simulated
+                if watch is not None:
+                    group.create_task(watch.run())
 
     def _about(self) -> Reference | None:
         node = self._objects.node
@@ -266,7 +266,7 @@ class Agent:
         self._loop.call_soon_threadsafe(self._machines.poke)
 
     def _in_use(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        metrics.DEVICE_INFO.set(prepared.uid, info.rows(claim, prepared, node=self._options.node))
+        metrics.DEVICE_INFO.set(prepared.uid, prepared_gpu_info.rows(claim, prepared, node=self._options.node))
 
     def _tell_numbers(self) -> None:
         machine, node = self._machines.machine, self._options.node
@@ -275,10 +275,12 @@ class Agent:
 
     def _tell_faults(self) -> None:
         standing, node = self._record.standing(), self._options.node
-        metrics.FAULT_INFO.set("", ((uuid, node, one.fault.kind) for uuid, some in standing.items() for one in some))
+        metrics.FAULT_INFO.set(
+            "", ((uuid, node, fault.fault.kind) for uuid, some in standing.items() for fault in some)
+        )
 
     def _held(self, gpus: Mapping[str, str]) -> None:
-        self._record.tell("claims", {uuid: (Fault("held", "", said),) for uuid, said in gpus.items()})
+        self._record.tell("claims", {uuid: (Fault("held", "", text),) for uuid, text in gpus.items()})
 
     def _stuck(self, gpus: Mapping[str, str]) -> None:
         faults = {uuid: (Fault("mig-mode", "", f"it stays in MIG mode: {why}"),) for uuid, why in gpus.items()}
@@ -299,7 +301,7 @@ async def run(
 
     Args:
         options: The command line's.
-        server: How to reach the API server; what ``options`` says by default.
+        server: How to reach the API server; what ``agent_options`` says by default.
         check_s: How often to look whether the sockets are still there.
         reconcile_s: How often to look for claims that nobody uses.
 
@@ -315,6 +317,6 @@ async def run(
 
 
 def client_of(options: Options, server: ServerConfig | None) -> Client:
-    """Return a client that is not entered yet; errors are those of ``kube.config.load``."""
+    """Return the agent's client of the API server, not entered yet; errors are those of ``kube.config.load``."""
     config = server or kube_config.load(options.kubeconfig)
     return Client(config, user_agent=f"{COMPONENT}/{__version__}", timeout_s=10)

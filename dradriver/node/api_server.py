@@ -23,11 +23,11 @@ class ApiServer:
         self._node = node
 
     async def claim(self, namespace: str, name: str) -> ResourceClaim:
-        """Return a claim."""
+        """Return a claim from the API server."""
         return await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=ResourceClaim)
 
     async def node(self) -> Node:
-        """Return this node.
+        """Return this agent's Node from the API server.
 
         Raises:
             TimeoutError: There was no answer in five seconds: a prepare waits for it.
@@ -36,7 +36,7 @@ class ApiServer:
             return await self._client.get(NODES, self._node, type=Node)
 
     async def apply_status(self, namespace: str, name: str, body: dict[str, Any]) -> None:
-        """Apply what this node says in a claim's status."""
+        """Apply the agent's part of a claim's status."""
         await self._client.patch(
             RESOURCE_CLAIMS,
             name,

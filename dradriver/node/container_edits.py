@@ -54,7 +54,7 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def own(self) -> bool:
-        """Whether there is anything beside ``cdi``: that must be in a specification of ours."""
+        """Return whether the container edits contain anything in addition to ``cdi``."""
         return bool(self.nodes or self.mounts or self.env)
 
 

@@ -189,27 +189,27 @@ class Fault(msgspec.Struct, frozen=True, order=True):
 
     @property
     def key(self) -> str:
-        """The taint's key: ``gpu.topology/xid``."""
+        """Return the key of the fault's taint: ``gpu.topology/xid``."""
         return names.PREFIX + self.kind
 
     @property
     def effect(self) -> Effect:
-        """The taint's effect."""
+        """Return the effect of the fault's taint."""
         return KINDS[self.kind].effect
 
     @property
     def words(self) -> str:
-        """What it is, in words; of its kind if nothing is known of its value."""
+        """Return the fault in words; of its kind if nothing is known of its value."""
         return self._repair.words
 
     @property
     def advice(self) -> str:
-        """What to do about it."""
+        """Return what to do about the fault."""
         return self._repair.repair
 
     @property
     def described(self) -> str:
-        """What was seen, what that is and what to do, in sentences."""
+        """Return in sentences what was seen of the fault, what that is and what to do."""
         has_more = self.value in KINDS[self.kind].values and self.words not in self.said
         return f"{self.said}: {self.words}. {self.advice}" if has_more else f"{self.said}. {self.advice}"
 

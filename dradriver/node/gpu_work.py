@@ -22,7 +22,7 @@ class GpuWork(msgspec.Struct, frozen=True):
 
     @property
     def works(self) -> bool | None:
-        """Whether it did anything at all; None where that is not known."""
+        """Return whether the GPU did any work; None if that is not known."""
         if self.instances is not None:
             return None if self.instances else False
         if self.percent or self.pids:

@@ -10,29 +10,29 @@ from typing import Final, NamedTuple
 
 from dradriver.api.policies.fields import XidWord
 from dradriver.node import boot
+from dradriver.node.agent_options import Options
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
 from dradriver.node.discovery import Discovery
+from dradriver.node.discovery.empty_machine import Nothing
 from dradriver.node.discovery.kept_nics import KeptNics
-from dradriver.node.discovery.nothing import Nothing
-from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.discovery.machine_watch import MachineWatch
 from dradriver.node.health.kmsg import KernelLog, Reports
-from dradriver.node.mps.files import MpsFolder
-from dradriver.node.options import Options
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.publishing.mode_transition import ModeTransitions
-from dradriver.node.vendors import present
-from dradriver.node.vendors.amd import simulated as amd
-from dradriver.node.vendors.amd.gpus import AmdGpus
+from dradriver.node.vendors import vendor_of_node
+from dradriver.node.vendors.amd import simulated_amd as amd
+from dradriver.node.vendors.amd.amd_gpus import AmdGpus
+from dradriver.node.vendors.amd.amd_specification import AmdSpecification
 from dradriver.node.vendors.amd.reports import AmdReports
-from dradriver.node.vendors.amd.specification import AmdSpecification
-from dradriver.node.vendors.ascend import simulated as ascend
-from dradriver.node.vendors.nvidia import simulated as nvidia
+from dradriver.node.vendors.ascend import simulated_ascend as ascend
+from dradriver.node.vendors.nvidia import simulated_nvidia as nvidia
 from dradriver.node.vendors.nvidia.devices import assemble
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
 from dradriver.node.vendors.nvidia.discovery.library import below
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
-from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from dradriver.topology.machine import Gpu
 from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
@@ -71,7 +71,7 @@ def backend(
     prepares: bool = True,
     xids: Callable[[], Mapping[str, XidWord]] = dict,
 ) -> Backend:
-    """Return what reads this node's machine.
+    """Return the backend that reads this node's hardware: a vendor's, or a simulated one.
 
     Args:
         options: The agent's.
@@ -83,7 +83,7 @@ def backend(
         return _simulated(options)
     root = options.sys_root or options.host_root
     word = _WORDS.get(options.discovery)
-    found = present.look(root) if word is None else present.Present(word)
+    found = vendor_of_node.look(root) if word is None else vendor_of_node.Present(word)
     if found.refused is not None:
         return Backend(found.vendor, Nothing(root), lambda: found.refused)
     if found.left_out is not None:
@@ -130,7 +130,7 @@ def _nvidia(
 
 
 def _simulated(options: Options) -> Backend:
-    from dradriver.node.discovery.simulated import Simulated, source_for  # here, for no real node needs it
+    from dradriver.node.discovery.simulated_machine import Simulated, source_for  # here, for no real node needs it
 
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     folder = _simulated_dir(options)
@@ -154,7 +154,7 @@ def device_manager(
     released: Callable[[], str | None],
     switched: Callable[[], None],
 ) -> DeviceManager:
-    """Return what makes devices for claims: of vendors without parts whole GPUs only.
+    """Return the device manager for this node's hardware: of vendors without parts for whole GPUs only.
 
     Args:
         options: The agent's.

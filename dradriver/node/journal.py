@@ -20,7 +20,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from dradriver.node import files, metrics
+from dradriver.node import atomic_files, metrics
 from dradriver.node.errors import ClaimError
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Journal(Generic[T]):
         self._read: dict[str, Entry[T]] = {}  # decoded before, and still so while the file has the same stamp
 
     def read(self) -> dict[str, Entry[T]]:
-        """Return all entries by key, in order of key; what cannot be read is set aside.
+        """Return all entries of the journal by key, in order of key; what cannot be read is set aside.
 
         A file whose name is no key is nobody's entry, such as a copy that somebody made: it is passed over.
 
@@ -96,7 +96,7 @@ class Journal(Generic[T]):
         return entries
 
     def get(self, key: str) -> Entry[T] | None:
-        """Return one entry; None where there is none, or none that can be read, which then is set aside.
+        """Return one entry of the journal; None if there is none, or none that can be read.
 
         Raises:
             ClaimError: The key cannot be a file's name.
@@ -130,7 +130,7 @@ class Journal(Generic[T]):
         return self._read[key]
 
     def has(self, key: str, stamp: Stamp) -> bool:
-        """Return whether the entry still is the one that had this stamp.
+        """Return whether the journal's entry still is the one that had this stamp.
 
         Raises:
             OSError: It cannot be read.
@@ -143,12 +143,12 @@ class Journal(Generic[T]):
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def kept(self) -> set[str]:
-        """Return the keys of files that cannot be read and have no entry: those may still be in use, until removed."""
+        """Return the keys of journal files that cannot be read and have no entry: those may still be in use."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
     def foreign(self, key: str) -> bool:
-        """Return whether the entry is of a newer agent that runs beside this one, as it was seen last."""
+        """Return whether the journal's entry is of a newer agent that runs next to this one, as it was seen last."""
         return key in self._foreign
 
     def newer(self) -> dict[str, bytes]:
@@ -171,7 +171,7 @@ class Journal(Generic[T]):
         return texts
 
     def write(self, value: T) -> None:
-        """Make the entry durable.
+        """Write an entry of the journal durably.
 
         Raises:
             ClaimError: Its key cannot be a file's name.
@@ -181,21 +181,21 @@ class Journal(Generic[T]):
         body = msgspec.json.encode(value)
         file = {"version": self._version, "checksum": hashlib.sha256(body).hexdigest(), "entry": msgspec.Raw(body)}
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, msgspec.json.encode(file))
+        atomic_files.write(path, msgspec.json.encode(file))
 
     def touch(self, value: T) -> Entry[T]:
-        """Give the file of an entry, as it was read or written, a new stamp, and return the entry.
+        """Give the file of a journal entry a new stamp, and return the entry.
 
         Raises:
             ClaimError: Its key cannot be a file's name.
             OSError: There is no such file, or it cannot be changed.
         """
         key = self._key(value)
-        self._read[key] = Entry(value, _stamp(files.touch(self._path(key))))
+        self._read[key] = Entry(value, _stamp(atomic_files.touch(self._path(key))))
         return self._read[key]
 
     def remove(self, key: str) -> None:
-        """Remove the entry for good, and what was set aside of it; an unknown key is fine.
+        """Remove an entry of the journal for good, and what was set aside of it; an unknown key is fine.
 
         Raises:
             ClaimError: The key cannot be a file's name.
@@ -204,27 +204,27 @@ class Journal(Generic[T]):
         path = self._path(key)
         for aside in self._aside():
             if aside.name.startswith(f"{path.name}."):
-                files.remove(aside)
-        files.remove(path)
+                atomic_files.remove(aside)
+        atomic_files.remove(path)
         self._read.pop(key, None)
         self._foreign.discard(key)
 
     def sweep(self) -> None:
-        """Remove what a killed writer left, and take back what an older agent had set aside and this one can read.
+        """Remove what a killed writer left in the journal, and restore entries that an older agent had set aside.
 
         Raises:
             OSError: Something is still there.
         """
-        for path in self._folder.glob(f"*{files.TEMPORARY}"):
-            files.remove(path)
+        for path in self._folder.glob(f"*{atomic_files.TEMPORARY}"):
+            atomic_files.remove(path)
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)
             if match is None or int(match[2]) > self._version or not _KEY.fullmatch(match[1]):
                 continue
             if self._path(match[1]).exists():  # rebuilt since
-                files.remove(path)
+                atomic_files.remove(path)
             else:
-                files.move(path, self._path(match[1]))
+                atomic_files.move(path, self._path(match[1]))
 
     def _stamps(self) -> dict[str, Stamp]:
         """Return the stamps of all files by key; none of what cannot be looked at."""
@@ -275,7 +275,7 @@ class Journal(Generic[T]):
 
     def _set_aside(self, path: Path, suffix: str, why: str) -> None:
         aside = path.with_name(f"{path.name}.{suffix}")
-        files.move(path, aside)
+        atomic_files.move(path, aside)
         self._read.pop(path.stem, None)
         logger.error("%s is %s; kept as %s", path, why, aside.name)
 
@@ -294,7 +294,7 @@ class _NewerError(Exception):
 
 
 def checked_key(key: str) -> str:
-    """Return the key, a claim's uid or one and a number, if it can be part of file names.
+    """Return the journal's key, a claim's uid or one and a number, if it can be part of file names.
 
     Raises:
         ClaimError: It cannot.

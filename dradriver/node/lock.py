@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.errors import NotYetError
 
 _RETRY_S: Final = 0.02  # the node's lock is held for a few file operations
@@ -42,7 +42,7 @@ async def locked(path: Path) -> AsyncIterator[None]:
 
 
 async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIENCE_S) -> int:
-    """Return a descriptor that holds a lock until it, and every duplicate of it, is closed.
+    """Return a descriptor that holds a file's lock until it, and every duplicate of it, is closed.
 
     Args:
         path: The lock file.
@@ -77,7 +77,7 @@ def _open(path: Path) -> int:
 
 def _try(descriptor: int, of: str | None) -> bool:
     if of is None:
-        return files.lock(descriptor)
+        return atomic_files.lock(descriptor)
     # One byte of a file that never has any. Unlike POSIX's other locks this kind is the descriptor's (fcntl(2)).
     at = int.from_bytes(hashlib.sha256(of.encode()).digest()[:7], "big")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dradriver.node.options import Options, parse
+from dradriver.node.agent_options import Options, parse
 
 
 def main(argv: list[str]) -> int:
@@ -15,8 +15,13 @@ def main(argv: list[str]) -> int:
 
 async def serve(options: Options) -> None:
     """Run the agent that the options want until cancelled: ours, or the one beside another driver."""
-    from dradriver.api.base.ledger import LEDGERS, OURS, bind, current_ledger
-    from dradriver.node import addon, agent
+    from dradriver.api.base.allocating_driver import (
+        LEDGERS,
+        OURS,
+        bind,
+        current_ledger,
+    )
+    from dradriver.node import addon_agent, agent
 
     bind(LEDGERS[options.ledger])
-    await (agent if current_ledger() is OURS else addon).run(options)
+    await (agent if current_ledger() is OURS else addon_agent).run(options)

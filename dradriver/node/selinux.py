@@ -29,7 +29,7 @@ def mount_option() -> str:
 
 
 def label(path: Path) -> None:
-    """Let containers read a file or folder of ours that is mounted into them.
+    """Set the SELinux label of a file or folder that is mounted into containers.
 
     Where the policy does not let this process do that, as on a simulated node, whose agent has no rights, it is said.
     """
@@ -42,5 +42,5 @@ def label(path: Path) -> None:
 
 
 def unlabelled(path: Path, error: OSError) -> None:
-    """Say that containers may not read a file or folder, and why."""
+    """Say that containers may not read a file or folder for want of an SELinux label, and why."""
     logger.warning("%s cannot be labelled for containers, and SELinux may keep them from it: %s", path, error)

@@ -24,7 +24,7 @@ class Thread:
         self._started = False
 
     async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
-        """Return what the work returns, once all work before it is done; it goes on when the caller gives up.
+        """Return what the work in the thread returns, once all work before it is done.
 
         A question is not asked any more where its caller gave up before its turn came: else those of an hour in which
         nobody answered would keep everybody waiting after it.
@@ -37,7 +37,7 @@ class Thread:
         return await future
 
     def put(self, work: Callable[[], None]) -> None:
-        """Do work that cannot fail, once all work before it is done; at once, and here, if there never was any."""
+        """Do work in the thread that cannot fail, once all work before it is done."""
         if self._started:
             self._works.put(work)
         else:

@@ -2,10 +2,10 @@
 
 options        the options that every process has
 run            logging, and stopping cleanly on a signal
-serve          /healthz, /readyz and /metrics
+health_server  /healthz, /readyz and /metrics
 connections    an HTTP server, and how many connections it holds for how long
 replaced_files  files that are replaced while a process runs
 policies_file  the policies in force, and their metrics
 watched_policies  the same of a process that watches their ConfigMap
-memory         the cyclic garbage collector, kept off the loop
+cyclic_gc      the cyclic garbage collector, kept off the loop
 """

@@ -26,7 +26,7 @@ from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import StreamResponse
 from aiohttp.web_server import Server
 
-from dradriver.kube.labels import Labelled
+from dradriver.kube.labelled_metrics import Labelled
 
 CLOSED: Final = Labelled(
     Counter,
@@ -70,7 +70,7 @@ class Connections:
         self._known: dict[object, _Held] = {}
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Count a connection that was just accepted; another gives way to it if there are too many."""
+        """Count a connection that was accepted; another gives way to it if there are too many."""
         if len(self._strangers) + len(self._known) >= self._most:
             self.close_expired()
             while len(self._strangers) + len(self._known) >= self._most:
@@ -97,13 +97,13 @@ class Connections:
                     _close(some.pop(key))
 
     async def keep(self) -> None:
-        """Close what is quiet for too long, until cancelled."""
+        """Close connections that are quiet for too long, until cancelled."""
         while True:
             await asyncio.sleep(min(1.0, self._first_s / 4))
             self.close_expired()
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all connections of the HTTP server."""
         for some in (self._strangers, self._known):
             while some:
                 _close(some.popitem()[1])
@@ -155,7 +155,7 @@ async def listening(
     end_s: float,
     **options: Any,
 ) -> AsyncIterator[int]:
-    """Serve a handler while the block runs; gives the port, which the system chooses when it is 0.
+    """Serve HTTP connections by a handler while the block runs; gives the port, chosen by the system for 0.
 
     Args:
         handler: Answers every request. A good one is what it does not answer with a status of 400 to 499.

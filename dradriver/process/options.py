@@ -20,7 +20,7 @@ class Common(argparse.Namespace):
 
 
 def parser(prog: str, description: str, *, health_port: int, namespace: str = "") -> argparse.ArgumentParser:
-    """Return a parser that knows the common options.
+    """Return a parser of the command-line options that all processes have.
 
     Args:
         prog: How the process is started.
@@ -49,8 +49,8 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
 
 
 def add_ledger(made: argparse.ArgumentParser) -> None:
-    """Let the command line say whose devices are handed out: a key of ``api.base.ledger.LEDGERS``."""
-    from dradriver.api.base.ledger import LEDGERS, OURS
+    """Add the option for the driver that allocates GPUs: a key of ``api.base.allocating_driver.LEDGERS``."""
+    from dradriver.api.base.allocating_driver import LEDGERS, OURS
 
     made.add_argument(
         "--ledger",

@@ -62,7 +62,7 @@ class PoliciesFile(Followed):
 
     @property
     def source(self) -> str:
-        """What the policies are read from, for messages."""
+        """Return the name of the policies file, for messages."""
         return str(self._path)
 
     async def first_read(self) -> None:
@@ -73,7 +73,7 @@ class PoliciesFile(Followed):
         self.step()
 
     def step(self) -> None:
-        """Take what the file holds, where it was not taken yet."""
+        """Take the content of the policies file if it was not taken yet."""
         try:
             super().step()
         except FileNotFoundError:
@@ -88,12 +88,16 @@ class PoliciesFile(Followed):
             self._refuse(f"{self.source} cannot be read: {error}")
 
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Put the content into force, if it is good."""
+        """Put the content of the policies file into force, if it is good."""
         if self._path is None:
             self.in_force = DEFAULTS
             self._count()
             return
-        from dradriver.api.policies.read import PoliciesError, notes, read  # here, for it brings yaml
+        from dradriver.api.policies.policies_reader import (
+            PoliciesError,
+            notes,
+            read,
+        )  # here, for it brings yaml
 
         try:
             policies = read(contents[0], source=self._path.name)
@@ -113,7 +117,7 @@ class PoliciesFile(Followed):
             self._on_change(policies)
 
     async def look(self) -> None:
-        """Take what the file holds, and tell of new trouble."""
+        """Take the content of the policies file, and tell of new trouble."""
         self.step()
         if self.trouble != self._told:
             self._told = self.trouble

@@ -33,14 +33,14 @@ class Followed(abc.ABC):
 
     @abc.abstractmethod
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Use what the files hold now.
+        """Use what the replaced files hold now.
 
         Raises:
             OSError, UnicodeDecodeError: They cannot be used; what was taken before goes on.
         """
 
     async def run(self) -> None:
-        """Run ``look`` every few seconds for ever; an error is logged when it is another than the one before."""
+        """Run ``look`` at the replaced files every few seconds for ever; only an error that is new is logged."""
         last = ""
         while True:
             try:
@@ -53,11 +53,11 @@ class Followed(abc.ABC):
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """Run ``step``; a class that has more to do after it does that here, too."""
+        """Run ``step`` for the replaced files; a class that has more to do after it does that here, too."""
         self.step()
 
     def step(self) -> None:
-        """Take what the files hold, where it was not taken yet.
+        """Take what the replaced files hold, if it was not taken yet.
 
         Raises:
             OSError, UnicodeDecodeError: A file cannot be read, or ``take`` refused; what was taken before goes on.
@@ -68,7 +68,7 @@ class Followed(abc.ABC):
             self._taken = contents
 
     def contents(self) -> tuple[bytes, ...]:
-        """Return what the files hold now.
+        """Return what the replaced files hold now.
 
         Raises:
             OSError: A file cannot be read.

@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, message and, where there is one, the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON."""
+        """Return the log record as one line of JSON."""
         line = {
             "time": f"{time.strftime(_TIME, time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname,
@@ -45,7 +45,7 @@ class TextFormatter(logging.Formatter):
         self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name is logging's
-        """Return the record's line without its traceback."""
+        """Return the log record's line without its traceback."""
         line = super().formatMessage(record)
         return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 

@@ -77,7 +77,7 @@ class WatchedPolicies(PoliciesFile):
 
     @property
     def source(self) -> str:
-        """What the policies are read from, for messages."""
+        """Return the name of the watched ConfigMap with policies, for messages."""
         if not self._reflector.synced.is_set():
             return super().source
         return f"{self._file.name} of ConfigMap {'/'.join(self._key)}"

@@ -6,17 +6,17 @@ memory   what is remembered of a pod or a gang between two looks
 unit_register  all units that the controller looks after
 backoffs  how a unit has failed, and until when it is left alone
 placement_request  what a pod asks for, parsed once
-kinds    who finds a place or not as others do
+equivalence_classes  who finds a place or not as others do
 waiting  who wants a place, in which order
-tenants  whose a namespace is, and what each tenant has had for its weight
+namespace_tenants  whose a namespace is, and what each tenant has had for its weight
 caps     which GPUs a tenant's cap leaves to a unit of its
-turns    whose turn it is among tenants
-shares   GPU time by tenant, decayed, with what each has now
-entries  since when those stand in it whom Kueue lets in
-line     everybody who waits, in the order in which they are served if all find a place
+tenant_turns  whose turn it is among tenants
+tenant_shares  GPU time by tenant, decayed, with what each has now
+kueue_entries  since when those stand in it whom Kueue lets in
+queue_order  everybody who waits, in the order in which they are served if all find a place
 rechecks  which blocked kinds are asked whether they may find a place by now, and when
 lanes    who may be written now: slots, a lane for each namespace, and those that wait
-reservation  GPUs kept for whom the order has passed by for too long
-reserved_for  whose they are, who else may have them, and how they are written
+reservation_rules  GPUs kept for whom the order has passed by for too long
+reservation_access  whose they are, who else may have them, and how they are written
 pace     how many promises may wait for a scheduler
 """

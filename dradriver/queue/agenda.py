@@ -29,28 +29,28 @@ class Agenda:
 
     @property
     def is_open(self) -> bool:
-        """Whether the worker looks at pods. Only the leader does."""
+        """Return whether pods on the agenda are looked at. Only the leader does that."""
         return self._is_open
 
     def begin(self, keys: Iterable[Key]) -> None:
-        """Accept keys from now on, these first."""
+        """Open the agenda with these keys."""
         self._is_open = True
         self._keys.update(dict.fromkeys(keys))
 
     def end(self) -> None:
-        """Forget all keys, and accept no others until the next ``begin``."""
+        """Close the agenda and forget all keys until the next ``begin``."""
         self._is_open = False
         self._keys.clear()
 
     def add(self, key: Key) -> None:
-        """Have a pod or a gang looked at soon."""
+        """Put a pod or a gang on the agenda, to be looked at soon."""
         # A standby never looks at any, and a new leader begins with all of them.
         if self._is_open:
             self._keys[key] = None
             self._woken.set()
 
     def add_at(self, when: float, key: Key) -> None:
-        """Have a pod or a gang looked at when the loop's clock shows a time, or before.
+        """Put a pod or a gang on the agenda for a time of the loop's clock.
 
         Each look sets the time of the next one again.
         """
@@ -59,11 +59,11 @@ class Agenda:
             heapq.heappush(self._timers, (when, key))
 
     def pop(self) -> Key | None:
-        """Return the key that was added first, and remove it; None if the agenda is empty."""
+        """Remove and return the key that was added to the agenda first; None if it is empty."""
         return self._keys.popitem(last=False)[0] if self._keys else None
 
     def ring(self, now: float) -> None:
-        """Add the keys whose time has come."""
+        """Put the keys on the agenda whose time has come."""
         while self._timers and self._timers[0][0] <= now:
             when, key = heapq.heappop(self._timers)
             # Another timer of the same key was earlier and has rung.
@@ -74,7 +74,7 @@ class Agenda:
     # The worker sleeps while nothing happens.
 
     def wake(self) -> None:
-        """End the worker's sleep: a pod may find a place now, although no key was added."""
+        """Wake the worker up: a pod may find a place now, although no key was added to the agenda."""
         self._woken.set()
 
     def clear_wake(self) -> None:
@@ -82,7 +82,7 @@ class Agenda:
         self._woken.clear()
 
     async def sleep(self) -> None:
-        """Wait until something happens, or until the first time has come."""
+        """Wait until something is on the agenda, or until the first time has come."""
         with contextlib.suppress(TimeoutError):
             # A timer may ring a moment too early. The worker would find nothing to do, again and again.
             async with asyncio.timeout_at(self._timers[0][0] + EARLY_S if self._timers else None):

@@ -16,13 +16,13 @@ import numpy as np
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, is_set
-from dradriver.api.policies.tenants import Cap
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.policies.tenant_policies import Cap
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.queue.kinds import ANYWHERE, Closed
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.equivalence_classes import ANYWHERE, Closed
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.reason import Cause
 
@@ -97,22 +97,22 @@ class Caps:
         self.fallen: set[str] = set()
 
     def regroup(self) -> None:
-        """Take in that tenants have other namespaces or caps."""
+        """Apply other namespaces or caps of tenants."""
         self._use.clear()
         self._users.clear()
 
     def use(self, tenant: str) -> Mapping[str, float]:
         """Return how many GPUs a tenant holds or is promised, by product; by none where that is not known."""
-        found = self._use.get(tenant)
-        if found is None:
-            found = self._use[tenant] = {}
+        usage = self._use.get(tenant)
+        if usage is None:
+            usage = self._use[tenant] = {}
             for namespace, gpus in self._picture.gpu_time.charges.items():
                 if self._tenants.of(namespace) == tenant:
-                    _add(found, gpus)
-        return found
+                    _add(usage, gpus)
+        return usage
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count that a namespace is given or promised so many more GPUs, by product; negative for fewer."""
+        """Count that a namespace is given or promised so many more GPUs for its tenant's cap; negative for fewer."""
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return
@@ -123,7 +123,7 @@ class Caps:
             self._wake()
 
     def used_of(self, tenant: str, cap: Cap) -> float:
-        """Return how many GPUs count for a cap."""
+        """Return how many GPUs count for a tenant's cap."""
         return math.fsum(
             gpus for product, gpus in self.use(tenant).items() if not cap.products or of_products(product, cap.products)
         )
@@ -131,7 +131,7 @@ class Caps:
     # What is asked about a unit.
 
     def closed(self, unit: Unit) -> Closed:
-        """Return the products of GPUs that its tenant's cap keeps a unit from now."""
+        """Return the products of GPUs that the tenant's cap denies a workload now."""
         if not self._tenants.known(unit.key[0]):
             return _ALL
         if not self._tenants.caps(self._tenants.of(unit.key[0])):
@@ -142,7 +142,7 @@ class Caps:
             return ANYWHERE
 
     def limits(self, unit: Unit) -> Limits | None:
-        """Return what its tenant's cap leaves of the nodes to a unit; None where that is nothing.
+        """Return the nodes and GPUs that the tenant's cap leaves to a workload; None for nothing.
 
         Raises:
             WordError: What it asks for cannot be read.
@@ -155,15 +155,15 @@ class Caps:
         if closed and _possible(self._asked(members)) <= closed:
             return None
         groups = self._picture.inventory.fleet.groups if closed else ()
-        every = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
-        return Limits(members, frozenset(name for names in every for name in names))
+        names_of_groups = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
+        return Limits(members, frozenset(name for names in names_of_groups for name in names))
 
     def open_rows(self, closed: Closed) -> Bools | None:
-        """Return the nodes that have GPUs of other products: (rows,); None for all."""
+        """Return the nodes that have GPUs of products without a reached cap: (rows,); None for all."""
         return self._rows(closed)[0] if closed else None
 
     def left(self, unit: Unit, whose: Collection[str] = ()) -> Left:
-        """Return what its tenant's cap leaves to a unit.
+        """Return how many GPUs the tenant's cap leaves to a workload.
 
         Args:
             unit: The unit.
@@ -199,18 +199,18 @@ class Caps:
     def _fitting(self, unit: Unit) -> tuple[tuple[Member, ...], Closed]:
         """Return the most of a unit's members that some GPUs are left for, all where there are none, and the others."""
         tenant, leaving = self._tenants.of(unit.key[0]), self._leaving(unit)
-        every = _wanting(unit)
+        wanting = _wanting(unit)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
-            asked = self._asked(every[:count])
-            found = self._products(tenant, asked, leaving)
-            return found, bool(found) and _possible(asked) <= found
+            asked = self._asked(wanting[:count])
+            closed_products = self._products(tenant, asked, leaving)
+            return closed_products, bool(closed_products) and _possible(asked) <= closed_products
 
-        closed, none = closed_for(len(every))
+        closed, none = closed_for(len(wanting))
         whole = any(self._picture.claim_of(member.pod) is not None for member in unit.members)
-        if not none or whole or unit.least >= len(every):
-            return every, closed
-        low, high = unit.least, len(every) - 1
+        if not none or whole or unit.least >= len(wanting):
+            return wanting, closed
+        low, high = unit.least, len(wanting) - 1
         best = None
         while low <= high:  # where some are left for so many, there are for fewer
             middle = (low + high + 1) // 2
@@ -218,8 +218,8 @@ class Caps:
             if none:
                 high = middle - 1
             else:
-                best, low = (every[:middle], fewer), middle + 1
-        return (every, closed) if best is None else best
+                best, low = (wanting[:middle], fewer), middle + 1
+        return (wanting, closed) if best is None else best
 
     def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
         """Return what members ask for, those that ask for the same together: GPUs of one, by the products it may get.
@@ -237,24 +237,24 @@ class Caps:
         self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]
     ) -> Closed:
         """Return the products of which there may be no more for all that is asked together."""
-        found: set[str] = set()
+        closed: set[str] = set()
         for cap in self._tenants.caps(tenant):
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
             mine = {product for product in _possible(asked) if not cap.products or of_products(product, cap.products)}
-            for product in mine - found:
+            for product in mine - closed:
                 gpus = sum(
-                    count * each.get(product, max((each[one] for one in mine & each.keys()), default=0.0))
+                    count * each.get(product, max((each[other] for other in mine & each.keys()), default=0.0))
                     for count, each in asked
                 )
                 if gpus > room:
-                    found.add(product)
-        return frozenset(found)
+                    closed.add(product)
+        return frozenset(closed)
 
     def _over(self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]) -> Cap:
         """Return the first cap that closes something."""
-        every = _possible(asked)
+        possible = _possible(asked)
         for cap in self._tenants.caps(tenant):
-            mine = {product for product in every if not cap.products or of_products(product, cap.products)}
+            mine = {product for product in possible if not cap.products or of_products(product, cap.products)}
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
             if mine and _most(asked, cap) > room:
                 return cap
@@ -272,11 +272,11 @@ class Caps:
         return None if kept is None else kept.claim
 
     def _leaving(self, unit: Unit) -> dict[str, float]:
-        found: dict[str, float] = {}
+        leaving: dict[str, float] = {}
         if (claim := self._kept(unit)) is not None:
             for bucket, gpus in self._picture.gpu_time.of(claim).items():
-                _add(found, {bucket.product: gpus})
-        return found
+                _add(leaving, {bucket.product: gpus})
+        return leaving
 
     def _rows(self, closed: Closed) -> tuple[Bools, dict[str, frozenset[int]]]:
         """Return the nodes that have other GPUs, and which GPUs those are where a node has closed ones, too."""
@@ -284,12 +284,14 @@ class Caps:
         mixed: dict[str, frozenset[int]] = {}
         for group in self._picture.inventory.fleet.groups:
             gpus = group.machine.gpus
-            own = frozenset(gpu.index for gpu in gpus if gpu.product not in closed) if closed != _ALL else frozenset()
-            if own:
+            others = (
+                frozenset(gpu.index for gpu in gpus if gpu.product not in closed) if closed != _ALL else frozenset()
+            )
+            if others:
                 at = group.rows()
                 rows[at[at >= 0]] = True
-                if len(own) < len(gpus):
-                    mixed |= dict.fromkeys(group.names, own)
+                if len(others) < len(gpus):
+                    mixed |= dict.fromkeys(group.names, others)
         return rows, mixed
 
     def _snapshot(
@@ -313,7 +315,7 @@ class Caps:
         known = self._users.get((tenant, cap))
         if known is not None and now < known[0] + _FRESH_S:
             return known[1]
-        found: dict[str, float] = {}
+        gpus_by_user: dict[str, float] = {}
         gpu_time = self._picture.gpu_time
         for claim in gpu_time.claims():
             if self._tenants.of(claim[0]) != tenant:
@@ -322,8 +324,8 @@ class Caps:
                 if not cap.products or of_products(bucket.product, cap.products):
                     pods = self._picture.claim_users.of(claim)
                     name = bucket.owner.partition("/")[2] or (min(pods)[1] if pods else claim[1])
-                    _add(found, {f"{claim[0]}/{name[:_LONGEST]}": gpus})
-        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+                    _add(gpus_by_user, {f"{claim[0]}/{name[:_LONGEST]}": gpus})
+        ranked = sorted(gpus_by_user.items(), key=lambda item: (-item[1], item[0]))
         more = f" and {len(ranked) - _NAMED} more" if len(ranked) > _NAMED else ""
         text = ", ".join(f"{name} {_plain(gpus)}" for name, gpus in ranked[:_NAMED]) + more
         self._users[tenant, cap] = now, text
@@ -345,7 +347,7 @@ def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
     """Return how many GPUs that count for a cap is the most that is asked."""
     return sum(
         count
-        * max((gpus for one, gpus in each.items() if not cap.products or of_products(one, cap.products)), default=0)
+        * max((gpus for name, gpus in each.items() if not cap.products or of_products(name, cap.products)), default=0)
         for count, each in asked
     )
 

@@ -12,9 +12,9 @@ from dradriver.api.claims.pins import Key
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.errors import asked_s
-from dradriver.queue.kinds import Order
+from dradriver.queue.equivalence_classes import Order
 from dradriver.queue.pace import Pace
-from dradriver.queue.turns import Turn, turn_of
+from dradriver.queue.tenant_turns import Turn, turn_of
 from dradriver.reason import Cause, Reason
 
 MOST: Final = 16
@@ -70,14 +70,14 @@ class Slot:
         self.begin()
 
     def begin(self) -> None:
-        """Say that a write begins: it is slow when it takes long, however long those before it took."""
+        """Note that a write begins in the slot; it is slow when it takes long, however long earlier ones took."""
         self._stop()
         loop = asyncio.get_running_loop()
         self.since = loop.time()
         self._timer = loop.call_later(SLOW_S, self._overdue)
 
     def give_back(self) -> None:
-        """Say that all is written; call it once."""
+        """Release the slot for writes; call it once."""
         self._stop()
         self.since = None
         self._lanes.left(self._namespace, slow=self.slow)
@@ -164,16 +164,16 @@ class Lanes:
 
     @property
     def idle(self) -> bool:
-        """Whether no write is under way but slow ones."""
+        """Return whether no write is under way except slow ones."""
         return not self._fast
 
     def paused(self) -> bool:
-        """Return whether the server is in trouble, or has asked for a pause, that is not over yet."""
+        """Return whether writes are paused: the server is in trouble, or has asked for it."""
         return asyncio.get_running_loop().time() < self._server.paused_until
 
     @property
     def troubled(self) -> bool:
-        """Whether the server was in trouble lately, so that not all may write at once."""
+        """Return whether the server was in trouble lately, so that fewer writes may run at once."""
         return self._server.limited
 
     def room(self) -> bool:
@@ -181,11 +181,11 @@ class Lanes:
         return self._fast < self._server.most and not self.paused()
 
     def writable(self, key: Key, order: Order) -> bool:
-        """Return whether all but new claims may be written now; if not, the unit is looked at again when it may."""
+        """Return whether a workload's objects, other than new claims, may be written now."""
         return self.obstacle(key, order, creates=False) is None
 
     def obstacle(self, key: Key, order: Order, *, creates: bool = True, scheduler: str = "") -> WaitReason | None:
-        """Return what keeps a unit from being written now; one that has to wait is given by ``next`` when it may.
+        """Return what prevents a workload's writes now; ``next`` returns it when they may begin.
 
         Args:
             key: The unit.
@@ -206,7 +206,7 @@ class Lanes:
         return cause[0]
 
     def next(self, head: Callable[[], Turn | None]) -> Key | None:
-        """Return the oldest unit that need wait no longer, and forget that it waited; None where there is none.
+        """Return the oldest workload whose writes need not wait any longer; None if there is none.
 
         Args:
             head: Gives the turn of the first of those that want a place: whoever had to let others go ahead goes on in
@@ -223,7 +223,7 @@ class Lanes:
         return key
 
     def forget(self, key: Key) -> None:
-        """Say that a unit waits no more; an unknown one is no error."""
+        """Forget that a workload's writes wait; an unknown one is no error."""
         entry = self._waiting.pop(key, None)
         if entry is None:
             return
@@ -281,7 +281,7 @@ class Lanes:
     # What is written.
 
     def take(self, namespace: str, on_slow: Callable[[Slot], object]) -> Slot:
-        """Return a slot for the writes of one unit, the first of which begins; ask ``obstacle`` first.
+        """Return a slot for the writes of one workload; ask ``obstacle`` first.
 
         Args:
             namespace: The unit's.
@@ -292,14 +292,14 @@ class Lanes:
         return Slot(self, namespace, on_slow)
 
     def slowed(self, namespace: str) -> None:
-        """Take in that a slot is another's: a write that has it is slow."""
+        """Note that a slow write's slot was given to another."""
         self._fast -= 1
         self._slow += 1
         self._lanes[namespace].slow += 1
         self._on_room()
 
     def left(self, namespace: str, *, slow: bool) -> None:
-        """Take in that a slot was given back, and whether it was another's already."""
+        """Note that a slot for writes was released, and whether it was another's already."""
         lane = self._lanes[namespace]
         lane.under_way -= 1
         if slow:
@@ -311,28 +311,28 @@ class Lanes:
         self._on_room()
 
     def lifted(self, key: Key, scheduler: str) -> None:
-        """Say that a pod waits for its scheduler."""
+        """Note that a pod's gate was removed and the pod waits for its scheduler."""
         self._pace.lifted(key, scheduler)
 
     def answered(self, key: Key, *, bound: bool) -> None:
-        """Say that a pod was bound, or waits for its scheduler no more."""
+        """Note that a pod was bound, or waits for its scheduler no more."""
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
 
     def succeeded(self, *, created_in: str = "") -> None:
-        """Say that the server answered a write well, and of a creation in which namespace: its quota had room."""
+        """Note that the server answered a write well; of a creation, in which namespace."""
         self.successes += 1
         self._server.succeeded()
         if created_in:
             self._lanes[created_in].succeeded()
 
     def failed(self, error: DriverError) -> None:
-        """Say that the server is in trouble."""
+        """Note that a write failed because the server is in trouble."""
         loop = asyncio.get_running_loop()
         self._server.failed(loop.time(), asked_s(error, LONGEST_ASKED_S))
         loop.call_at(self._server.paused_until + EARLY_S, self._on_room)
 
     def crowded(self, namespace: str) -> None:
-        """Say that a quota of a namespace was too busy for a creation, whose slot is not given back yet."""
+        """Note that a namespace's quota was too busy for a creation, whose slot is not released yet."""
         loop = asyncio.get_running_loop()
         lane = self._lanes[namespace]
         lane.failed(loop.time())

@@ -25,7 +25,7 @@ class Pace:
         self._bound: collections.OrderedDict[str, collections.deque[float]] = collections.OrderedDict()  # latest last
 
     def room(self, scheduler: str, now: float) -> bool:
-        """Return whether another pod may be lifted for a scheduler."""
+        """Return whether another pod's gate may be removed for a scheduler."""
         waiting = len(self._waiting.get(scheduler, ()))
         if waiting < LEAST:
             return True
@@ -35,12 +35,12 @@ class Pace:
         return waiting < len(bound) / WINDOW_S * AHEAD_S
 
     def lifted(self, key: Key, scheduler: str) -> None:
-        """Say that a pod waits for its scheduler."""
+        """Note that a pod's gate was removed and the pod waits for its scheduler."""
         self._scheduler[key] = scheduler
         self._waiting.setdefault(scheduler, {})[key] = None
 
     def answered(self, key: Key, now: float, *, bound: bool) -> None:
-        """Say that a pod was bound, or waits for its scheduler no more."""
+        """Note that a pod was bound, or waits for its scheduler no more."""
         scheduler = self._scheduler.pop(key, None)
         if scheduler is None:
             return

@@ -9,19 +9,23 @@ import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Request, Whole
 from dradriver.api.base import affinity, names
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import OURS, current_ledger
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import templates
+from dradriver.api.claims import claim_templates
+from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key, claim_key, is_set, kept_env
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
+from dradriver.api.vocabulary.container_requests import COMMON
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.nics import NicAsk
-from dradriver.api.vocabulary.parts import COMMON
+from dradriver.api.vocabulary.nic_requests import NicAsk
 from dradriver.api.vocabulary.values import HAND_OVER, NCCL_AUTO
-from dradriver.cluster.nodes.ask import Ask, Where, ask_of
-from dradriver.cluster.pods.neighbours import Rules, rules_of
+from dradriver.cluster.nodes.pod_demands import (
+    Ask,
+    Where,
+    ask_of,
+)
+from dradriver.cluster.pods.anti_affinity import Rules, rules_of
 from dradriver.cluster.records.templates import beside, missing
 from dradriver.reason import Reason
 
@@ -56,7 +60,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     keep_env: tuple[str, ...]
     nccl: str
     ask: Ask
-    template: templates.TemplateRequest | None = None
+    template: claim_templates.TemplateRequest | None = None
     shared: bool = False
     alone: dict[str, Any] | None = None
     rules: Rules | None = None
@@ -66,7 +70,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """What pods share that find a place together or not at all.
+        """Return the key that pods share which find a place together or not at all.
 
         A GPU's parts may be of one namespace only; so are templates.
         """
@@ -77,7 +81,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 def read_wish(
     pod: Pod, template: Template | None = None, volumes: Where = (), has: Sequence[int] = ()
 ) -> PlacementRequest:
-    """Return what a placed pod asks for.
+    """Return the placement request of a pod: its note, template and volumes.
 
     Args:
         pod: The pod.
@@ -121,7 +125,7 @@ def read_wish(
         asked = _by_template(wish, pod.template[1], template)
         return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked
     if hand_over:
-        return msgspec.structs.replace(wish, alone=ladder.spec(noted, keep_env=wish.keep_env))
+        return msgspec.structs.replace(wish, alone=claim_alternatives.spec(noted, keep_env=wish.keep_env))
     return wish
 
 
@@ -140,7 +144,7 @@ def _by_template(wish: PlacementRequest, name: str, template: Template | None) -
         raise WordError(missing(name))
     if not isinstance(wish.request, Whole):
         raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
-    asked = templates.read(template, wish.request)
+    asked = claim_templates.read(template, wish.request)
     return msgspec.structs.replace(
         wish,
         request=asked.request,
@@ -165,7 +169,7 @@ def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
         common = {field: getattr(words, field) for field in COMMON}
         request = msgspec.structs.replace(asked.request, **common)
     try:
-        return ladder.demanding(asked.template.spec, request, asked.requests)
+        return claim_alternatives.demanding(asked.template.spec, request, asked.requests)
     except WordError:
         return None
 

@@ -12,9 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.cluster.nodes.columns import Bools, Ints
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.backoff import EARLY_S
-from dradriver.queue.kinds import NEVER, Closed, Group
+from dradriver.queue.equivalence_classes import (
+    NEVER,
+    Closed,
+    Group,
+)
 from dradriver.queue.placement_request import Kind
 
 LONG_S: Final = 0.01  # of asking, after which others get a rest of it
@@ -59,7 +63,7 @@ class Rechecks:
         self._anew: OrderedDict[Group, None] = OrderedDict()  # whose turn to be asked without an event it is
 
     def group(self, kind: Kind, tenant: str, closed: Closed) -> Group:
-        """Return the group of a kind; a new one where there is none.
+        """Return the group of blocked workloads of an equivalence class; a new one if there is none.
 
         Args:
             kind: What its units ask for.
@@ -74,12 +78,12 @@ class Rechecks:
         return group
 
     def forget(self, group: Group) -> None:
-        """Forget a group that has no units left."""
+        """Forget a group of blocked workloads that is empty."""
         del self._groups[group.key]
         del self._anew[group]
 
     def blocked(self) -> list[Group]:
-        """Return the groups that found no place and are not asked again yet."""
+        """Return the groups of workloads that found no place and are not rechecked yet."""
         return [group for group in self._groups.values() if group.failed_at != NEVER and not group.queued]
 
     @property
@@ -88,7 +92,7 @@ class Rechecks:
         return bool(self._round or self._left) or self._looked_at != self._nodes.clock
 
     def look(self, most: int) -> bool:
-        """Ask of up to so many blocked kinds whether they may find a place by now. Returns whether a round goes on.
+        """Recheck up to so many groups for a place. Returns whether a round goes on.
 
         A round has so many kinds of each namespace: whoever has thousands of them holds up those of others no longer.
         Only between two rounds call ``Queue.next``: so the oldest of those that may is the first. Whatever becomes free
@@ -133,7 +137,7 @@ class Rechecks:
             self._left[namespace] = iter(classes)
 
     def look_anew(self, version: int, now: float) -> bool:
-        """Let a few kinds be asked about all nodes again, the longest ago first. Returns whether there are any.
+        """Have a few groups rechecked about all nodes, the longest ago first. Returns whether there are any.
 
         Args:
             version: Of the picture; a kind is not asked twice about the same.
@@ -189,7 +193,7 @@ class Asking:
         self._answered = False  # a round is over, and not all that it found a place for are served
 
     def some(self) -> bool:
-        """Ask some blocked kinds. Returns whether it did: not in a rest, with somebody to serve or none to ask."""
+        """Recheck some blocked groups. Returns whether it did."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         if self._answered or began < self._not_before or not self._rechecks.outdated:
@@ -204,6 +208,6 @@ class Asking:
         return True
 
     def again(self) -> bool:
-        """Take in that all who could be served have been. Returns whether blocked kinds may be asked again for that."""
+        """Note that all who could be served have been. Returns whether blocked groups may be rechecked."""
         answered, self._answered = self._answered, False
         return answered

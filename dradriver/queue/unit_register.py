@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dradriver.api.claims.pins import Key
-from dradriver.queue.entries import Entries
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.kueue_entries import Entries
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.units import Unit
 
 
@@ -33,5 +33,5 @@ class UnitRegister(dict[Key, Unit]):
         self._entries.look(unit, self.newest)
 
     def has(self, unit: Unit) -> bool:
-        """Return whether this unit is looked after, and not another one of the same key."""
+        """Return whether this workload is in the register, and not another one of the same key."""
         return self.get(unit.key) is unit

@@ -8,9 +8,9 @@ from typing import Final
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.templates import Template
-from dradriver.cluster.nodes.ask import Where, longest
+from dradriver.cluster.nodes.pod_demands import Where, longest
 from dradriver.queue.backoffs import Failures
 from dradriver.queue.memory import GangMemory, PodMemory
 from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish

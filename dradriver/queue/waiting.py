@@ -8,11 +8,22 @@ from typing import Final
 
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.columns import Bools, Ints
-from dradriver.cluster.nodes.table import NodeTable
-from dradriver.queue.kinds import ANYWHERE, NEVER, Closed, Group, Line, Order
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.queue.equivalence_classes import (
+    ANYWHERE,
+    NEVER,
+    Closed,
+    Group,
+    Line,
+    Order,
+)
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.rechecks import Rechecks
-from dradriver.queue.turns import Turn, Turns, turn_of
+from dradriver.queue.tenant_turns import (
+    Turn,
+    Turns,
+    turn_of,
+)
 from dradriver.queue.units import Unit
 from dradriver.reason import Reason
 
@@ -78,7 +89,7 @@ class Queue:
         return key in self._units
 
     def put(self, unit: Unit) -> Reason | None:
-        """Let a unit wait for a place. Returns why its kind has none, as far as that is known."""
+        """Put a workload into the queue. Returns why its equivalence class has no place, as far as known."""
         kind, tenant = unit.kind, self._tenant(unit.key[0])
         known = self._units.get(unit.key)
         if known is not None and known[0] is unit and known[1].kind == kind and known[1].tenant == tenant:
@@ -97,7 +108,7 @@ class Queue:
         return line.reason
 
     def drop(self, key: Key) -> None:
-        """Forget a unit; an unknown one is no error."""
+        """Remove a workload from the queue; an unknown one is no error."""
         entry = self._units.pop(key, None)
         if entry is None:
             return
@@ -106,7 +117,7 @@ class Queue:
             self._forget(entry[1])
 
     def next(self) -> tuple[Unit, Bools | None] | None:
-        """Return the first unit that may find a place, and the rows of the nodes to ask about (None: all).
+        """Return the first workload of the queue that may find a place, and the nodes to ask about (None: all).
 
         Answer with ``leave`` or ``block`` before asking again.
         """
@@ -126,14 +137,14 @@ class Queue:
         return unit, None if failed_at == NEVER else self._nodes.freed > failed_at
 
     def leave(self, unit: Unit) -> None:
-        """Take a unit out, because it has its place or cannot be served now; the next of its line gets its turn."""
+        """Take a workload out of the queue, because it has its place or cannot be served now."""
         entry = self._units.pop(unit.key, None)
         if entry is not None:
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
     def block(self, unit: Unit, reason: Reason | None, about: str = "") -> list[Unit]:
-        """Say that a unit found no place, nor will its kind. Returns whom that is news to.
+        """Note that a workload of the queue found no place, nor will its class. Returns to whom that is new.
 
         Args:
             unit: The unit.
@@ -165,12 +176,12 @@ class Queue:
         return [self._units[item[1]][0] for item in line.heap if self._member(item, line)]
 
     def closed(self, key: Key) -> Closed:
-        """Return the GPUs that a cap keeps a unit from, by what was so when its kind was asked last."""
+        """Return the GPUs that a cap denied a workload when its class was asked last."""
         entry = self._units.get(key)
         return ANYWHERE if entry is None else entry[1].group.closed
 
     def widen(self, tenant: str) -> list[tuple[Unit, Reason]]:
-        """Take in that a tenant has less than before: its cap may keep its units from nothing now.
+        """Note that a tenant has less than before: its cap may deny its queue nothing now.
 
         Returns those that find no place all the same, as others of their kind did not, with why.
         """
@@ -202,22 +213,22 @@ class Queue:
                 del self._narrow[line.tenant]
 
     def first_blocked(self) -> Iterator[Unit]:
-        """Return the first of each tenant and kind that found no place, also where a cap is why; none asked again."""
+        """Return the first workload of each tenant and class in the queue that found no place."""
         for group in self.rechecks.blocked():
             yield from filter(None, map(self._head, list(group.lines.values())))
 
     def blocked(self) -> list[Unit]:
-        """Return the units of kinds that found no place, in their order, also where a cap is why; none asked again."""
+        """Return the workloads of the queue that found no place, in order."""
         keys = {item[1] for group in self.rechecks.blocked() for line in group.lines.values() for item in line.heap}
         found = [self._units[key][0] for key in keys if key in self._units]
         return sorted(found, key=lambda unit: self.turn(unit.key, unit.order))
 
     def turn(self, key: Key, order: Order) -> Turn:
-        """Return a unit's turn among all, by its order among its tenant's."""
+        """Return a workload's position in the queue among all tenants."""
         return turn_of(order, self._share(self._tenant(key[0])))
 
     def head(self) -> Turn | None:
-        """Return the turn of the unit that ``next`` would return; None where there is none."""
+        """Return the position of the workload that ``next`` would return; None if there is none."""
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     def _first(self) -> tuple[Unit, Line] | None:
@@ -230,7 +241,7 @@ class Queue:
         return None if (head := self._head_of(tenant)) is None else turn_of(head[0].order, self._share(tenant))
 
     def lowered(self, tenant: str | None = None) -> None:
-        """Take in that a tenant's share may be less than it was, None for any's; that one grows need not be told."""
+        """Note that a tenant's share may be less than it was, None for any tenant's."""
         if tenant is None:
             self._turns.reorder(list(self._heads))
         else:

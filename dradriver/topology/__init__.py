@@ -3,7 +3,7 @@
 machine       the model that every reader produces and every decision is made from
 check         what every machine must satisfy
 load          one door for whatever describes a machine
-codec         a machine as JSON
+machine_codec  a machine as JSON
 complete      what a machine's source leaves out, by hand
 nccl_version  which NCCL runs on it
 versions      versions of drivers and of CUDA, compared
@@ -17,7 +17,7 @@ paths         PCIe paths from places in the PCI tree
 peer_access   linked GPUs that refuse each other peer access, and which of them pods must not have
 rings         which sets have a ring of links, and how strong its weakest step can be
 groups        disjoint groups of well linked GPUs, and an order in which good sets are neighbours
-levels        how far two GPUs are from each other, within a server and between servers
+gpu_distances  how far two GPUs are from each other, within a server and between servers
 network_levels  the levels of a cluster's network, and where nodes stand in it, by their labels
 cpulist       sets of CPUs as the kernel writes them
 mig_limits    what MIG instances of a GPU run out of in addition to memory slices: engines, compute slices
@@ -32,7 +32,7 @@ from dradriver import lazy
 
 if TYPE_CHECKING:
     from dradriver.topology.errors import TopologyError
-    from dradriver.topology.levels import Location, location
+    from dradriver.topology.gpu_distances import Location, location
     from dradriver.topology.load import read_machine
     from dradriver.topology.machine import (
         Blocks,
@@ -68,7 +68,7 @@ __getattr__ = lazy.exports(
     __name__,
     {
         "errors": ("TopologyError",),
-        "levels": ("Location", "location"),
+        "gpu_distances": ("Location", "location"),
         "load": ("read_machine",),
         "machine": (
             "Blocks",

@@ -71,7 +71,7 @@ def is_mig_profile(text: str) -> bool:
 
 
 def check(machine: Machine) -> Machine:
-    """Return ``machine`` itself if every reader and decision may rely on it.
+    """Return the machine itself if every reader and decision may rely on it.
 
     Raises:
         TopologyError: Naming the field, its value and what is allowed there.
@@ -161,7 +161,7 @@ def _check_profiles(gpu: Gpu, at: str) -> None:
 
 
 def check_profile(profile: MigProfile, at: str) -> None:
-    """Raise unless a MIG profile can be one; ``at`` says where it stands.
+    """Raise unless a machine's MIG profile can exist; ``at`` says where it stands.
 
     Raises:
         TopologyError: It cannot.

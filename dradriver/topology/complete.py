@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from dradriver.topology.amd import parts
-from dradriver.topology.ascend import rules
+from dradriver.topology.amd import amd_products
+from dradriver.topology.ascend import ascend_products
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.vendors import AMD, ASCEND, Vendor
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return the machine with what its source does not say.
+    """Return the machine completed by hand with what its source does not say: product, CPU, NCCL version.
 
     Args:
         machine: Any; what is given here takes the place of what it says.
@@ -77,10 +77,12 @@ def complete(
     gpus = machine.gpus
     if product:
         said, link_gbps = _said(machine.vendor, product)
-        follows = machine.vendor is ASCEND and machine.blocks == rules.blocks(machine.links, machine.gpus[0].product)
+        follows = machine.vendor is ASCEND and machine.blocks == ascend_products.blocks(
+            machine.links, machine.gpus[0].product
+        )
         gpus = tuple(msgspec.structs.replace(gpu, **said) for gpu in gpus)
         if follows:  # a rule that a profile of one's own says stays
-            machine = msgspec.structs.replace(machine, blocks=rules.blocks(machine.links, said["product"]))
+            machine = msgspec.structs.replace(machine, blocks=ascend_products.blocks(machine.links, said["product"]))
         if machine.link_gbps:
             machine = msgspec.structs.replace(machine, link_gbps=link_gbps)
     if bus_ids:
@@ -97,7 +99,9 @@ def complete(
     machine = msgspec.structs.replace(machine, gpus=gpus)
     if cpu:
         model = _cpu(cpu)
-        machine = msgspec.structs.replace(machine, cpu=model, socket_gbps=facts.socket_gbps(model), socket_gbps_or=0.0)
+        machine = msgspec.structs.replace(
+            machine, cpu=model, socket_gbps=nccl_bandwidths.socket_gbps(model), socket_gbps_or=0.0
+        )
     if nccl_version:
         machine = msgspec.structs.replace(machine, nccl_version=nccl_version)
     return check(machine)
@@ -117,19 +121,22 @@ def with_bus_ids(machine: Machine) -> Machine:
 def _said(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
     """Return the fields of a GPU that its product says, and what one link carries."""
     if vendor is AMD:
-        of_amd = {part.product: (part.architecture, part.pcie_gbps) for part in parts.PARTS.values()}
+        of_amd = {part.product: (part.architecture, part.pcie_gbps) for part in amd_products.PARTS.values()}
         name, (architecture, pcie) = _product(text, of_amd)
         said = {"product": name, "pcie_gbps": pcie, "architecture": architecture}
-        return said, parts.link_gbps(architecture)
+        return said, amd_products.link_gbps(architecture)
     if vendor is ASCEND:
-        name, (_, pcie) = _product(text, {product: (None, pcie) for product, pcie in rules.PRODUCTS.items()})
+        name, (_, pcie) = _product(text, {product: (None, pcie) for product, pcie in ascend_products.PRODUCTS.items()})
         return {"product": name, "pcie_gbps": pcie}, 0.0
     name, (sm, pcie) = _product(text, PRODUCTS)
     capability = f"{sm // 10}.{sm % 10}"
     said = {
-        "product": name, "pcie_gbps": pcie, "architecture": facts.architecture(sm), "compute_capability": capability,
-    }  # fmt: skip
-    return said, facts.link_gbps(sm)
+        "product": name,
+        "pcie_gbps": pcie,
+        "architecture": nccl_bandwidths.architecture(sm),
+        "compute_capability": capability,
+    }
+    return said, nccl_bandwidths.link_gbps(sm)
 
 
 def _product(text: str, products: Mapping[str, tuple[_T, float]]) -> tuple[str, tuple[_T, float]]:

@@ -27,7 +27,7 @@ from itertools import combinations
 
 import msgspec
 
-from dradriver.topology.levels import line_rate_gbps
+from dradriver.topology.gpu_distances import line_rate_gbps
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.rings import Rings
 
@@ -62,7 +62,10 @@ class Groups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group(machine: Machine) -> Groups:
-    """Return the groups of ``machine``; the same for any order of its GPUs, as long as they keep their numbers."""
+    """Return the groups of the machine's best linked GPUs.
+
+    They are the same for any order of its GPUs, as long as they keep their numbers.
+    """
     gpus = (
         Gpu(index=gpu.index, uuid="", minor=0, pci="", numa=gpu.numa, switch_links=gpu.switch_links)
         for gpu in machine.gpus

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import (
+    machine_codec,
+    profiles,
+    topo_m,
+)
 from dradriver.topology.amd import smi
-from dradriver.topology.ascend import matrix, table
+from dradriver.topology.ascend import npu_smi_matrix, npu_smi_table
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.topology.synthetic import synthetic_uuid
@@ -22,7 +26,7 @@ _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
 
 def read_machine(source: str | Path, *, seed: str = "") -> Machine:
-    """Return the machine that ``source`` names or holds.
+    """Return the machine that a profile's name or a file of any known kind describes.
 
     Args:
         source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file,
@@ -41,7 +45,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     text = re.sub(r"\r*\n|\r", "\n", pasted)
     try:
         if _JSON.match(text):
-            return _with_seed(codec.decode(text), seed)
+            return _with_seed(machine_codec.decode(text), seed)
         is_matrix = topo_m.is_matrix(pasted)
         if text.lstrip().startswith("<") and (not is_matrix or _XML.search(text)):
             from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
@@ -49,14 +53,14 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             return nccl.read(text, name=path.stem, seed=seed)
         if _LIST.match(text) or smi.MARK.search(text):
             return smi.read(text, name=path.stem, seed=seed)
-        if matrix.MARK.search(text):
-            return matrix.read(text, name=path.stem, seed=seed)
-        if table.MARK.search(text):
-            return table.read(text, name=path.stem, seed=seed)
+        if npu_smi_matrix.MARK.search(text):
+            return npu_smi_matrix.read(text, name=path.stem, seed=seed)
+        if npu_smi_table.MARK.search(text):
+            return npu_smi_table.read(text, name=path.stem, seed=seed)
         if _PROFILE.search(text) or (":" in text and not is_matrix):
-            from dradriver.topology.profiles import schema
+            from dradriver.topology.profiles import profile_reader
 
-            return schema.read(text, source=path.name, seed=seed)
+            return profile_reader.read(text, source=path.name, seed=seed)
         return topo_m.read(pasted, name=path.stem, seed=seed)
     except TopologyError as error:
         place = str(error)

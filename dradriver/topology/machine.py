@@ -132,18 +132,18 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def label(self) -> str:
-        """``GPU3``, with the driver's own number if that differs: ``GPU3 (driver index 2)``."""
+        """Return the label of a machine's GPU: ``GPU3``, with the driver's number if that differs."""
         is_other = self.current_driver_index != self.index
         return f"GPU{self.index} (driver index {self.current_driver_index})" if is_other else f"GPU{self.index}"
 
     @property
     def current_driver_index(self) -> int:
-        """The number that the driver's own tools use now."""
+        """Return the number of a machine's GPU in the driver's own tools now."""
         return self.index if self.driver_index is msgspec.UNSET else self.driver_index
 
     @property
     def products(self) -> tuple[str, ...]:
-        """All names of its product: the part's, the board's, and that as AMD's DRA driver and node labels write it."""
+        """Return all product names of a machine's GPU: the part's, the board's, and that of AMD's DRA driver."""
         if self.vendor != AMD.word:
             return (self.product,)
         named = self.board or self.product
@@ -318,21 +318,21 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def vendor(self) -> Vendor:
-        """Whose GPUs they are; ``check`` lets no machine have two."""
+        """Return the vendor of the machine's GPUs; ``check`` lets no machine have two."""
         return VENDORS[self.gpus[0].vendor] if self.gpus else NVIDIA
 
     @property
     def product(self) -> str:
-        """What GPUs it has: their product's name, several joined by a stroke."""
+        """Return the products of the machine's GPUs, several joined by a stroke."""
         return " / ".join(sorted({gpu.product or "GPU" for gpu in self.gpus}))
 
     @property
     def fabric(self) -> str:
-        """The multi-node NVLink fabric of all GPUs that have joined one; empty where they joined none, or several."""
+        """Return the multi-node NVLink fabric that all GPUs of the machine have joined; empty if there is not one."""
         joined = {gpu.fabric for gpu in self.gpus if gpu.fabric}
         return joined.pop() if len(joined) == 1 else ""
 
     @property
     def switched(self) -> bool:
-        """True where GPUs are joined by switches (NVSwitch), so that all sets of one size are equal."""
+        """Return whether the machine's GPUs are joined by switches (NVSwitch): all sets of one size are equal."""
         return any(gpu.switch_links for gpu in self.gpus)

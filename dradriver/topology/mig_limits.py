@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def every_limit(profiles: Sequence[MigProfile]) -> tuple[Limit, ...]:
-    """Return all limits of a GPU with these profiles, whether or not memory slices run out first."""
+    """Return all limits of a GPU's MIG instances with these profiles."""
     compute = {profile: profile.compute for profile in profiles}
     counts = [
         Limit(f"profile-{number}", profile.most, {other: int(other is profile) for other in profiles})
@@ -45,7 +45,7 @@ def every_limit(profiles: Sequence[MigProfile]) -> tuple[Limit, ...]:
 
 @functools.lru_cache(maxsize=64)
 def binding_limits(profiles: tuple[MigProfile, ...]) -> tuple[Limit, ...]:
-    """Return the fewest limits that, together with memory slices, allow what all limits allow.
+    """Return the fewest limits of MIG instances that, with memory slices, allow what all limits allow.
 
     A limit is left out if memory slices and the limits before it never let its total be exceeded: on an H100 the OFA
     engine alone remains. None remains if no placement overlaps another: these instances exist together already.

@@ -15,7 +15,7 @@ _VERSION = re.compile(r"(?a:(\d{1,2})\.(\d{1,3})(?:\.\d{1,3})?)")
 
 
 def release(version: str) -> Release:
-    """Return the release of a version: (2, 23) for ``2.23.4``, the newest that is known for an empty one.
+    """Return the release of an NCCL version: (2, 23) for ``2.23.4``, the newest known for an empty one.
 
     Raises:
         TopologyError: No version, or one before 2.19. Newer ones than are known are taken to predict as those.

@@ -12,7 +12,13 @@ from typing import Final
 
 import msgspec
 
-from dradriver.topology.levels import CLUSTER, FABRIC, NODE, Domain, Location
+from dradriver.topology.gpu_distances import (
+    CLUSTER,
+    FABRIC,
+    NODE,
+    Domain,
+    Location,
+)
 from dradriver.topology.machine import Machine
 
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -85,7 +91,7 @@ class Levels(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
     def location(self, labels: Mapping[str, str], *, fabric: str = "", gbps: float = 0.0) -> Location:
-        """Return where a node stands.
+        """Return where a node stands in the network, by its labels.
 
         A domain nests in those around it: a leaf of one name under two spines is two leaves. A node is in no domain of
         a level whose label it lacks. Worked example, with levels leaf, spine and zone: the labels ``leaf: l1`` and
@@ -109,7 +115,7 @@ class Levels(msgspec.Struct, frozen=True):
 
 
 def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = (), *, fabrics: bool = False) -> Levels:
-    """Return the levels of a cluster.
+    """Return the network levels of a cluster by its nodes' labels.
 
     Without configured keys they are an NVLink fabric, the first of ``FAMILIES`` whose nearest key nine nodes of ten
     have, and the zone. A key that is known has the family's name for its level (``leaf``), another what follows its
@@ -133,7 +139,7 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
 
 
 def network_gbps(machine: Machine) -> float:
-    """Return what a machine's cards carry together, one direction, GB/s: of RDMA where it has such, else of all.
+    """Return what a node's network cards carry together, one direction, GB/s: of RDMA if it has such, else of all.
 
     A virtual function is its card's, a member its bond's. Where the rate of some is not known, it is at least so much;
     0 where that of none is. Worked example: a DGX H100 has eight InfiniBand cards of 50 for its GPUs: 400.
@@ -145,7 +151,7 @@ def network_gbps(machine: Machine) -> float:
 
 
 def found(key: str, nodes: Collection[Mapping[str, str]]) -> bool:
-    """Return whether nine nodes of ten have a label."""
+    """Return whether nine nodes of ten have a network level's label."""
     return bool(nodes) and sum(bool(labels.get(key)) for labels in nodes) >= ENOUGH * len(nodes)
 
 

@@ -66,7 +66,10 @@ def _partitions(refused: set[Pair], switched: Collection[int]) -> dict[int, int]
 
 
 def fewest(pairs: Collection[Pair]) -> dict[int, tuple[int, ...]]:
-    """Return positions such that every pair has one of them, with the other ones: most pairs first, then the last."""
+    """Return few GPUs such that each pair without peer access has one of them, with the other ones.
+
+    GPUs of most pairs are chosen first, then the last.
+    """
     chosen: dict[int, tuple[int, ...]] = {}
     left = set(pairs)
     while left:

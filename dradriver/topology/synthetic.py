@@ -6,7 +6,7 @@ import hashlib
 
 
 def synthetic_uuid(name: str, index: int, *, seed: str = "") -> str:
-    """Return ``GPU-`` and a UUID that depends on exactly these three, so that two seeds never share one."""
+    """Return a synthetic ``GPU-`` and UUID that depends on exactly these three."""
     digest = hashlib.sha256("\0".join((name, seed, str(index))).encode("utf-8", "replace"))
     text = digest.hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"

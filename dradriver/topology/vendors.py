@@ -61,12 +61,12 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     injects: tuple[str, ...]
 
     def link_cell(self, links: int) -> str:
-        """Return what stands in a matrix for so many links of a pair, one or more."""
+        """Return how the vendor's matrix shows so many links of a pair, one or more."""
         return next((kind.cell for kind in self.kinds if kind.links == links), f"{self.cell}{links}")
 
     @property
     def type(self) -> str:
-        """What the attribute ``type`` of its whole GPUs says: ``gpu`` is NVIDIA's alone.
+        """Return the attribute ``type`` of the vendor's whole GPUs: ``gpu`` is NVIDIA's alone.
 
         DeviceClasses of releases that knew no vendor select that, and after a rollback they are back.
         """
@@ -122,6 +122,6 @@ _OF_CELL: Final = {vendor.cell: vendor for vendor in VENDORS.values()}
 
 
 def links_of(cell: str) -> tuple[Vendor, int] | None:
-    """Return whose links a matrix's cell stands for, and how many; None where it is none of ``Vendor.link_cell``."""
+    """Return which vendor's links a matrix's cell stands for, and how many; None if it is no such cell."""
     match = _NUMBERED.fullmatch(cell)
     return (_OF_CELL[match[1]], int(match[2])) if match else _KINDS.get(cell)

@@ -2,7 +2,7 @@
 
 * ``document``: the model: a titled document of sections of tables, a matrix, bars, a key, notes.
 * ``text``: a document for a terminal or a pipe; the one place that aligns columns.
-* ``svg``: a document's pictures; ``matrix`` and ``bars`` draw one picture each, ``shapes`` has what they share.
+* ``svg``: a document's pictures; ``matrix`` and ``bars`` draw one picture each, ``svg_elements`` has what they share.
   ``switch`` draws a matrix whose cells are all alike.
 * ``html``: a document as a page of its own.
 * ``page``: the files of ``gputopo serve``'s page.

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from dradriver.view.document import Bars, Panel
-from dradriver.view.shapes import MARGIN, Drawing, box, moved, pixels, text
+from dradriver.view.svg_elements import (
+    MARGIN,
+    Drawing,
+    box,
+    moved,
+    pixels,
+    text,
+)
 
 _WIDE, _HIGH, _STEP = 420, 16, 22
 _HEAD = 28
 
 
 def draw(bars: Bars) -> Drawing:
-    """Return the panels, names on the left of the bars and values on their right."""
+    """Return the picture with bars: panels with names on the left and values on the right."""
     every = [bar for panel in bars.panels for bar in panel.bars]
     said = [_number(value, panel) for panel in bars.panels for _, value, _ in panel.bars]
     left = MARGIN + max(pixels(name) for name, _, _ in every) + 8

@@ -173,12 +173,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def words(*texts: str) -> tuple[Cell, ...]:
-    """Return plain cells."""
+    """Return plain cells of a document's table."""
     return tuple(Cell(text) for text in texts)
 
 
 def table(*columns: str, rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """Return a table of plain text, without a head where no columns are named."""
+    """Return a document's table of plain text, without a head if no columns are named."""
     count = len(rows[0]) if rows else 0
     heads = tuple(Column(name) for name in columns) or (Column(),) * count
     return Table(title=title, columns=heads, rows=tuple(words(*row) for row in rows))

@@ -8,7 +8,7 @@ from dradriver.view import svg
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Key, Matrix, Notes, Section, Table, Tone
 from dradriver.view.palette import css
 from dradriver.view.plain import width
-from dradriver.view.shapes import FONT, escaped
+from dradriver.view.svg_elements import FONT, escaped
 
 _LONG = 48  # characters that a cell has in one line
 _INDEXED = 3  # titled sections, from which on a page has an index
@@ -45,7 +45,7 @@ a {{ color: inherit }} summary {{ cursor: pointer }} td svg, th svg {{ vertical-
 
 
 def render(document: Document) -> str:
-    """Return the page; all text is escaped."""
+    """Return the HTML page of a document; all text is escaped."""
     style = FONT + css(svg.colours(document))
     side = svg.sides(document)
     body = "".join(_section(section, side=side, name=name) for name, section in enumerate(document.sections))
@@ -53,7 +53,7 @@ def render(document: Document) -> str:
 
 
 def fragment(document: Document) -> str:
-    """Return the document's sections for a page that has the styles; all text is escaped."""
+    """Return the document's sections as HTML for a page that has the styles; all text is escaped."""
     side = svg.sides(document)
     return "".join(_section(section, side=side) for section in document.sections)
 

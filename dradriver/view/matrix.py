@@ -9,7 +9,14 @@ from dradriver.view import switch
 from dradriver.view.document import Cell, Grouping, Mark, Matrix
 from dradriver.view.palette import GROUPS
 from dradriver.view.plain import cut, plain
-from dradriver.view.shapes import LINE, MARGIN, Drawing, box, pixels, text
+from dradriver.view.svg_elements import (
+    LINE,
+    MARGIN,
+    Drawing,
+    box,
+    pixels,
+    text,
+)
 
 HIGH: Final = 26  # of a cell
 _WIDE: Final = 46  # of a cell, at least
@@ -18,7 +25,7 @@ _MOST: Final = 48  # characters of a mark
 
 
 def draw(matrix: Matrix, *, side: int) -> Drawing:
-    """Return the matrix; its heads are the first row of height ``HIGH``.
+    """Return the picture of a matrix; its heads are the first row of height ``HIGH``.
 
     A bar left of the rows is a group, with the group's number; a frame on the diagonal is a group whose members are
     adjacent. Devices that all hang on one switch are drawn as that (``switch``).
@@ -67,7 +74,7 @@ def _legend(matrix: Matrix) -> str:
 
 
 def side(matrix: Matrix) -> int:
-    """Return the width that the marks take, 0 without any."""
+    """Return the width of the marks next to a matrix, 0 without any."""
     if not matrix.marks:
         return 0
     longest = max(pixels(cut(plain(words), _MOST)) for words in (matrix.marked, *(mark.text for mark in matrix.marks)))

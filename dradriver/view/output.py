@@ -18,7 +18,7 @@ FORMATS: Final = ("table", "json", "yaml", "svg", "html")
 
 
 def show(document: Document, *, no_color: bool = False) -> None:
-    """Print a document as text, in colours where a terminal shows them and nobody asked for none."""
+    """Print what a command shows as text, in colours if a terminal shows them."""
     colour = not no_color and not os.environ.get("NO_COLOR") and _is_terminal()
     click.echo(text.render(document, colour=colour), color=colour)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def plain(text: str, *, keep: str = "") -> str:
-    """Return the text with every character that does not print, escape sequences and line ends too, as U+FFFD.
+    """Return the text with every character replaced by U+FFFD that a terminal must not print.
 
     Args:
         text: A name or message that somebody else wrote.
@@ -23,12 +23,12 @@ def width(text: str) -> int:
 
 
 def cut(text: str, cells: int) -> str:
-    """Return the text if it takes no more than so many cells, else its start and an ellipsis."""
+    """Return the text cut to so many cells of a terminal, with an ellipsis."""
     return text if width(text) <= cells else _start(text, cells - 1) + "…"
 
 
 def wrapped(text: str, cells: int) -> list[str]:
-    """Return the text in lines of at most so many cells, at least one line, broken between words where that can be."""
+    """Return the text wrapped to lines of at most so many cells of a terminal."""
     lines: list[str] = []
     line = ""
     for word in text.split(" "):

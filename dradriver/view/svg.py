@@ -8,7 +8,18 @@ from dradriver.view import bars, matrix
 from dradriver.view.document import Bars, Document, Entry, Key, Matrix
 from dradriver.view.palette import css
 from dradriver.view.plain import plain, wrapped
-from dradriver.view.shapes import CHARACTER, FONT, LINE, MARGIN, Drawing, box, escaped, moved, text, within
+from dradriver.view.svg_elements import (
+    CHARACTER,
+    FONT,
+    LINE,
+    MARGIN,
+    Drawing,
+    box,
+    escaped,
+    moved,
+    text,
+    within,
+)
 
 _NARROWEST = 480  # titles and keys have at least this
 _BETWEEN = 16
@@ -16,7 +27,7 @@ _SWATCH = 14
 
 
 def render(document: Document) -> str:
-    """Return an SVG document with its own background; text is escaped."""
+    """Return an SVG document of all pictures with its own background; text is escaped."""
     pictures, keys = _blocks(document)
     side = sides(document)
     drawn = [(picture.title, picture_of(picture, side=side)) for picture in pictures]
@@ -41,24 +52,24 @@ def inline(picture: Matrix | Bars, *, side: int) -> str:
 
 
 def picture_of(picture: Matrix | Bars, *, side: int) -> Drawing:
-    """Return what a block looks like; see ``matrix.draw`` for ``side``."""
+    """Return the SVG picture of a document's block; see ``matrix.draw`` for ``side``."""
     return bars.draw(picture) if isinstance(picture, Bars) else matrix.draw(picture, side=side)
 
 
 def sides(document: Document) -> int:
-    """Return the width of the marks for all matrices of a document, so that they stand below each other."""
+    """Return the width of the marks for all matrices in an SVG, so that they stand below each other."""
     pictures, _ = _blocks(document)
     return max((matrix.side(picture) for picture in pictures if isinstance(picture, Matrix)), default=0)
 
 
 def colours(document: Document) -> int:
-    """Return how many series have a colour in a document."""
+    """Return how many series have a colour in an SVG."""
     _, keys = _blocks(document)
     return max((entry.series + 1 for key in keys for entry in key.entries), default=0)
 
 
 def swatch(entry: Entry) -> str:
-    """Return an SVG element with the entry's colour alone."""
+    """Return an SVG element with the colour of an entry in the key."""
     shape = box(f"swatch s{entry.series}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
     size = f'width="{_SWATCH}" height="{_SWATCH}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" aria-hidden="true" {size}>{shape}</svg>'

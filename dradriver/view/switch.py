@@ -6,7 +6,14 @@ from typing import Final
 
 from dradriver.view.document import Matrix, Tone
 from dradriver.view.plain import cut, plain
-from dradriver.view.shapes import CHARACTER, MARGIN, Drawing, box, pixels, text
+from dradriver.view.svg_elements import (
+    CHARACTER,
+    MARGIN,
+    Drawing,
+    box,
+    pixels,
+    text,
+)
 
 _FEWEST: Final = 17  # devices; of fewer the matrix is small, and shows groups, too
 _ROW: Final = 9  # devices beside each other
@@ -16,7 +23,7 @@ _WIDEST: Final = 13  # characters of who holds a GPU
 
 
 def link(matrix: Matrix) -> str:
-    """Return what joins any two of the devices, as ``NV18``, where that is one and the same; else nothing."""
+    """Return the link of a switch picture that joins any two devices, as ``NV18``, if all are alike."""
     count = len(matrix.devices)
     if count < _FEWEST:
         return ""
@@ -25,7 +32,7 @@ def link(matrix: Matrix) -> str:
 
 
 def draw(matrix: Matrix, word: str) -> Drawing:
-    """Return the switch with its devices in rows; a device's mark is in its box, all of it where one points."""
+    """Return the picture of a switch with its devices in rows; a device's mark is in its box."""
     holders = bool(matrix.marks)
     wide = round((_WIDEST if holders else 6) * CHARACTER) + 8
     high = _HIGH * (2 if holders else 1)

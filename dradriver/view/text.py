@@ -14,7 +14,7 @@ _MOST = 72  # cells of a column
 
 
 def render(document: Document, *, colour: bool) -> str:
-    """Return the document's text, an empty line between blocks; colours are around words, never around blanks."""
+    """Return the document as text for a terminal, an empty line between blocks."""
     parts = []
     for section in document.sections:
         if section.title:

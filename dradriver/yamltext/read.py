@@ -14,7 +14,7 @@ import yaml
 
 from dradriver.errors import DriverError
 from dradriver.yamltext.bounded import line_of, told
-from dradriver.yamltext.cures import cure
+from dradriver.yamltext.value_hints import cure
 
 _ROOT: Final = "$"
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
@@ -58,7 +58,7 @@ class Text:
         self._source = source
 
     def convert(self, wanted: type[T]) -> T:
-        """Return the data as a type.
+        """Return the YAML text's data as a type.
 
         Raises:
             DriverError: The form's, with the line, the place, the bad value and what is allowed.
@@ -70,7 +70,7 @@ class Text:
             raise self.refusal(at, says) from None
 
     def refusal(self, at: str, says: str) -> DriverError:
-        """Return the error about a place: ``$.gpus[1].numa``, or the same without ``$.``."""
+        """Return the error about a place in the YAML text: ``$.gpus[1].numa``, or the same without ``$.``."""
         place = at if at.startswith(_ROOT) else f"{_ROOT}.{at}"
         return self._form.error(f"{self._source}:{self._line(place)}: {place.removeprefix('$.')}: {says}")
 
@@ -82,7 +82,7 @@ class Text:
 
 
 def read(text: str, form: Form, *, source: str) -> Text:
-    """Return what a text holds.
+    """Return the YAML text's data, whose values know their lines.
 
     Args:
         text: YAML.

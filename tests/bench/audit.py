@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.loop.audit import PERIOD_S, Audit, Shown
 from dradriver.controller.loop.controller import sources
 from dradriver.controller.loop.figures import PERIOD_S as COUNT_S
 from dradriver.controller.loop.figures import Figures
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
-from dradriver.process import memory
+from dradriver.process import cyclic_gc
 from tests.fakes.gpucluster import GpuCluster
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ async def measure(picture: Picture, look: Callable[[], Awaitable[T]]) -> tuple[T
             longest, last = max(longest, now - last), now
 
     _ = picture.inventory.fleet
-    memory.settle()  # as the controller does
+    cyclic_gc.settle()  # as the controller does
     beating = loop.create_task(beat())
     await asyncio.sleep(0)
     began = time.process_time()

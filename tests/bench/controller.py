@@ -19,12 +19,12 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.slices import slices
-from dradriver.cluster.records import pods, records, slice_records
+from dradriver.api.slices import resource_slices
+from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
-from dradriver.process import memory
+from dradriver.process import cyclic_gc
 from dradriver.topology import profiles
 
 Object = dict[str, Any]
@@ -130,7 +130,7 @@ def raw_nodes(count: int) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
     """Return nodes of eight GPUs and their slices, as the API sends them."""
     machine = profiles.load("dgx-h100", seed="n")
     gpus = tuple(msgspec.structs.replace(gpu, uuid=f"GPU-number-{gpu.index}") for gpu in machine.gpus)
-    (piece,) = slices.build(msgspec.structs.replace(machine, gpus=gpus), node="the-node", node_uid="u")
+    (piece,) = resource_slices.build(msgspec.structs.replace(machine, gpus=gpus), node="the-node", node_uid="u")
     piece["metadata"] |= {"uid": "the-node", "resourceVersion": "1"}
     texts = [msgspec.json.encode(obj).decode() for obj in (node("the-node"), piece)]
     found = []
@@ -154,7 +154,7 @@ def bring(worker: Worker, client: NullClient, obj: Object) -> None:
     """Let the pods' reflector see a pod."""
     key = obj["metadata"]["namespace"], obj["metadata"]["name"]
     client.pods[key] = obj
-    read = pods.read(msgspec.Raw(msgspec.json.encode(obj)))
+    read = pod_records.read(msgspec.Raw(msgspec.json.encode(obj)))
     worker.picture.pod_changed(Change(key, None, read))
 
 
@@ -167,7 +167,7 @@ async def measure(nodes: int, waiting: int) -> None:
     began = time.perf_counter()
     fill(worker, raw)
     _ = worker.picture.inventory.fleet
-    memory.settle()  # as the controller does once its picture is whole
+    cyclic_gc.settle()  # as the controller does once its picture is whole
     print(f"{nodes} nodes: picture made in {time.perf_counter() - began:.2f} s", flush=True)
     placed = nodes * 2
     some = min(400, placed)
@@ -229,7 +229,7 @@ async def starts(worker: Worker, client: NullClient, nodes: int) -> None:
             own = {"nodeName": f"node-{number % nodes:05d}"} if stage["spec"] else {}
             metadata = {"name": key[1], "namespace": key[0], "uid": key[1], "resourceVersion": str(version)}
             obj = {"metadata": metadata, "spec": own | {"containers": containers}, "status": stage["status"]}
-            new = pods.read(msgspec.Raw(msgspec.json.encode(obj)))
+            new = pod_records.read(msgspec.Raw(msgspec.json.encode(obj)))
             if old is not None or new is not None:
                 worker.picture.pod_changed(Change(key, old, new))
             old = new
@@ -328,7 +328,7 @@ async def drive(
             client.version += 1
             metadata = obj["metadata"] | {"resourceVersion": str(client.version)}
             bound = obj | {"metadata": metadata, "spec": obj["spec"] | {"nodeName": claim.pin.choice.node}}
-            read = pods.read(msgspec.Raw(msgspec.json.encode(bound)))
+            read = pod_records.read(msgspec.Raw(msgspec.json.encode(bound)))
             worker.picture.pod_changed(Change(key, worker.picture.pods[key], read))
         client.lifted = []
         if once or not worker.busy:

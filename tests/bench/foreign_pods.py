@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.records.pods import Foreign, read
+from dradriver.cluster.records.pod_records import Foreign, read
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.reflector import Change, Reflector

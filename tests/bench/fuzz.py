@@ -18,20 +18,25 @@ from typing import TypeVar
 import msgspec
 from yaml import safe_dump
 
-from dradriver.api.policies import read as policies
+from dradriver.api.policies import policies_reader as policies
 from dradriver.api.policies.model import plain
-from dradriver.api.policies.read import PoliciesError
-from dradriver.cli.linter.admitted import results
-from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.api.policies.policies_reader import PoliciesError
+from dradriver.cli.linter.admission_results import results
+from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.kube import config
 from dradriver.kube.errors import ConfigError
-from dradriver.topology import codec, nccl, profiles, topo_m
+from dradriver.topology import (
+    machine_codec,
+    nccl,
+    profiles,
+    topo_m,
+)
 from dradriver.topology.amd import smi
-from dradriver.topology.ascend import matrix, table
+from dradriver.topology.ascend import npu_smi_matrix, npu_smi_table
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
-from dradriver.topology.profiles import schema
+from dradriver.topology.profiles import profile_reader
 from tests.paths import REPO, SHARED_DATA
 from webhook.admission import Admission
 
@@ -100,12 +105,14 @@ def parsers() -> list[Parser]:
     rccl = [path.read_text("utf-8") for path in sorted((SHARED_DATA / "vendors" / "amd" / "rccl_models").glob("*.xml"))]
     texts = [topo_m.write(machine) for machine in machines] + real["topo_m"]
     examples = [path.read_text("utf-8") for path in sorted((REPO / "examples").glob("*.yaml"))]
-    small = [min(yaml, key=len), min(map(codec.encode, machines), key=len), min(written, key=len)]
+    small = [min(yaml, key=len), min(map(machine_codec.encode, machines), key=len), min(written, key=len)]
     return [
-        Parser("machine JSON", _read(codec.decode), [*map(codec.encode, (*machines, *others.values()))]),
+        Parser(
+            "machine JSON", _read(machine_codec.decode), [*map(machine_codec.encode, (*machines, *others.values()))]
+        ),
         Parser("amd-smi and rocm-smi", _read(smi.read), [*amd, _amd_smi(others["mi210-x8"])]),
-        Parser("npu-smi info -t topo", _read(matrix.read), npu),
-        Parser("npu-smi info", _read(table.read), npu),
+        Parser("npu-smi info -t topo", _read(npu_smi_matrix.read), npu),
+        Parser("npu-smi info", _read(npu_smi_table.read), npu),
         Parser("RCCL XML", _read(nccl.read), rccl or written),
         Parser("nvidia-smi topo -m", _read(topo_m.read), texts),
         Parser("pasted texts", _read(topo_m.read), short(texts), pasted),
@@ -113,7 +120,7 @@ def parsers() -> list[Parser]:
         Parser("kubeconfigs", _of_file(_read_kubeconfig), _KUBECONFIGS),
         Parser("NCCL XML, read", _read(nccl.read), written + real["nccl_xml"]),
         Parser("NCCL XML, checked", nccl.check, written + real["nccl_xml"]),
-        Parser("profile YAML", _read(lambda text: schema.read(text, source="x.yaml")), yaml),
+        Parser("profile YAML", _read(lambda text: profile_reader.read(text, source="x.yaml")), yaml),
         Parser("manifests", _lint, examples),
         Parser("files of manifests", _read_documents, examples),
         Parser("policies", lambda text: policies.read(text.encode("utf-8", "surrogatepass"), source="x"), [_POLICIES]),
@@ -149,7 +156,7 @@ def _read(read: Callable[[str], Machine]) -> Callable[[str], object]:
 
     def run(text: str) -> object:
         machine = read(text)
-        assert codec.decode(codec.encode(machine)) == machine
+        assert machine_codec.decode(machine_codec.encode(machine)) == machine
         return machine
 
     return run

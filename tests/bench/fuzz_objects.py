@@ -23,12 +23,17 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api.base.allocating_driver import (
+    NVIDIA,
+    OURS,
+    Ledger,
+    bound,
+)
 from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
-from dradriver.api.base.ledger import NVIDIA, OURS, Ledger, bound
 from dradriver.api.base.objects import Node
 from dradriver.api.base.pods import Pod
-from dradriver.cli.cluster import reading
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cli.cluster import cluster_reading
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics import nic_devices
 from dradriver.cluster.records import records
 from dradriver.controller.loop.controller import Source, sources
@@ -79,7 +84,7 @@ def kinds() -> list[Kind]:
         ("agent", NODES, Node),
         ("agent", RESOURCE_SLICES, ResourceSlice),
         ("prepare", RESOURCE_CLAIMS, ResourceClaim),
-        ("gputopo", RESOURCE_CLAIMS, reading.read_claim),
+        ("gputopo", RESOURCE_CLAIMS, cluster_reading.read_claim),
         ("gputopo", PODS, Pod),
         ("whole", RESOURCE_CLAIM_TEMPLATES, records.read_template),
     ]

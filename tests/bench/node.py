@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node.claims.host_server import INSTANCE_TYPE
 from dradriver.node.protos.dra.v1 import dra_pb2, dra_pb2_grpc
@@ -88,7 +88,7 @@ class Agent:
 
     def put(self, name: str, gpus: Sequence[int], **more: Any) -> dra_pb2.Claim:
         """Put an allocated claim on the API server."""
-        results = [result("gpu", slices.device_name(self._machine.gpus[i].uuid), **more) for i in gpus]
+        results = [result("gpu", resource_slices.device_name(self._machine.gpus[i].uuid), **more) for i in gpus]
         stored = self._api.put(RESOURCE_CLAIMS, claim(name, results=results, config=[parameters()]))["metadata"]
         return dra_pb2.Claim(namespace=stored["namespace"], name=stored["name"], uid=stored["uid"])
 

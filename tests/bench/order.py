@@ -11,9 +11,9 @@ import statistics
 import time
 
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Tenant
-from dradriver.queue.shares import Shares
-from dradriver.queue.tenants import Tenants
+from dradriver.api.policies.tenant_policies import Tenant
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.waiting import Queue
 from tests.unit.queue.test_order import unit
 from tests.unit.queue.test_waiting import Nodes

@@ -18,7 +18,7 @@ from dradriver.node.devices.control import Placed
 from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, pack, taken
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.mig_limits import binding_limits
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 
 PRODUCTS: Final = ("NVIDIA H100 80GB HBM3", "NVIDIA A30")
 Choose = Callable[[Sequence[MigProfile], Room, MigProfile], int | None]
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     options.add_argument("--seed", type=int, default=1, help="(%(default)s)")
     given = options.parse_args(arguments)
     for product in PRODUCTS:
-        profiles = mig.profiles(product)
+        profiles = simulated_mig_profiles.profiles(product)
         for name, choose in (("packed", packed), ("first", first), ("last", last)):
             began = time.perf_counter()
             fitted, refused = run(profiles, choose, requests=given.requests, load=given.load, seed=given.seed)

@@ -25,12 +25,12 @@ from dradriver.allocator import Amount, Fleet, Mig, Offer, Request, Share, Share
 from dradriver.allocator.parts.layouts import NONE, Layout, layout_of
 from dradriver.allocator.request import MigPart, Part
 from dradriver.api.base.objects import Node
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.cli.simulator import mixed
 from dradriver.cli.simulator.mixed_policies import POLICIES
 from dradriver.cluster.gpus.inventory import Inventory
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.records.slice_records import read_slice
 from dradriver.topology import profiles
 from tests.bench.moved import Moved
@@ -67,9 +67,9 @@ def _turns(nodes: int, mode: Mode) -> float:
         table.set_node(name, msgspec.convert({"metadata": metadata, "spec": {}, "status": {}}, Node))
         machine = profiles.load("hgx-h100", seed=name)
         modes = {gpu.uuid: mode for gpu in machine.gpus}
-        for piece in slices.build(machine, node=name, node_uid=name, modes=modes):
+        for piece in resource_slices.build(machine, node=name, node_uid=name, modes=modes):
             inventory.set_slice(None, read_slice(msgspec.Raw(json.dumps(piece).encode())))
-        device = slices.device_name(machine.gpus[0].uuid)
+        device = resource_slices.device_name(machine.gpus[0].uuid)
         inventory.hold((f"team-{number % 2}", f"claim-{number}"), {(name, device): (Amount(50, 20_000),)})
     request, took = Share(amounts=(Amount(25, 10_000),)), []
     fleet = inventory.fleet

@@ -12,14 +12,14 @@ import time
 from typing import Any
 
 from dradriver.api.base.objects import Metadata
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.placing.gang_preemption_plan import place_together
 from dradriver.controller.placing.preemption_plan import Scene, place
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.reflector import Change
-from dradriver.process import memory
+from dradriver.process import cyclic_gc
 from dradriver.queue.units import Member
 from tests.bench.controller import NullClient, bring, full, pod
 from tests.fakes.preempting import NOW
@@ -46,7 +46,7 @@ def crowd(nodes: int, gpus: int) -> tuple[Worker, NullClient]:
             ours=True,
             owners=((name, uid),),
             pin=None,
-            devices={(node, slices.device_name(uuid)): None for uuid in held},
+            devices={(node, resource_slices.device_name(uuid)): None for uuid in held},
             users=(uid,),
         )
         worker.picture.claim_changed(Change(claim.key, None, claim))
@@ -62,7 +62,7 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
     began = time.thread_time()
     running, _ending = units.all()
     first_s = time.thread_time() - began
-    memory.settle()  # as the controller does
+    cyclic_gc.settle()  # as the controller does
     print(f"{nodes} nodes, {len(running)} pods of {gpus} GPUs: all that runs is read in {1e3 * first_s:.1f} ms once")
     for number, want in enumerate((1, 4, 8)):
         obj: dict[str, Any] = pod(1_000_000 + number, distinct=False, gpus=want)

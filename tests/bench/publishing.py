@@ -22,7 +22,7 @@ from unittest.mock import patch
 import yaml
 
 from dradriver.kube.resources import RESOURCE_SLICES
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from tests.bench import compiled
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.api.claims import reservations as stored
+from dradriver.api.claims import reservation_config_map as stored
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.reservable import Reservable
-from dradriver.queue import reservation, reserved_for
+from dradriver.queue import reservation_access, reservation_rules
 from dradriver.queue.caps import Limits
 from dradriver.queue.units import Unit
 from tests.fakes.gpucluster import GpuCluster
@@ -66,8 +66,8 @@ async def measured(nodes: int) -> None:
     took = time.thread_time() - begun
     assert found is not None
     print(f"{nodes} nodes: {took * 1e3:.0f} ms to find a set, others having the loop meanwhile")
-    blocked = reservation.Blocked(who=units["big"].who, since=0.0)
-    kept = reserved_for.write(reservation.reserve(blocked, found, time.time()), 0)
+    blocked = reservation_rules.Blocked(who=units["big"].who, since=0.0)
+    kept = reservation_access.write(reservation_rules.reserve(blocked, found, time.time()), 0)
     worker.reservations.restore(stored.Written(kept=[kept]))
     assert len(worker.reservations.all()) == 1
     _ = picture.inventory.fleet

@@ -18,15 +18,15 @@ from typing import Any, cast
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.tabulating import Tabulator
 from dradriver.cluster.records import records, slice_records
 from dradriver.controller.loop.controller import Controller
 from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
-from dradriver.process import memory
-from dradriver.topology import codec
+from dradriver.process import cyclic_gc
+from dradriver.topology import machine_codec
 from dradriver.topology.machine import Machine, PathType
 from tests.bench import controller as bench
 from tests.fakes import machines
@@ -95,11 +95,11 @@ class Load:
 
 def odd_slices(count: int) -> list[msgspec.Raw]:
     """Return so many slices of the hostile node, one after the other, as the API sends them."""
-    (piece,) = slices.build(machines.direct_mesh(16), node=HOSTILE, node_uid="u")
+    (piece,) = resource_slices.build(machines.direct_mesh(16), node=HOSTILE, node_uid="u")
     found = []
     for generation in range(1, count + 1):
         piece["metadata"] |= {"uid": "u", "resourceVersion": str(generation)}
-        piece["metadata"]["annotations"][names.MACHINE] = codec.encode(odd_machine(generation))
+        piece["metadata"]["annotations"][names.MACHINE] = machine_codec.encode(odd_machine(generation))
         piece["spec"]["pool"]["generation"] = generation
         found.append(msgspec.Raw(msgspec.json.encode(piece)))
     return found
@@ -167,7 +167,7 @@ async def measure(seconds: float, nodes: int, *, at_once: bool) -> None:
     while not worker.picture.inventory.fleet.nodes:
         await asyncio.sleep(0.001)
     print(f"{nodes} nodes can be placed on after {time.perf_counter() - begun:.2f} s; RSS {_mib('VmRSS'):.0f} MiB")
-    memory.settle()
+    cyclic_gc.settle()
     tasks.append(asyncio.create_task(worker.run()))
     load = Load(worker, client)
     await load.run(3)

@@ -17,11 +17,11 @@ from typing import Any, cast
 from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.cluster.records.pods import Foreign, Static
+from dradriver.cluster.records.pod_records import Foreign, Static
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
@@ -90,7 +90,7 @@ def pod(number: int) -> Static:
         node="",
         takes={},
         note=note,
-        template=ladder.template_name(note),
+        template=claim_alternatives.template_name(note),
     )
 
 

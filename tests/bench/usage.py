@@ -16,8 +16,13 @@ import resource
 import time
 from collections.abc import Callable
 
-from dradriver.api.claims import usage
-from dradriver.api.claims.usage import Bucket, Detail, Details, Hours
+from dradriver.api.claims import usage_config_maps
+from dradriver.api.claims.usage_config_maps import (
+    Bucket,
+    Detail,
+    Details,
+    Hours,
+)
 from dradriver.api.policies.model import Price, Prices
 from dradriver.cli import usage_files
 from dradriver.cli.period import Period
@@ -65,7 +70,7 @@ def counted(pods: int, namespaces: int) -> tuple[list[dict[str, object]], float]
         if hour % 24 == 23:
             day = (_FIRST + hour) // 24
             made.append(
-                usage.config_map(
+                usage_config_maps.config_map(
                     day,
                     book.hours,
                     until=(_FIRST + hour + 1) * 3600.0,
@@ -102,7 +107,7 @@ def main() -> None:
 
     def read() -> None:
         for one in made:
-            kept = usage.read({"metadata": {"name": "x", "resourceVersion": "1"}, "data": one["data"]})
+            kept = usage_config_maps.read({"metadata": {"name": "x", "resourceVersion": "1"}, "data": one["data"]})
             hours.update(kept.hours)
             details.update({hour: kept.details.get(hour, Detail()) for hour in kept.hours})
 

@@ -10,13 +10,17 @@ import msgspec
 
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
 from dradriver.api.base import names
-from dradriver.api.base.ledger import NVIDIA, OURS, bound
+from dradriver.api.base.allocating_driver import (
+    NVIDIA,
+    OURS,
+    bound,
+)
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims, templates
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder, resolved
-from dradriver.api.vocabulary.nics import CLASSES, SRIOV
+from dradriver.api.claims import claim_builder, claim_templates
+from dradriver.api.claims.claim_templates import Template
+from dradriver.api.pod import claim_alternatives, resolved
+from dradriver.api.vocabulary.nic_requests import CLASSES, SRIOV
 from dradriver.queue.placement_request import read_wish
 from dradriver.topology.vendors import VENDORS
 from tests.fakes import admission
@@ -135,7 +139,7 @@ def static_templates(_: str) -> list[Object]:
     made = []
     for words, counts in ALONE:
         note = _admitted(words | {"placement": "static"}, counts).metadata.annotations[names.REQUEST]
-        made.append(ladder.template(NAMESPACE, note, resolved.read({names.REQUEST: note})))
+        made.append(claim_alternatives.template(NAMESPACE, note, resolved.read({names.REQUEST: note})))
     return made
 
 
@@ -146,14 +150,14 @@ def handed_over(_: str) -> list[Object]:
         pod = _admitted(words | {"when-full": "hand-over"}, counts)
         wish = read_wish(pod)
         assert wish.alone is not None
-        made.append(claims.handed_over(pod, wish.alone))
+        made.append(claim_builder.handed_over(pod, wish.alone))
     sets, *parts = _templates()
     more: tuple[tuple[Template, dict[str, str]], ...] = ((beside_nics(), {}), (beside_nics(), HARD | KIND))
     for template, words in ((sets, {}), (sets, HARD | KIND), *((one, {}) for one in parts), *more):
         pod = _by_template(words | {"when-full": "hand-over"})
         wish = read_wish(pod, template)
         assert wish.alone is not None
-        made.append(claims.handed_over(pod, wish.alone))
+        made.append(claim_builder.handed_over(pod, wish.alone))
     return made
 
 
@@ -169,10 +173,10 @@ def by_templates(_: str) -> list[Object]:
             assert asked is not None
             choice = _chosen(asked.request)
             uuids = dict(zip(asked.requests, _uuids(choice), strict=True))
-            claim = claims.pinned(
+            claim = claim_builder.pinned(
                 pod, choice, uuids=uuids, compute={"1g.10gb": 1}, keep_env=wish.keep_env, nccl=wish.nccl
             )
-        made.append(templates.completed(claim, asked, NICS if asked.nics is not None else {}))
+        made.append(claim_templates.completed(claim, asked, NICS if asked.nics is not None else {}))
     return made
 
 

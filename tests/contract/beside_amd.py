@@ -11,7 +11,7 @@ import sys
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import profiles
@@ -54,7 +54,9 @@ class Story:
         uid = await stories.add_node(self._client, NODE)
         theirs = self._theirs()
         theirs["metadata"]["ownerReferences"][0]["uid"] = uid
-        await stories.publish(self._client, (*slices.machine_alone(self._machine, node=NODE, node_uid=uid), theirs))
+        await stories.publish(
+            self._client, (*resource_slices.machine_alone(self._machine, node=NODE, node_uid=uid), theirs)
+        )
 
     def _theirs(self) -> dict[str, Any]:
         """Return AMD's slice, with a device for a virtual machine beside each GPU."""

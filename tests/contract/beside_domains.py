@@ -11,7 +11,7 @@ import sys
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
@@ -80,7 +80,7 @@ class Story:
         """Create a node, and what both drivers publish of it."""
         uid = await stories.add_node(self._client, name, {domains.CLIQUE: clique})
         machine = profiles.load("gb200-nvl72-tray", seed=name)
-        ours = slices.build(machine, node=name, node_uid=uid)
+        ours = resource_slices.build(machine, node=name, node_uid=uid)
         await stories.publish(self._client, (*ours, domains.resource_slice(name)))
 
     async def example(self) -> list[str]:

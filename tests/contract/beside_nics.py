@@ -14,8 +14,8 @@ from typing import Any, Final
 import yaml
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
@@ -93,7 +93,7 @@ class Story:
         uid = await stories.add_node(self._client, name)
         self.machines[name] = machine
         modes = {gpu.uuid: Mode() for gpu in machine.gpus}
-        await stories.publish(self._client, slices.build(machine, node=name, node_uid=uid, modes=modes))
+        await stories.publish(self._client, resource_slices.build(machine, node=name, node_uid=uid, modes=modes))
 
     async def publish(self, node: str, devices: Collection[Object], driver: str = DRANET) -> None:
         """Publish a node's NICs."""
@@ -127,7 +127,7 @@ class Story:
         made = await stories.bound(self._client, name)
         results = await stories.given(self._client, made)
         node = made["spec"]["nodeName"]
-        of_device = {slices.device_name(gpu.uuid): gpu.uuid for gpu in self.machines[node].gpus}
+        of_device = {resource_slices.device_name(gpu.uuid): gpu.uuid for gpu in self.machines[node].gpus}
         gpus = {of_device[one["device"]] for one in results if one["driver"] == names.DRIVER}
         assert gpus == set(made["metadata"]["annotations"][names.ALLOCATED].split(","))
         return node, gpus, {address_of(one["device"]) for one in results if one["driver"] == driver}

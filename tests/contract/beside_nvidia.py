@@ -11,7 +11,7 @@ import sys
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.topology import profiles
@@ -43,7 +43,7 @@ class Nodes:
         theirs = nvidia.slices(name, nvidia.whole(machine))
         theirs["metadata"]["ownerReferences"][0]["uid"] = uid
         del theirs["metadata"]["generateName"]
-        await stories.publish(self._client, (*slices.machine_alone(machine, node=name, node_uid=uid), theirs))
+        await stories.publish(self._client, (*resource_slices.machine_alone(machine, node=name, node_uid=uid), theirs))
 
     async def swap(self, node: str, first: str, second: str) -> None:
         """Give each of two GPUs the name that the other had, as a boot after a loss may."""

@@ -12,16 +12,16 @@ from typing import Any, Final, cast
 import msgspec
 
 from dradriver.allocator.request import Amount, Choice, Constraint, Level, MigPart, Part, PartChoice, SharePart, Whole
-from dradriver.api.base import names, seats
-from dradriver.api.base.ledger import LEDGERS, bound
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.allocating_driver import LEDGERS, bound
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod, PodClaim, PodSpec
-from dradriver.api.claims import claims
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.claims import claim_builder
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.leader import LeaderElector
 from dradriver.kube.resources import DEVICE_CLASSES
 from dradriver.topology import profiles
@@ -59,7 +59,7 @@ def in_mig_mode(machine: Machine) -> Machine:
 
 def _slices(machine: Machine, **more: Any) -> list[Object]:
     """Return its slices twice: with all that a server may keep, and with what every server keeps."""
-    both = (slices.build(machine, node="n", node_uid=UID, features=able, **more) for able in (ALL, WITHOUT))
+    both = (resource_slices.build(machine, node="n", node_uid=UID, features=able, **more) for able in (ALL, WITHOUT))
     return [one for made in both for one in made]
 
 
@@ -99,7 +99,7 @@ def _instances(_: str) -> list[Object]:
 def _machines_alone(_: str) -> list[Object]:
     """What the node agent publishes beside NVIDIA's driver."""
     machines = [profiles.load(name, seed="n") for name in profiles.names("nvidia")]
-    return [one for machine in machines for one in slices.machine_alone(machine, node="n", node_uid=UID)]
+    return [one for machine in machines for one in resource_slices.machine_alone(machine, node="n", node_uid=UID)]
 
 
 def _nvidias(_: str) -> list[Object]:
@@ -130,8 +130,10 @@ def _whole_claims(_: str) -> list[Object]:
         for ledger in LEDGERS.values():
             with bound(ledger):
                 keep = ["NCCL_TOPO_FILE"]
-                made.append(claims.pinned(_OWNER, _WHOLE, uuids=uuids, addresses=addresses, keep_env=keep, nccl=nccl))
-    return [*made, *(claims.pinned(_OWNER, _WHOLE, uuids=uuids, vendor=vendor) for vendor in VENDORS)]
+                made.append(
+                    claim_builder.pinned(_OWNER, _WHOLE, uuids=uuids, addresses=addresses, keep_env=keep, nccl=nccl)
+                )
+    return [*made, *(claim_builder.pinned(_OWNER, _WHOLE, uuids=uuids, vendor=vendor) for vendor in VENDORS)]
 
 
 def _shared_claims(_: str) -> list[Object]:
@@ -141,13 +143,13 @@ def _shared_claims(_: str) -> list[Object]:
     )
     choice = msgspec.structs.replace(_WHOLE, containers=((0, 1, 2),))
     request = Whole(containers=(3,), required=(Constraint.NVLINK,))
-    return [claims.pinned(pod, choice, uuids={names.SET_REQUEST: UUIDS[:3]}, shared=request)]
+    return [claim_builder.pinned(pod, choice, uuids={names.SET_REQUEST: UUIDS[:3]}, shared=request)]
 
 
 def _part_claims(*parts: Part, placed: Sequence[str] = ()) -> list[Object]:
     uuids = {f"r{number}": [UUIDS[part.gpu]] for number, part in enumerate(parts)}
     choice = PartChoice(containers=(parts,), node="n")
-    return [claims.pinned(_OWNER, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)]
+    return [claim_builder.pinned(_OWNER, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)]
 
 
 class _Written:
@@ -177,7 +179,7 @@ def _events(_: str) -> list[Object]:
     about = [
         Reference("Pod", NAMESPACE, "p", UID),
         Reference("Node", "", "n", UID),
-        Reference(DEVICE_CLASSES.kind, "", seats.CLASS, UID, DEVICE_CLASSES.api_version),
+        Reference(DEVICE_CLASSES.kind, "", gang_barrier_device.CLASS, UID, DEVICE_CLASSES.api_version),
     ]
 
     async def write(client: Client) -> None:
@@ -219,7 +221,7 @@ BUILDERS: Final[dict[str, Callable[[str], list[Object]]]] = {
     **{f"slices, {mode}": lambda _, mode=mode: _in_mode(mode) for mode in MODES},  # type: ignore[misc]
     "slices of a machine alone": _machines_alone,
     "slices of NVIDIA's driver": _nvidias,
-    "slice of the seats": lambda _: [seats.resource_slice(UID)],
+    "slice of the seats": lambda _: [gang_barrier_device.resource_slice(UID)],
     "probes": lambda _: probes("n", UID),
     "claims of whole GPUs": _whole_claims,
     "claims that pods share": _shared_claims,

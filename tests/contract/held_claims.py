@@ -12,8 +12,8 @@ import time
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dradriver.topology import profiles
@@ -140,7 +140,7 @@ class Story:
         machine = profiles.load("dgx-h100", seed=name)
         uid = await stories.add_node(self._client, name)
         modes = {found.uuid: mode for found in machine.gpus}
-        await stories.publish(self._client, slices.build(machine, node=name, node_uid=uid, modes=modes))
+        await stories.publish(self._client, resource_slices.build(machine, node=name, node_uid=uid, modes=modes))
 
     async def use(self, name: str, node: str, *requests: Object) -> None:
         """Create a template, and a pod for one node that uses it."""

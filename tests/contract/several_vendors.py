@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.topology import profiles
@@ -36,12 +36,12 @@ async def add_nodes(client: Client) -> None:
         uid = await stories.add_node(client, name)
         if name == OLD:
             piece = json.loads(_OLD_SLICE.read_text())
-            piece["metadata"]["name"] = slices.slice_name(0, name)
+            piece["metadata"]["name"] = resource_slices.slice_name(0, name)
             piece["spec"] |= {"nodeName": name, "pool": piece["spec"]["pool"] | {"name": name}}
             published = [piece]
         else:
             machine = profiles.load(MACHINES[name], seed=name)
-            published = slices.build(machine, node=name, node_uid=uid)
+            published = resource_slices.build(machine, node=name, node_uid=uid)
         for piece in published:
             piece["metadata"]["ownerReferences"] = [
                 {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid, "controller": True}

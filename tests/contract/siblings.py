@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import NODES as MACHINES
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import claims, search_limits
+from dradriver.api.claims import claim_builder, search_limits
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.contract.test_gang_policies import CONTROLLER, as_account
@@ -116,7 +116,7 @@ REFUSED: Final[dict[str, Object]] = {
     "nine of two requests": spec(mig(5), mig(4)),
     "many MIG slices of different GPUs": spec(mig(5), constraints=(DISTINCT,)),
     "many different MIG slices": spec(mig(2, 1), mig(2, 2), mig(1, 3)),
-    "a gang barrier": spec(gpu(8), gpu(device_class=seats.CLASS)),
+    "a gang barrier": spec(gpu(8), gpu(device_class=gang_barrier_device.CLASS)),
 }
 
 
@@ -187,15 +187,15 @@ def pinned(claim: Object) -> Object:
     """Return the spec of a claim with a selector in each request that names as many GPUs as it asks for."""
     made = copy.deepcopy(claim)
     for entry in made["devices"]["requests"]:
-        if entry["exactly"]["deviceClassName"] != seats.CLASS:
+        if entry["exactly"]["deviceClassName"] != gang_barrier_device.CLASS:
             uuids = [f"GPU-{number}" for number in range(entry["exactly"]["count"])]
-            entry["exactly"]["selectors"] = [{"cel": {"expression": claims.uuid_selector(uuids)}}]
+            entry["exactly"]["selectors"] = [{"cel": {"expression": claim_builder.uuid_selector(uuids)}}]
     return made
 
 
 async def test_the_controllers_pinned_claims_may_ask_for_more(guarded: Guarded, admin: Client) -> None:
     placed, over = {names.LABEL: names.LABEL_PLACED}, {names.LABEL: names.LABEL_HANDED_OVER}
-    owners = [claims.owner("p", "00000000-0000-4000-8000-000000000001")]
+    owners = [claim_builder.owner("p", "00000000-0000-4000-8000-000000000001")]
     async with as_account(guarded, OURS, CONTROLLER) as controller:
         for what in ("nine containers", "nine MIG slices", "a gang barrier"):
             assert await refusal(controller, pinned(REFUSED[what]), labels=placed, ownerReferences=owners) == "", what
@@ -228,7 +228,7 @@ async def test_a_finalizer_is_refused_in_whatever_way_it_is_written(guarded: Gua
     body = {"spec": TAKEN["eight GPUs"]}
     await admin.create(RESOURCE_CLAIMS, body | {"metadata": {"name": "written"}}, namespace=TEAM)
     probe = await admin.get(PODS, "probe", namespace=TEAM)
-    owners = [claims.owner("probe", probe["metadata"]["uid"])]
+    owners = [claim_builder.owner("probe", probe["metadata"]["uid"])]
     async with as_account(guarded, OURS, CONTROLLER) as controller:
         made = {
             "ownerReferences": owners,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import NVIDIA, bound
 from dradriver.api.base.jsonpatch import Patch
-from dradriver.api.base.ledger import NVIDIA, bound
-from dradriver.api.claims import config
-from dradriver.api.claims.claims import uuid_selector
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.claims import opaque_config
+from dradriver.api.claims.claim_builder import uuid_selector
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.kube.client import PatchKind
@@ -42,7 +42,7 @@ async def test_a_claims_spec_does_not_change(server: Server) -> None:
 )
 async def test_a_ladder_is_a_claim_and_a_template(server: Server, words: dict[str, str]) -> None:
     found = resolved.resolve(Annotations({names.PREFIX + key: text for key, text in words.items()}), {"a": 1, "b": 3})
-    body = ladder.template(server.namespace, resolved.write(found), found)
+    body = claim_alternatives.template(server.namespace, resolved.write(found), found)
     created = await server.client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=server.namespace)
     assert len(created["spec"]["spec"]["devices"]["requests"]) == 2
     claim = {"metadata": {"name": "c"}, "spec": body["spec"]["spec"]}
@@ -65,7 +65,7 @@ async def test_a_claim_of_anothers_class_may_carry_our_configuration(server: Ser
                     },
                 }
             ],
-            "config": [{"opaque": {"driver": names.DRIVER, "parameters": config.make(order={}, keep_env=[])}}],
+            "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque_config.make(order={}, keep_env=[])}}],
         }
     }
     body = {"metadata": {"name": "c"}, "spec": spec}

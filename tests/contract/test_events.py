@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.resources import EVENTS
 from tests.contract.conftest import Server
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.claims import claims, exclusive
+from dradriver.api.claims import claim_builder, exclusive
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
 from dradriver.kube.resources import RESOURCE_CLAIMS
@@ -128,7 +128,7 @@ async def said(client: Client, requests: list[Object] | None, namespace: str = T
     spec: Object = {} if requests is None else {"devices": {"requests": requests}}
     metadata: Object = {"name": f"c{next(_COUNT)}"}
     if label:
-        owner = claims.owner("p", "00000000-0000-4000-8000-000000000001")
+        owner = claim_builder.owner("p", "00000000-0000-4000-8000-000000000001")
         metadata |= {"labels": {names.LABEL: label}, "ownerReferences": [owner]}
     body = {"metadata": metadata, "spec": spec}
     try:
@@ -166,7 +166,7 @@ async def test_a_claim_that_may_get_a_fraction_is_refused_unless_the_controller_
 
 @pytest.mark.parametrize("device_class", AMOUNTS)
 async def test_a_fraction_that_the_controller_pinned_is_let_in(server: Served, device_class: str) -> None:
-    pinned = exactly(device_class, {"cel": {"expression": claims.uuid_selector(["GPU-1"])}})
+    pinned = exactly(device_class, {"cel": {"expression": claim_builder.uuid_selector(["GPU-1"])}})
     async with clients(server) as (_, controller):
         assert await said(controller, pinned, label=names.LABEL_PLACED) == ""
 

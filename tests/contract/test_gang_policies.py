@@ -20,17 +20,17 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims
-from dradriver.api.gangs import suspends
-from dradriver.api.slices import slices
-from dradriver.cluster.cache.picture import Picture
-from dradriver.controller.owners.budgets import evict
+from dradriver.api.claims import claim_builder
+from dradriver.api.gangs import suspendable_owners
+from dradriver.api.slices import resource_slices
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.controller.owners.evict_pods import evict
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
-from dradriver.controller.owners.owner_tops import left_suspended
+from dradriver.controller.owners.owner_suspension import left_suspended
 from dradriver.controller.writing.commit import MANAGER
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.controller.writing.seat_slice import SeatSlice
@@ -68,8 +68,8 @@ Object = dict[str, Any]
 
 CONTROLLER: Final = "gpu-topology-controller"
 SHARE: Final = "11111111-2222-4333-8444-555555555555"
-SEAT: Final = result(names.SEAT_POOL, seats.DEVICE) | {"request": "seat", "shareID": SHARE}
-NAMED: Final = [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]
+SEAT: Final = result(names.SEAT_POOL, gang_barrier_device.DEVICE) | {"request": "seat", "shareID": SHARE}
+NAMED: Final = [{"cel": {"expression": claim_builder.uuid_selector(["GPU-1"])}}]
 GPU: Final = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "selectors": NAMED}}
 PLACED: Final = {names.LABEL: names.LABEL_PLACED}
 STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet", namespaced=True)
@@ -107,7 +107,7 @@ async def _install(guarded: Guarded) -> None:
     before, after = (chart.objects(*some, kubernetes=guarded.version) for some in ((), SUSPENDING))
     async with guarded.admin() as admin:
         for key, obj in after.items():
-            if key not in before or key == ("DeviceClass", seats.CLASS):
+            if key not in before or key == ("DeviceClass", gang_barrier_device.CLASS):
                 await admin.create(guarded.api.resource(obj), obj)
         role = guarded.api.resource(after["ClusterRole", CONTROLLER])
         now = await admin.get(role, CONTROLLER)
@@ -134,9 +134,9 @@ async def _install(guarded: Guarded) -> None:
 
 async def claim(admin: Client, controller: Client, name: str, **metadata: Any) -> Object:
     """Create a claim of the controller with a GPU, a seat, and another driver's device, of which its status tells."""
-    requests = [GPU, seats.request()]
+    requests = [GPU, gang_barrier_device.request()]
     user = await admin.get(PODS, "probe", namespace=TEAM)
-    head = {"name": name, "labels": PLACED, "ownerReferences": [claims.owner("probe", user["metadata"]["uid"])]}
+    head = {"name": name, "labels": PLACED, "ownerReferences": [claim_builder.owner("probe", user["metadata"]["uid"])]}
     body = {"metadata": head | metadata, "spec": {"devices": {"requests": requests}}}
     await controller.create(RESOURCE_CLAIMS, body, namespace=TEAM)
     results = [result(HERE), SEAT, result(HERE, driver="other.example.com")]
@@ -148,12 +148,12 @@ async def claim(admin: Client, controller: Client, name: str, **metadata: Any) -
     return await change(admin, RESOURCE_CLAIMS, name, {"status": told})
 
 
-async def go(controller: Client, admin: Client, name: str, condition: str = seats.GO) -> Object:
+async def go(controller: Client, admin: Client, name: str, condition: str = gang_barrier_device.GO) -> Object:
     """Have the controller tell a seat's pod to go, as it does."""
     found = await admin.get(RESOURCE_CLAIMS, name, namespace=TEAM, type=ResourceClaim)
-    seat = seats.of(found)
+    seat = gang_barrier_device.of(found)
     assert seat is not None
-    body = seats.status(found.metadata, seat, condition, now=datetime.datetime.now(datetime.UTC))
+    body = gang_barrier_device.status(found.metadata, seat, condition, now=datetime.datetime.now(datetime.UTC))
     if not seat.share_id:  # dropped before Kubernetes 1.36
         del body["status"]["devices"][0]["shareID"]
     return await controller.patch(
@@ -163,7 +163,7 @@ async def go(controller: Client, admin: Client, name: str, condition: str = seat
 
 def offering(name: str, **spec: Any) -> Object:
     """Return the slice of the seats under some name, or with something else in its spec."""
-    made = seats.resource_slice()
+    made = gang_barrier_device.resource_slice()
     return made | {"metadata": {"name": name}, "spec": made["spec"] | spec}
 
 
@@ -185,9 +185,9 @@ async def test_the_controller_and_an_agent_tell_of_one_claim_side_by_side(suspen
         before = await claim(admin, controller, "both", annotations=MOST)
         await go(controller, admin, "both")
         await tell(here, admin, "both", profile="1g.10gb")
-        told = await go(controller, admin, "both", seats.OFF)
+        told = await go(controller, admin, "both", gang_barrier_device.OFF)
         by = {(one["driver"], one["pool"]): one for one in told["status"]["devices"]}
-        assert [one["type"] for one in by[names.DRIVER, names.SEAT_POOL]["conditions"]] == [seats.OFF]
+        assert [one["type"] for one in by[names.DRIVER, names.SEAT_POOL]["conditions"]] == [gang_barrier_device.OFF]
         assert by[names.DRIVER, HERE]["data"]["profile"] == "1g.10gb"
         assert by["other.example.com", HERE] == before["status"]["devices"][0]
         for key in ("allocation", "reservedFor"):
@@ -210,7 +210,7 @@ async def test_a_stolen_token_of_the_controller_changes_nothing_else_of_a_claim(
         await change(admin, RESOURCE_CLAIMS, "plain", {"status": unmarked})
         there = (await admin.get(RESOURCE_CLAIMS, "plain", namespace=TEAM))["status"]
         probe = await admin.get(PODS, "probe", namespace=TEAM)
-        owners = [claims.owner("probe", probe["metadata"]["uid"])]
+        owners = [claim_builder.owner("probe", probe["metadata"]["uid"])]
         ours = {"metadata": {"name": "fresh", "labels": PLACED, "ownerReferences": owners}}
         await controller.create(RESOURCE_CLAIMS, plain | ours, namespace=TEAM)
         share = {key: SEAT[key] for key in ("shareID",) if suspending.version >= "1.36"}
@@ -260,25 +260,27 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
         assert await keeper.look()
         assert picture.barrier == (suspending.version >= "1.36")
         published, _ = await admin.list(RESOURCE_SLICES)
-        assert [one["metadata"]["name"] for one in published] == ([seats.SLICE] if picture.barrier else [])
+        assert [one["metadata"]["name"] for one in published] == (
+            [gang_barrier_device.SLICE] if picture.barrier else []
+        )
         if not picture.barrier:
-            await controller.create(RESOURCE_SLICES, seats.resource_slice())
-        made = await admin.get(RESOURCE_SLICES, seats.SLICE)
+            await controller.create(RESOURCE_SLICES, gang_barrier_device.resource_slice())
+        made = await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
         (seat,) = made["spec"]["devices"]
         gpu = {"attributes": {"type": {"string": "gpu"}}}
         forged = {
             "another slice": offering("other"),
-            "a node's pool": offering(seats.SLICE, pool=made["spec"]["pool"] | {"name": HERE}),
-            "another driver's": offering(seats.SLICE, driver="other.example.com"),
-            "a GPU": offering(seats.SLICE, devices=[seat | gpu]),
-            "one more": offering(seats.SLICE, devices=[seat, seat | gpu | {"name": "gpu-0"}]),
+            "a node's pool": offering(gang_barrier_device.SLICE, pool=made["spec"]["pool"] | {"name": HERE}),
+            "another driver's": offering(gang_barrier_device.SLICE, driver="other.example.com"),
+            "a GPU": offering(gang_barrier_device.SLICE, devices=[seat | gpu]),
+            "one more": offering(gang_barrier_device.SLICE, devices=[seat, seat | gpu | {"name": "gpu-0"}]),
         }
         for what, body in forged.items():
             assert "gpu-topology-seats" in await said(controller.create(RESOURCE_SLICES, body)), what
         changed = made | {"spec": made["spec"] | {"devices": [seat | gpu]}}
         assert "gpu-topology-seats" in await said(controller.update(RESOURCE_SLICES, changed))
 
-        agents = slices.slice_name(0, HERE)
+        agents = resource_slices.slice_name(0, HERE)
         theirs = offering(agents, nodeName=HERE, pool={"name": HERE, "generation": 1, "resourceSliceCount": 1})
         del theirs["spec"]["allNodes"]
         node = await here.create(RESOURCE_SLICES, theirs)
@@ -288,9 +290,11 @@ async def test_the_controller_offers_seats_and_nothing_else_and_agents_offer_non
         for client, policy in ((here, "gpu-topology-slices"), (stranger, "cannot")):
             assert policy in await said(client.create(RESOURCE_SLICES, offering("gang-seats-of-mine")))
             assert policy in await said(client.update(RESOURCE_SLICES, made | {"metadata": made["metadata"]}))
-            assert policy in await said(client.delete(RESOURCE_SLICES, seats.SLICE))
-        assert await admin.get(RESOURCE_SLICES, seats.SLICE) == made
-        assert await controller.delete(RESOURCE_SLICES, seats.SLICE), "one that cannot be mended is made anew"
+            assert policy in await said(client.delete(RESOURCE_SLICES, gang_barrier_device.SLICE))
+        assert await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE) == made
+        assert await controller.delete(RESOURCE_SLICES, gang_barrier_device.SLICE), (
+            "one that cannot be mended is made anew"
+        )
         await admin.delete(RESOURCE_SLICES, agents)
 
 
@@ -301,20 +305,22 @@ async def test_what_an_administrator_did_to_the_slice_is_mended(suspending: Guar
         picture = Picture(lambda _: None, lambda: None)
         keeper = SeatSlice(controller, picture)
         await keeper.look()
-        made = await admin.get(RESOURCE_SLICES, seats.SLICE)
+        made = await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
         assert await keeper.look()
-        assert await admin.get(RESOURCE_SLICES, seats.SLICE) == made, "the server adds nothing that would be undone"
+        assert await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE) == made, (
+            "the server adds nothing that would be undone"
+        )
         taint = {"key": "a.example.com/b", "effect": "NoSchedule"}
         spec = made["spec"] | {"devices": [made["spec"]["devices"][0] | {"taints": [taint]}]}
         await admin.update(RESOURCE_SLICES, made | {"spec": spec})
         assert await keeper.look()
-        assert (await admin.get(RESOURCE_SLICES, seats.SLICE))["spec"] == made["spec"]
+        assert (await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE))["spec"] == made["spec"]
 
-        await admin.delete(RESOURCE_SLICES, seats.SLICE)
-        squatting = offering(seats.SLICE, driver="other.example.com")
+        await admin.delete(RESOURCE_SLICES, gang_barrier_device.SLICE)
+        squatting = offering(gang_barrier_device.SLICE, driver="other.example.com")
         await admin.create(RESOURCE_SLICES, squatting)
         assert await keeper.look()
-        assert (await admin.get(RESOURCE_SLICES, seats.SLICE))["spec"] == made["spec"]
+        assert (await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE))["spec"] == made["spec"]
         assert picture.barrier
 
 
@@ -325,17 +331,17 @@ async def test_the_slice_goes_with_the_chart(suspending: Guarded) -> None:
         picture = Picture(lambda _: None, lambda: None)
         keeper = SeatSlice(controller, picture)
         assert await keeper.look()
-        await admin.delete(DEVICE_CLASSES, seats.CLASS)
+        await admin.delete(DEVICE_CLASSES, gang_barrier_device.CLASS)
         try:
             async with asyncio.timeout(60):
                 with contextlib.suppress(ApiError):
-                    while await admin.get(RESOURCE_SLICES, seats.SLICE):
+                    while await admin.get(RESOURCE_SLICES, gang_barrier_device.SLICE):
                         await asyncio.sleep(0.2)
             assert await keeper.look()
             assert not picture.barrier
         finally:
             objects = chart.objects(kubernetes=suspending.version)
-            await admin.create(DEVICE_CLASSES, objects["DeviceClass", seats.CLASS])
+            await admin.create(DEVICE_CLASSES, objects["DeviceClass", gang_barrier_device.CLASS])
 
 
 async def test_the_controller_nominates_nodes_of_its_pods_and_writes_nothing_else_of_their_status(
@@ -465,7 +471,7 @@ async def test_a_restored_or_copied_owner_may_have_the_record_of_another_and_is_
             JOBS, job("copied") | {"metadata": {"name": "copied", "annotations": notes}}, namespace=TEAM
         )
         assert copied["metadata"]["annotations"] == notes
-        assert suspends.record_of(msgspec.convert(copied, suspends.Suspendable)) is None
+        assert suspendable_owners.record_of(msgspec.convert(copied, suspendable_owners.Suspendable)) is None
         body = {"metadata": {"annotations": record(copied)}}
         assert "gpu-topology-owner-marks" in await said(change(admin, JOBS, "copied", body, subresource=""))
         left, _ = await left_suspended(controller, OwnerKinds(controller))

@@ -12,7 +12,7 @@ import msgspec
 
 from dradriver.controller.loop.controller import Controller
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
-from dradriver.node.publishing import allocated
+from dradriver.node.publishing import allocated_devices
 from tests.contract.conftest import Object, Server
 
 POOL = "no-such-node"
@@ -89,7 +89,7 @@ async def test_odd_claims_and_templates_of_one_tenant_stop_nobody(server: Server
         assert not holders(controller, "gpu-good")
         assert holders(controller, "gpu-half") == {"half"}
         assert holders(controller, "gpu-told") == {"told"}
-    found = await allocated.devices(server.client, pool=POOL)
+    found = await allocated_devices.devices(server.client, pool=POOL)
     assert found is not None
     assert {"gpu-half", "gpu-told"} <= found
     for name in ("empty", "half", "told"):

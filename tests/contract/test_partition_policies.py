@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.claims import claims
+from dradriver.api.claims import claim_builder
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.contract.test_gang_policies import CONTROLLER, as_account
 from tests.contract.test_policies import BOUND, IN_FORCE_S, TEAM, Guarded, guarded, said
@@ -22,10 +22,10 @@ Object = dict[str, Any]
 
 def claim(label: str, **annotations: str) -> Object:
     """Return a claim that the controller makes, of one GPU."""
-    selectors = [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]
+    selectors = [{"cel": {"expression": claim_builder.uuid_selector(["GPU-1"])}}]
     requests = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "selectors": selectors}}]
     noted = {names.PREFIX + key: text for key, text in annotations.items()}
-    owners = [claims.owner("p", "00000000-0000-4000-8000-000000000001")]
+    owners = [claim_builder.owner("p", "00000000-0000-4000-8000-000000000001")]
     marks = {"labels": {names.LABEL: label}, "annotations": noted}
     metadata = {"name": f"claim-{label}", "ownerReferences": owners, **marks}
     return {"metadata": metadata, "spec": {"devices": {"requests": requests}}}

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES
@@ -56,7 +56,7 @@ async def _searched(plane: Nodeless) -> str:
                 await asyncio.sleep(0.2)
         uid = await stories.add_node(client, "node")
         machine = profiles.load("dgx-h100", seed="node")
-        await stories.publish(client, slices.build(machine, node="node", node_uid=uid))
+        await stories.publish(client, resource_slices.build(machine, node="node", node_uid=uid))
         for name, requests in (("eight", [gpu(1)] * 8), ("one", [gpu(1)])):
             await client.create(RESOURCE_CLAIM_TEMPLATES, template(name, *requests))
         made = plain("nine")

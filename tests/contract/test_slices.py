@@ -6,8 +6,8 @@ import uuid
 
 import pytest
 
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.publishing import feature_probe
@@ -30,7 +30,7 @@ async def test_a_dry_run_answers_as_a_write_would_and_stores_nothing(server: Ser
 
 
 async def test_a_slice_with_a_machine_and_no_device_comes_back_as_sent(server: Server) -> None:
-    (one,) = slices.machine_alone(profiles.load("hgx-h100", seed="n"), node="n", node_uid=UID)
+    (one,) = resource_slices.machine_alone(profiles.load("hgx-h100", seed="n"), node="n", node_uid=UID)
     stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
     assert differences(one, stored) == frozenset()
 
@@ -51,7 +51,7 @@ async def test_slices_of_instances_that_exist_come_back_as_sent(server: Server) 
     for name in ("hgx-h100", "dgx-a100"):
         machine = in_mig_mode(profiles.load(name, seed="n"))
         for able in (ALL, SliceFeatures(taints=False, shares=False, counters=False)):
-            for one in slices.build(machine, node="n", node_uid=UID, features=able):
+            for one in resource_slices.build(machine, node="n", node_uid=UID, features=able):
                 assert sum("mig" in str(device["attributes"]["type"]) for device in one["spec"]["devices"]) == 16
                 stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
                 assert differences(one, stored) == frozenset()
@@ -63,6 +63,6 @@ async def test_slices_of_gpus_in_parts_come_back_as_sent(server: Server, mode: M
         machine = profiles.load(name, seed="n")
         modes = {gpu.uuid: mode for gpu in machine.gpus[::2]}
         for able in (ALL, SliceFeatures(shares=False, counters=False)):
-            for one in slices.build(machine, node="n", node_uid=UID, modes=modes, features=able):
+            for one in resource_slices.build(machine, node="n", node_uid=UID, modes=modes, features=able):
                 stored = await server.client.create(RESOURCE_SLICES, one, dry_run=True)
                 assert differences(one, stored) == frozenset()

@@ -18,19 +18,23 @@ from typing import Any, Final
 import pytest
 
 from dradriver.allocator.request import Choice, Level
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.allocating_driver import OTHERS
 from dradriver.api.base.jsonpatch import Patch
-from dradriver.api.base.ledger import OTHERS
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims, reservations, usage
-from dradriver.api.pod import ladder
-from dradriver.api.slices import slice_features, slices
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.claims import (
+    claim_builder,
+    reservation_config_map,
+    usage_config_maps,
+)
+from dradriver.api.pod import claim_alternatives
+from dradriver.api.slices import resource_slices, slice_features
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.main import LEASE
 from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.kube.client import ApiError, Client, PatchKind
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.resources import (
     CONFIG_MAPS,
     EVENTS,
@@ -67,7 +71,7 @@ SETTINGS: Final = (*SUSPENDING, "controller.evictions=true", f"webhook.excludedN
 ROLES: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 GATES: Final = [{"name": names.GATE}]
 LABELS: Final = {names.LABEL: names.LABEL_PLACED}
-NAMED: Final = {"selectors": [{"cel": {"expression": claims.uuid_selector(["GPU-1"])}}]}
+NAMED: Final = {"selectors": [{"cel": {"expression": claim_builder.uuid_selector(["GPU-1"])}}]}
 GPU: Final = {"deviceClassName": names.DEVICE_CLASS}
 NIC: Final = {"deviceClassName": "dranet.net"}
 REQUESTS: Final = [{"name": "main", "exactly": GPU | NAMED}]
@@ -148,7 +152,7 @@ def body_of(name: str, **spec: Any) -> Object:
 def claim(name: str, *, label: str = "", pod: Object | None = None, requests: Sequence[Object] = REQUESTS) -> Object:
     metadata: Object = {"name": name} | ({"labels": {names.LABEL: label}} if label else {})
     if pod is not None:
-        metadata["ownerReferences"] = [claims.owner(pod["metadata"]["name"], pod["metadata"]["uid"])]
+        metadata["ownerReferences"] = [claim_builder.owner(pod["metadata"]["name"], pod["metadata"]["uid"])]
         metadata["finalizers"] = [names.FINALIZER]
     return {"metadata": metadata, "spec": {"devices": {"requests": list(requests)}}}
 
@@ -332,7 +336,11 @@ async def test_the_token_of_the_controller_changes_nothing_else_of_pods(accounts
         "our label": (TEAM, "gated", {"metadata": {"labels": {names.LABEL: None}}}),
         "a new annotation": (TEAM, "gated", {"metadata": {"annotations": {"b": "y"} | note}}),
         "no finalizer": (TEAM, "gated", {"metadata": {"finalizers": []}}),
-        "owners": (TEAM, "gated", {"metadata": {"ownerReferences": [claims.owner("x", made["metadata"]["uid"])]}}),
+        "owners": (
+            TEAM,
+            "gated",
+            {"metadata": {"ownerReferences": [claim_builder.owner("x", made["metadata"]["uid"])]}},
+        ),
     }
     for key, text in FOREIGN.items():
         forged |= {
@@ -369,7 +377,7 @@ async def test_pods_that_wait_in_a_namespace_that_is_excluded_later_are_placed(a
     waiting = await accounts.admin.create(PODS, body_of("waiting", schedulingGates=GATES), namespace=EXCLUDED)
     for name, label in (("pinned", names.LABEL_PLACED), ("handed", names.LABEL_HANDED_OVER)):
         await controller.create(RESOURCE_CLAIMS, claim(name, label=label, pod=waiting), namespace=EXCLUDED)
-    made = template(ladder.template_name("a note"), names.LABEL_STATIC)
+    made = template(claim_alternatives.template_name("a note"), names.LABEL_STATIC)
     await controller.create(RESOURCE_CLAIM_TEMPLATES, made, namespace=EXCLUDED)
     about = {"apiVersion": "v1", "kind": "Pod", "name": "waiting", "namespace": EXCLUDED}
     await controller.create(EVENTS, event("e", component="gpu-topology", about=about))
@@ -416,7 +424,9 @@ async def test_the_token_of_the_controller_is_good_for_its_own_claims_only(accou
         assert policy in await said(controller.create(RESOURCE_CLAIMS, body, namespace=namespace)), what
     note = {"metadata": {"annotations": {names.IDLE_END: "2030-01-01T00:00:00Z"}}}
     sharing = Patch().test("metadata", "uid", value=(await _get(admin, "pinned"))["metadata"]["uid"])
-    sharing.add("metadata", "ownerReferences", "-", value=claims.owner("b", "00000000-0000-4000-8000-000000000001"))
+    sharing.add(
+        "metadata", "ownerReferences", "-", value=claim_builder.owner("b", "00000000-0000-4000-8000-000000000001")
+    )
     assert not await patch("pinned", note)
     assert not await patch("pinned", sharing)
     assert not await patch("pinned", {"metadata": {"annotations": {names.IDLE_END: None}}})
@@ -483,8 +493,8 @@ def named(text: str, **more: Any) -> Object:
     return GPU | {"selectors": [{"cel": {"expression": text}}]} | more
 
 
-SEAT: Final = {"deviceClassName": seats.CLASS}
-UUID: Final = claims.uuid_selector(["GPU-1"])
+SEAT: Final = {"deviceClassName": gang_barrier_device.CLASS}
+UUID: Final = claim_builder.uuid_selector(["GPU-1"])
 BY_LADDER: Final[list[Object]] = [{"name": "main", "firstAvailable": [GPU | NAMED | {"name": "a"}]}]
 FORGED: Final[dict[str, list[Object]]] = {
     "nothing": [],
@@ -497,13 +507,13 @@ FORGED: Final[dict[str, list[Object]]] = {
 }
 UNNAMED: Final[dict[str, list[Object]]] = {
     "any GPU": exactly(GPU),
-    "one of two": exactly(named(claims.uuid_selector(["GPU-1", "GPU-2"]))),
+    "one of two": exactly(named(claim_builder.uuid_selector(["GPU-1", "GPU-2"]))),
     "two of one": exactly(named(UUID, count=2)),
     "any of one's kind": exactly(named('device.attributes["gpu.topology"].?type.orValue("") == "gpu"')),
     "this one or any": exactly(named(f"{UUID} || true")),
     "this one or any, by a choice": exactly(named(f"{UUID} ? true : true")),
     "not this one": exactly(named(f"!({UUID})")),
-    "one without a name": exactly(named(claims.uuid_selector([""]))),
+    "one without a name": exactly(named(claim_builder.uuid_selector([""]))),
     "one of a driver that is not there": exactly(
         named(UUID.replace("gpu.topology", "example.com").replace("GPU-1", ""))
     ),
@@ -542,7 +552,7 @@ async def _get(admin: Client, name: str) -> Object:
 
 async def test_the_token_of_the_controller_is_good_for_its_own_templates_only(accounts: Accounts) -> None:
     controller = accounts.controller
-    own = ladder.template_name("a note")
+    own = claim_alternatives.template_name("a note")
     kind, policy = RESOURCE_CLAIM_TEMPLATES, "gpu-topology-template-writes"
     await accounts.admin.create(kind, template("theirs"), namespace=TEAM)
     await controller.create(kind, template(own, names.LABEL_STATIC), namespace=TEAM)
@@ -594,22 +604,22 @@ async def test_an_agent_creates_slices_under_names_of_its_own_node_only(accounts
         await accounts.agent.create(RESOURCE_SLICES, probe, dry_run=True)
         assert "gpu-topology-slices" in await said(accounts.agent.create(RESOURCE_SLICES, probe))
     for index in (0, 0xABCDE):
-        made = await accounts.agent.create(RESOURCE_SLICES, piece(slices.slice_name(index, HERE)))
+        made = await accounts.agent.create(RESOURCE_SLICES, piece(resource_slices.slice_name(index, HERE)))
         made["spec"]["devices"] = []
         await accounts.agent.update(RESOURCE_SLICES, made)
     for name in (
-        slices.slice_name(0, THERE),
-        slices.slice_name(1, f"x-{HERE}"),
-        slices.slice_name(1, f"{HERE}0"),
-        seats.SLICE,
-        f"x{slices.slice_name(1, HERE)}",
+        resource_slices.slice_name(0, THERE),
+        resource_slices.slice_name(1, f"x-{HERE}"),
+        resource_slices.slice_name(1, f"{HERE}0"),
+        gang_barrier_device.SLICE,
+        f"x{resource_slices.slice_name(1, HERE)}",
         f"g0000-{names.DRIVER}-{HERE}",
         f"00001-gpuxtopology-{HERE}",
         HERE,
     ):
         assert "gpu-topology-slices" in await said(accounts.agent.create(RESOURCE_SLICES, piece(name))), name
     for index in (0, 0xABCDE):
-        assert await accounts.agent.delete(RESOURCE_SLICES, slices.slice_name(index, HERE))
+        assert await accounts.agent.delete(RESOURCE_SLICES, resource_slices.slice_name(index, HERE))
 
 
 async def test_a_node_with_the_longest_name_publishes_under_it(accounts: Accounts) -> None:
@@ -619,10 +629,10 @@ async def test_a_node_with_the_longest_name_publishes_under_it(accounts: Account
     await accounts.admin.create(PODS, {"metadata": {"name": f"agent-{long}"[:253]}, "spec": pod}, namespace=OURS)
     pool = {"name": long, "generation": 1, "resourceSliceCount": 1}
     spec = {"driver": names.DRIVER, "nodeName": long, "pool": pool, "devices": []}
-    name = slices.slice_name(0, long)
+    name = resource_slices.slice_name(0, long)
     async with accounts.guarded.agent(long) as agent:
         await agent.create(RESOURCE_SLICES, {"metadata": {"name": name}, "spec": spec})
-        for other in (slices.slice_name(0, HERE), name[:-17], name[:-30] + "x" + name[-29:]):
+        for other in (resource_slices.slice_name(0, HERE), name[:-17], name[:-30] + "x" + name[-29:]):
             body = {"metadata": {"name": other}, "spec": spec}
             assert "gpu-topology-slices" in await said(agent.create(RESOURCE_SLICES, body)), other
 
@@ -639,7 +649,7 @@ async def test_events_are_reported_under_the_own_name_and_about_the_drivers_obje
                 reference("Pod", "p", TEAM),
                 reference("ResourceClaim", "c", TEAM, "resource.k8s.io/v1"),
                 reference("Namespace", TEAM),
-                reference("DeviceClass", seats.CLASS, "", "resource.k8s.io/v1"),
+                reference("DeviceClass", gang_barrier_device.CLASS, "", "resource.k8s.io/v1"),
                 reference("ConfigMap", "gpu-topology-policies", OURS),
             ],
         ),
@@ -691,7 +701,10 @@ async def test_in_the_drivers_namespace_the_accounts_create_only_what_they_keep_
 
     passes: list[tuple[Client, Resource, Object]] = [
         (accounts.controller, LEASES, body(LEASE, spec={})),
-        *((accounts.controller, CONFIG_MAPS, config_map(name)) for name in (*usage.every_name(), reservations.NAME)),
+        *(
+            (accounts.controller, CONFIG_MAPS, config_map(name))
+            for name in (*usage_config_maps.every_name(), reservation_config_map.NAME)
+        ),
         (accounts.webhook, SECRETS, body(secret, type="Opaque", data={})),
     ]
     for client, resource, wanted in passes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.controller.loop.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
@@ -43,7 +43,7 @@ async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(plane: Nod
         served = [version for version in DEVICE_TAINT_RULES if await client.serves(version)]
         assert [version.version for version in served] == ["v1beta2" if minor_of(plane.version) == "1.36" else "v1"]
         node = await client.create(NODES, {"metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
-        for built in slices.build(machine, node=NODE, node_uid=node["metadata"]["uid"], modes={}):
+        for built in resource_slices.build(machine, node=NODE, node_uid=node["metadata"]["uid"], modes={}):
             await client.create(RESOURCE_SLICES, built)
 
         async with asyncio.TaskGroup() as tasks:
@@ -58,7 +58,7 @@ async def test_what_a_rule_taints_is_not_handed_out_while_it_is_there(plane: Nod
                         await asyncio.sleep(0.05)
 
             await free(8)
-            device = slices.device_name(machine.gpus[5].uuid)
+            device = resource_slices.device_name(machine.gpus[5].uuid)
             for name, selector, left in (
                 ("one", {"driver": "gpu.topology", "pool": NODE, "device": device}, 7),
                 ("others", {"driver": "gpu.nvidia.com"}, 7),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig, from_kubeconfig
@@ -36,7 +36,7 @@ def of_class(device_class: str, count: int, *constraints: dict[str, Any]) -> dic
 def said(**words: str) -> dict[str, Any]:
     """Return what the scheduler alone is asked for a pod with these words and four GPUs."""
     asked = {names.PREFIX + word: text for word, text in words.items()}
-    return ladder.spec(resolved.resolve(Annotations(asked), {"gpus": 4}))
+    return claim_alternatives.spec(resolved.resolve(Annotations(asked), {"gpus": 4}))
 
 
 async def test_claims_by_class_get_the_vendors_gpus_alone(alone: tuple[str, ServerConfig]) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from dradriver.api.base.pods import Pod
 from dradriver.kube.client import Unreachable
-from dradriver.kube.lines import Lines
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.stream_lines import Lines
 from tests.contract.conftest import Object, Server, refused
 
 INITIAL: dict[str, Any] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from dradriver.allocator.request import Choice, Whole
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from tests.demo.examples import EXAMPLES
 from tests.demo.plain import FirstFit, worth
@@ -32,7 +32,7 @@ def apply(cluster: Target) -> None:
 def rows(cluster: Target, machines: Mapping[str, str]) -> list[Row]:
     """Return the table's rows for the pods in the demo's namespace, in order of creation."""
     loaded = {node: profiles.load(profile, seed=node) for node, profile in machines.items()}
-    index = {slices.device_name(g.uuid): g.index for machine in loaded.values() for g in machine.gpus}
+    index = {resource_slices.device_name(g.uuid): g.index for machine in loaded.values() for g in machine.gpus}
     plain = FirstFit(loaded)
     claims = {claim["metadata"]["name"]: claim for claim in _items(cluster, "resourceclaims")}
     table = []

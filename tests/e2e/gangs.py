@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from tests.e2e.kubectl import Namespace, controller_log, eventually, pod
 
 Object = dict[str, Any]
@@ -85,7 +85,7 @@ def run_whole(
     if barrier:
         seated = max(claim["status"]["allocation"]["allocationTimestamp"] for claim in claims.values())
         assert seated <= min(bound_at(namespace.get("pod", name)) for name in pods)
-        assert all(told(claim) == {seats.GO} for claim in claims.values())
+        assert all(told(claim) == {gang_barrier_device.GO} for claim in claims.values())
     seen = [device for name in pods for device in sorted_devices(namespace, name, container)]
     assert len(seen) == len(set(seen)), "a GPU was given twice"
     return claims

@@ -15,7 +15,7 @@ import yaml
 
 from dradriver.node.boot import BOOT_ID, boot_id
 from dradriver.node.vendors.nvidia.devices.assemble import HARDWARE
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Gpu
 from tests import deploy
 from tests.cluster import Cluster, Node

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.pod import ladder
+from dradriver.api.pod import claim_alternatives
 from tests.e2e.kubectl import Namespace, pod
 
 UNMARKED: dict[str, Any] = {
@@ -79,7 +79,10 @@ def test_nobody_else_changes_a_marked_claim(namespace: Namespace, editor: str) -
 
 @pytest.mark.parametrize(
     "metadata",
-    [{"name": "copy", "labels": {names.LABEL: names.LABEL_STATIC}}, {"name": ladder.template_name("a note")}],
+    [
+        {"name": "copy", "labels": {names.LABEL: names.LABEL_STATIC}},
+        {"name": claim_alternatives.template_name("a note")},
+    ],
     ids=["label", "name"],
 )
 def test_nobody_else_makes_a_template_of_pods_without_a_choice(

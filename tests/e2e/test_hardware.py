@@ -16,7 +16,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests import deploy
@@ -83,7 +83,7 @@ def hardware(driver: Cluster, installation: Installation) -> Iterator[Cluster]:
 def published(cluster: Cluster, node: str) -> Machine | None:
     found = cluster.api.objects("resourceslices")
     own = [one for one in msgspec.convert(found, list[ResourceSlice]) if one.spec.pool.name == node]
-    return slices.read_machine(own)
+    return resource_slices.read_machine(own)
 
 
 def test_gpus_of_a_driver_are_published_and_handed_out(hardware: Cluster, namespace: Namespace) -> None:

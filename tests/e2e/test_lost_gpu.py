@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster
@@ -43,7 +43,9 @@ def lost(driver: Cluster) -> Iterator[str]:
 
 def is_published(cluster: Cluster, uuid: str) -> bool:
     pieces = [one for one in cluster.api.objects("resourceslices") if one["spec"].get("nodeName") == NODE]
-    return any(device["name"] == slices.device_name(uuid) for one in pieces for device in one["spec"]["devices"])
+    return any(
+        device["name"] == resource_slices.device_name(uuid) for one in pieces for device in one["spec"]["devices"]
+    )
 
 
 def given(namespace: Namespace, prefix: str) -> set[str]:

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cli.fault import fault
 from dradriver.topology import profiles
 from tests import deploy
@@ -45,7 +45,7 @@ def unhealthy(namespace: Namespace, name: str) -> dict[str, str] | None:
         return None
     uuids = gpus_of(namespace, name)
     return {
-        next(uuid for uuid in uuids if one["resourceID"].endswith(slices.device_name(uuid))): one["message"]
+        next(uuid for uuid in uuids if one["resourceID"].endswith(resource_slices.device_name(uuid))): one["message"]
         for one in told
         if one["health"] == "Unhealthy"
     }
@@ -80,9 +80,9 @@ def test_gpus_that_fail_and_get_well(namespace: Namespace) -> None:
     gputopo(node, "fail", "gpu-5", "--xid", "79")
     try:
         tainted = eventually("three devices are tainted", lambda: three(taints(cluster, "node-a")))
-        assert tainted[slices.device_name(fallen)] == ["gpu.topology/xid=79:NoSchedule"]
-        assert tainted[slices.device_name(linkless)] == ["gpu.topology/nvlink=lost:NoSchedule"]
-        both = {uuid for uuid in gpus_of(namespace, first) if slices.device_name(uuid) in tainted}
+        assert tainted[resource_slices.device_name(fallen)] == ["gpu.topology/xid=79:NoSchedule"]
+        assert tainted[resource_slices.device_name(linkless)] == ["gpu.topology/nvlink=lost:NoSchedule"]
+        both = {uuid for uuid in gpus_of(namespace, first) if resource_slices.device_name(uuid) in tainted}
         assert len(both) == 2  # the link's other end
         eventually("the first pod's status says so", lambda: (unhealthy(namespace, first) or {}).keys() == both)
         assert "5 of 6 NVLinks are up" in (unhealthy(namespace, first) or {})[linkless]

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
-from dradriver.api.slices import slices
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.slices import resource_slices
 from dradriver.topology.machine import Gpu
 from dradriver.topology.profiles import load
 from tests import deploy, kubernetes_versions, needs
@@ -97,7 +97,7 @@ def test_what_a_server_cannot_keep_is_not_published_and_said_once(older: Cluster
     published = eventually("the GPUs are published", lambda: devices(older))
     shares = {f"{uuids[SHARED]}-share-{number}" for number in range(SHARES)}
     ids = {profile.name: profile.id for profile in gpu(STATIC).profiles}
-    instances = {slices.part_name(uuids[STATIC], ids[profile], start) for profile, start in INSTANCES}
+    instances = {resource_slices.part_name(uuids[STATIC], ids[profile], start) for profile, start in INSTANCES}
     whole = set(uuids) - {uuids[SHARED], uuids[STATIC]}
     assert Counter(device["name"] for device in published) == Counter(whole | shares | instances)
     kinds = {device["name"]: device["attributes"]["type"]["string"] for device in published}
@@ -132,11 +132,13 @@ def test_a_gang_starts_whole_without_the_barrier(older: Cluster) -> None:
     namespace.apply(last)
     pods = [one["metadata"]["name"] for one in (*first, last)]
     claims = gangs.run_whole(namespace, pods, barrier=False)
-    assert not any(seats.CLASS in json.dumps(claim["spec"]) for claim in claims.values())
+    assert not any(gang_barrier_device.CLASS in json.dumps(claim["spec"]) for claim in claims.values())
     assert {namespace.annotation(name, names.GANG_NODES) for name in pods} == {"node-a,node-b"}
     assert {namespace.annotation(name, names.RANK_HINT) for name in pods} == set("0123")
     assert len(owners(older)) == 12
-    assert older.kubectl("get", "resourceslice", seats.SLICE, check=False).returncode, "nothing that cannot keep them"
+    assert older.kubectl("get", "resourceslice", gang_barrier_device.SLICE, check=False).returncode, (
+        "nothing that cannot keep them"
+    )
     older.kubectl("delete", "namespace", "t-gang", "--timeout=120s")
     eventually("every GPU is free again", lambda: not owners(older))
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.cli.main import main
 from tests import deploy
@@ -31,7 +31,7 @@ def seat(driver: Cluster) -> Iterator[None]:
     """The seat, which the controller publishes, and for which these tests may ask like the controller."""
     if minor_of(driver.version) < "1.36":
         pytest.skip("the API server keeps binding conditions from Kubernetes 1.36 on")
-    driver.kubectl("wait", "--for=create", f"resourceslice/{seats.SLICE}", "--timeout=60s")
+    driver.kubectl("wait", "--for=create", f"resourceslice/{gang_barrier_device.SLICE}", "--timeout=60s")
     binding = json.loads(driver.kubectl("get", *BINDING, "-o", "json").stdout)
     for field in ("uid", "resourceVersion", "creationTimestamp", "generation"):
         binding["metadata"].pop(field, None)
@@ -45,13 +45,15 @@ def seat(driver: Cluster) -> Iterator[None]:
 
 def published(cluster: Cluster) -> Object | None:
     """Return the slice with the seat; None while there is none."""
-    found = cluster.kubectl("get", "resourceslice", seats.SLICE, "--ignore-not-found", "-o", "json").stdout
+    found = cluster.kubectl(
+        "get", "resourceslice", gang_barrier_device.SLICE, "--ignore-not-found", "-o", "json"
+    ).stdout
     return json.loads(found) if found.strip() else None
 
 
 def claim(name: str, gpus: int) -> Object:
     """A claim for GPUs that are linked, none if need be, and for a seat."""
-    devices: Object = {"requests": [seats.request()]}
+    devices: Object = {"requests": [gang_barrier_device.request()]}
     if gpus:
         exactly = {"deviceClassName": names.DEVICE_CLASS, "allocationMode": "ExactCount", "count": gpus}
         devices["requests"].insert(0, {"name": "main", "exactly": exactly})
@@ -83,9 +85,9 @@ def seated(namespace: Namespace, name: str) -> bool:
 
 def tell(namespace: Namespace, name: str, condition: str) -> None:
     known = read(namespace, name)
-    taken = seats.of(known)
+    taken = gang_barrier_device.of(known)
     assert taken is not None
-    applied = seats.status(known.metadata, taken, condition, now=datetime.datetime.now(datetime.UTC))
+    applied = gang_barrier_device.status(known.metadata, taken, condition, now=datetime.datetime.now(datetime.UTC))
     how = ("--server-side", f"--field-manager={MANAGER}", "--subresource=status")
     namespace.kubectl("apply", *how, "-f", "-", stdin=json.dumps(applied))
 
@@ -116,14 +118,14 @@ def test_a_member_waits_in_its_seat_and_runs_with_its_gpus_once_it_is_told(names
     namespace.delete("more", "beside")
     assert seated(namespace, "member")
 
-    tell(namespace, "member", seats.GO)
+    tell(namespace, "member", gang_barrier_device.GO)
     namespace.wait_running("member")
     given = namespace.devices("member")
     assert {int(path.removeprefix("/dev/nvidia")) for path in given} in QUADS
     gpus = {result.device for result in read(namespace, "member").results}
     (entry,) = entries(node).values()
     assert {one["device"] for one in entry["devices"]} == gpus
-    ready = dict.fromkeys(gpus, ("Ready",)) | {seats.DEVICE: (seats.GO,)}
+    ready = dict.fromkeys(gpus, ("Ready",)) | {gang_barrier_device.DEVICE: (gang_barrier_device.GO,)}
     eventually("both field managers have their say", lambda: told(namespace, "member") == ready)
 
     ours, own = Namespace(cluster, deploy.NAMESPACE), agent(cluster, "node-a")["name"]
@@ -133,7 +135,7 @@ def test_a_member_waits_in_its_seat_and_runs_with_its_gpus_once_it_is_told(names
     ours.wait_running(own)
     namespace.apply(claim("later", 4), member("later"))
     eventually("another is seated", lambda: seated(namespace, "later"))
-    tell(namespace, "later", seats.GO)
+    tell(namespace, "later", gang_barrier_device.GO)
     namespace.wait_running("later")
     assert restarts(namespace, "member") == 0
     assert no_gpu_is_owned_twice(cluster)
@@ -148,7 +150,7 @@ def test_a_member_waits_in_its_seat_and_runs_with_its_gpus_once_it_is_told(names
 def test_a_seat_alone_is_prepared_and_gives_nothing(namespace: Namespace) -> None:
     namespace.apply(claim("watcher", 0), member("watcher", whole=True))
     eventually("it is seated", lambda: seated(namespace, "watcher"))
-    tell(namespace, "watcher", seats.GO)
+    tell(namespace, "watcher", gang_barrier_device.GO)
     namespace.wait_running("watcher")
     assert namespace.devices("watcher") == set()
     assert not entries(namespace.cluster.nodes["node-a"])
@@ -162,7 +164,7 @@ def test_a_place_that_is_given_back_is_anothers(namespace: Namespace) -> None:
         eventually(f"{name} is seated", lambda name=name: seated(namespace, name))  # type: ignore[misc]
     uid = read(namespace, "member").metadata.uid
     namespace.kubectl("delete", "resourceclaim", "member", "--wait=false")
-    tell(namespace, "member", seats.OFF)
+    tell(namespace, "member", gang_barrier_device.OFF)
     eventually("the claim is gone", lambda: len(namespace.list("resourceclaims")) == 1)
     assert seated(namespace, "other")
     namespace.apply(claim("member", 4))
@@ -170,7 +172,7 @@ def test_a_place_that_is_given_back_is_anothers(namespace: Namespace) -> None:
     assert read(namespace, "member").metadata.uid != uid
     namespace.delete("member")
     eventually("a pod that goes while it waits leaves nothing", lambda: len(owners(namespace.cluster)) == 4)
-    tell(namespace, "other", seats.GO)
+    tell(namespace, "other", gang_barrier_device.GO)
     namespace.wait_running("other")
 
 
@@ -178,12 +180,14 @@ def test_a_place_that_is_given_back_is_anothers(namespace: Namespace) -> None:
 def test_the_slice_belongs_to_the_charts_class_and_is_made_anew(driver: Cluster) -> None:
     before = published(driver)
     assert before is not None
-    assert before["spec"] == seats.resource_slice()["spec"]
+    assert before["spec"] == gang_barrier_device.resource_slice()["spec"]
     (owner,) = before["metadata"]["ownerReferences"]
-    shown = json.loads(driver.kubectl("get", "deviceclass", seats.CLASS, "-o", "json").stdout)
+    shown = json.loads(driver.kubectl("get", "deviceclass", gang_barrier_device.CLASS, "-o", "json").stdout)
     assert (owner["kind"], owner["uid"]) == ("DeviceClass", shown["metadata"]["uid"])
-    driver.kubectl("delete", "resourceslice", seats.SLICE)
-    driver.kubectl("annotate", "deviceclass", seats.CLASS, "example.com/touched=1", "--overwrite")  # not in a minute
+    driver.kubectl("delete", "resourceslice", gang_barrier_device.SLICE)
+    driver.kubectl(
+        "annotate", "deviceclass", gang_barrier_device.CLASS, "example.com/touched=1", "--overwrite"
+    )  # not in a minute
     eventually("another is there", lambda: published(driver))
 
 

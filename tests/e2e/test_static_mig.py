@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.api.slices import resource_slices
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu
 from tests import deploy
@@ -39,7 +39,7 @@ def hardware(driver: Cluster) -> Iterator[SimulatedGpu]:
 
 
 def test_an_instance_that_exists_is_given_first_and_stays(hardware: SimulatedGpu, namespace: Namespace) -> None:
-    own = slices.part_name(GPU.uuid, PROFILES["1g.10gb"].id, 6)
+    own = resource_slices.part_name(GPU.uuid, PROFILES["1g.10gb"].id, 6)
     namespace.apply(pod("first", gpus=1, words=WORDS, node=NODE))
     namespace.wait_running("first")
     assert namespace.annotation("first", names.PART) == "1g.10gb@6"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dradriver.api.base import names
-from dradriver.api.claims import usage
+from dradriver.api.claims import usage_config_maps
 from tests import deploy
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace, eventually, gputopo, pod, told_why
@@ -51,8 +51,8 @@ def kept(cluster: Cluster) -> dict[str, float]:
     found = cluster.api.objects("configmaps", namespace=deploy.NAMESPACE)
     total: dict[str, float] = {}
     for one in found:
-        if one["metadata"]["name"] in usage.every_name():
-            for rows in usage.read(one).hours.values():
+        if one["metadata"]["name"] in usage_config_maps.every_name():
+            for rows in usage_config_maps.read(one).hours.values():
                 for bucket, seconds in rows.items():
                     total[bucket.namespace] = total.get(bucket.namespace, 0.0) + seconds
     return total

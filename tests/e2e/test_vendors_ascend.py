@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.node.vendors.ascend.simulated import SHARED
+from dradriver.node.vendors.ascend.simulated_ascend import SHARED
 from tests.cluster import Cluster
 from tests.e2e.kubectl import Namespace
 from tests.e2e.test_vendors import asks, given, machine, seen

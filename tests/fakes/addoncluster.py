@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from dradriver.api.base.ledger import NVIDIA, current_ledger
-from dradriver.api.slices import slices
+from dradriver.api.base.allocating_driver import NVIDIA, current_ledger
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.fakes import nvidia
@@ -23,7 +23,7 @@ class AddOnCluster(GpuCluster):
         super().restart()
 
     def publish(self, node: str, machine: Machine) -> None:
-        (built,) = slices.machine_alone(machine, node=node, node_uid="n")
+        (built,) = resource_slices.machine_alone(machine, node=node, node_uid="n")
         built["spec"]["pool"]["generation"] = 1
         self.put(RESOURCE_SLICES, built)
         self.offer(node, nvidia.whole(machine))

@@ -12,8 +12,12 @@ import jsonpatch
 import msgspec
 
 from dradriver.api.base import affinity, names
+from dradriver.api.base.allocating_driver import (
+    OURS,
+    Ledger,
+    bound,
+)
 from dradriver.api.base.jsonpatch import Patch
-from dradriver.api.base.ledger import OURS, Ledger, bound
 from dradriver.api.base.pods import Pod
 from dradriver.process.policies_file import PoliciesFile
 from webhook import pod_view, review

@@ -9,9 +9,9 @@ import msgspec
 
 from dradriver.allocator.request import Choice
 from dradriver.api.base import names
-from dradriver.api.base.ledger import AMD, current_ledger
-from dradriver.api.slices import slices
-from dradriver.api.vocabulary.parts import Asked
+from dradriver.api.base.allocating_driver import AMD, current_ledger
+from dradriver.api.slices import resource_slices
+from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.machine import Machine
 from tests.fakes import amd, kfd
@@ -32,7 +32,7 @@ class AmdCluster(GpuCluster):
 
     def publish(self, node: str, machine: Machine) -> None:
         machine = kfd.on_boards(machine)
-        (built,) = slices.machine_alone(machine, node=node, node_uid="n")
+        (built,) = resource_slices.machine_alone(machine, node=node, node_uid="n")
         built["spec"]["pool"]["generation"] = 1
         self.put(RESOURCE_SLICES, built)
         self.offer(node, amd.whole(machine))

@@ -22,7 +22,7 @@ from unittest import mock
 import msgspec
 
 from dradriver.api.base.dra_objects import ResourceClaim
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
@@ -30,7 +30,7 @@ from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.errors import NotYetError
-from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Machine
 from tests.fakes.crowd import (
@@ -55,7 +55,7 @@ T = TypeVar("T")
 UNKNOWN = 999  # NVML's word for what it has no other for
 
 _CHANGING = {"open", "write", "fsync", "close", "replace", "unlink", "utime"}
-_CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "journal.py", "files.py"))
+_CODE = tuple(str(REPO / "dradriver/node" / part) for part in ("claims/", "devices/", "journal.py", "atomic_files.py"))
 _HELD = str(REPO / "dradriver/node/lock.py")  # a lock goes with its process, whose lines do not matter
 
 
@@ -120,7 +120,7 @@ class _Mortal:
     @contextlib.contextmanager
     def living(self) -> Iterator[None]:
         before = sys.gettrace()
-        with mock.patch.object(files, "os", self):
+        with mock.patch.object(atomic_files, "os", self):
             if self._lines is not None:
                 sys.settrace(self.trace)
             try:

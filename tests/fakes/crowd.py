@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from dradriver.api.base import names
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.node.vendors.nvidia.devices import assemble
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.share import Sharing
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from tests.fakes.node import claim, device, edits, parameters, result, uuid
 from tests.fakes.parts import PROFILES
 

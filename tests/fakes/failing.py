@@ -9,7 +9,7 @@ from typing import Any
 
 from dradriver.node.devices.control import GPU_IS_LOST, IN_USE
 from dradriver.node.errors import HardwareError
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Gpu
 
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
-from dradriver.api.vocabulary.nics import DRIVERS
-from dradriver.api.vocabulary.parts import Asked
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
+from dradriver.api.vocabulary.container_requests import Asked
+from dradriver.api.vocabulary.nic_requests import DRIVERS
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nics import nic_devices
 from dradriver.controller.loop.audit import Audit
@@ -142,7 +142,7 @@ class GpuCluster(Stored):
             clock=self.time_s,
             tables=self.tables,
         )
-        self.worker.picture.barrier = self.find(RESOURCE_SLICES, seats.SLICE) is not None
+        self.worker.picture.barrier = self.find(RESOURCE_SLICES, gang_barrier_device.SLICE) is not None
         if not self.stands_by:
             self.worker.begin()
         self._seen.clear()
@@ -270,10 +270,10 @@ class GpuCluster(Stored):
 
     def publish(self, node: str, machine: Machine) -> None:
         """Publish a node's pool, a generation higher than before; what that one had and this has not goes."""
-        before = self.store.find(RESOURCE_SLICES, slices.slice_name(0, node))
+        before = self.store.find(RESOURCE_SLICES, resource_slices.slice_name(0, node))
         generation = 1 if before is None else before["spec"]["pool"]["generation"] + 1
         modes = {gpu.uuid: self.modes.get(node, Mode()) for gpu in machine.gpus}
-        for built in slices.build(machine, node=node, node_uid="n", modes=modes):
+        for built in resource_slices.build(machine, node=node, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = generation
             self.store.put(RESOURCE_SLICES, built)
         for piece in self.store.all(RESOURCE_SLICES):
@@ -324,8 +324,8 @@ class GpuCluster(Stored):
 
     def barrier(self) -> None:
         """Let seats keep pods from being bound, as from 1.36 on: the device is published, and the worker knows."""
-        self.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
-        self.put(RESOURCE_SLICES, seats.resource_slice())
+        self.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}, "spec": {}})
+        self.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
         self.worker.picture.barrier = True
 
     def schedule(self) -> None:

@@ -13,9 +13,9 @@ from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod, PodClaim, PodSpec
-from dradriver.api.claims import claims
+from dradriver.api.claims import claim_builder
 from dradriver.api.claims.pins import Claim
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 
@@ -30,7 +30,7 @@ def machine(node: str, profile: str = "dgx1-v100") -> Machine:
 
 def pieces(node: str, profile: str = "dgx1-v100") -> list[Object]:
     """A node's slices."""
-    return slices.build(machine(node, profile), node=node, node_uid=f"uid-{node}")
+    return resource_slices.build(machine(node, profile), node=node, node_uid=f"uid-{node}")
 
 
 def piece(node: str, profile: str = "dgx1-v100", *, generation: int = 1, text: str | None = None) -> Object:
@@ -56,7 +56,7 @@ def allocated(
     """An allocated claim; ``more`` are further fields of each result."""
     uuids = {gpu.index: gpu.uuid for gpu in machine(node, profile).gpus}
     results = [
-        {"request": "main", "driver": driver, "pool": node, "device": slices.device_name(uuids[index])} | more
+        {"request": "main", "driver": driver, "pool": node, "device": resource_slices.device_name(uuids[index])} | more
         for index in gpus
     ]
     return {
@@ -86,7 +86,7 @@ def promised(name: str, node: str, gpus: Sequence[int], *, pod: str, namespace: 
         spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name=name)]),
     )
     uuids = {gpu.index: gpu.uuid for gpu in machine(node).gpus}
-    return claims.pinned(owner, choice, uuids={"main": [uuids[number] for number in gpus]})
+    return claim_builder.pinned(owner, choice, uuids={"main": [uuids[number] for number in gpus]})
 
 
 def read_slices(*objects: Object) -> list[ResourceSlice]:

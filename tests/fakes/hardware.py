@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 import msgspec
 
-from dradriver.node.vendors.nvidia.discovery import reading
-from dradriver.node.vendors.nvidia.discovery.reading import Reading
+from dradriver.node.vendors.nvidia.discovery import nvidia_reading
+from dradriver.node.vendors.nvidia.discovery.nvidia_reading import Reading
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml
@@ -43,7 +43,7 @@ class Server:
     def read(self) -> Reading:
         """Discover it through the binding, in this process."""
         with patch.dict(os.environ, self.environment()):
-            return reading.read(driver_root=nvml.compiled(), host_root=self.sys.root)
+            return nvidia_reading.read(driver_root=nvml.compiled(), host_root=self.sys.root)
 
     def fail(self, query: str, code: int) -> None:
         """Have one query fail: ``nvmlDeviceGetUUID 3``."""

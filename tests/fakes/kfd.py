@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.topology.amd.parts import PARTS
+from dradriver.topology.amd.amd_products import PARTS
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.sysfs import Sys
 

@@ -11,7 +11,7 @@ from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.whole import Whole
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, edits, result, uuid
 from tests.fakes.parts import Halves, half

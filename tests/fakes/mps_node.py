@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.daemon import Daemon
-from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.mps.supervisor import Supervisor
 from tests.fakes import mps_control
 from tests.fakes.node import short_folder

@@ -16,15 +16,15 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceClaim
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import agent
+from dradriver.node.agent_options import Options
 from dradriver.node.claims.container_env import ContainerEnv
-from dradriver.node.claims.nccl import ActivePorts, Nccl
+from dradriver.node.claims.nccl_settings import ActivePorts, Nccl
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
-from dradriver.node.options import Options
 from dradriver.node.threads import BESIDE
 from dradriver.node.vendors.nvidia.devices.share import Sharing, TimeSliced
 from dradriver.topology import profiles
@@ -67,7 +67,7 @@ def machine(node: str = NODE, profile: str = PROFILE) -> Machine:
 
 def device(gpu: int, node: str = NODE) -> str:
     """The device name of a GPU of the node's machine."""
-    return slices.device_name(machine(node).gpus[gpu].uuid)
+    return resource_slices.device_name(machine(node).gpus[gpu].uuid)
 
 
 def uuid(gpu: int, node: str = NODE) -> str:

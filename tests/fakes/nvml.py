@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from dradriver.node.vendors.nvidia.discovery import binding, kept
+from dradriver.node.vendors.nvidia.discovery import binding, library_sessions
 from dradriver.node.vendors.nvidia.discovery.nvml import Nvml
 from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 from tests import needs
 
 SOURCE = Path(__file__).with_name("nvml.c")
@@ -62,7 +62,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 def end_sessions() -> None:
     """End every session that is open in this process: an agent that was not told to close keeps its own."""
-    for session in kept.sessions():
+    for session in library_sessions.sessions():
         binding.end(cast("Nvml", session))
 
 
@@ -153,8 +153,8 @@ def _is_plain(profile: MigProfile) -> bool:
 
 def link_words(gbps: float) -> tuple[str, int]:
     """The kernel's words for a PCIe link that NCCL counts as ``gbps``."""
-    speeds = [word for word in facts.LINK_SPEEDS if word.endswith("PCIe")]
-    return next((w, n) for w in speeds for n in (16, 8, 4, 2, 1) if facts.pci_gbps(w, n) == gbps)
+    speeds = [word for word in nccl_bandwidths.LINK_SPEEDS if word.endswith("PCIe")]
+    return next((w, n) for w in speeds for n in (16, 8, 4, 2, 1) if nccl_bandwidths.pci_gbps(w, n) == gbps)
 
 
 def add_link(answers: Table, gpu: int, link: int, remote: str) -> None:

@@ -14,17 +14,17 @@ import msgspec
 import pynvml
 
 from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.devices.device_kinds import MadeKind
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import MadeKind
-from dradriver.node.devices.records import MpsShare
-from dradriver.node.mps.files import MpsFolder
-from dradriver.node.mps.files import Server as MpsServer
+from dradriver.node.devices.part_records import MpsShare
+from dradriver.node.mps.mps_files import MpsFolder
+from dradriver.node.mps.mps_files import Server as MpsServer
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.mig import Mig
+from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
 from dradriver.node.vendors.nvidia.devices.mig_packing import MigRequest
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.topology.machine import MigProfile
 from tests.fakes import nvml
 from tests.fakes.hardware import Server

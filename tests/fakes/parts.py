@@ -7,16 +7,16 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import Control
+from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import AllocatedDevice, Found
 from dradriver.topology.machine import Gpu, Machine
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 
 PRODUCT = "NVIDIA H100 80GB HBM3"
-PROFILES = {profile.name: profile for profile in mig.profiles(PRODUCT)}
+PROFILES = {profile.name: profile for profile in simulated_mig_profiles.profiles(PRODUCT)}
 PROFILE = PROFILES["3g.40gb"]
 STARTS = (0, 4)
 
@@ -73,7 +73,7 @@ def sliceable(machine: Machine) -> Machine:
 
 def half(uuid: str, start: int) -> str:
     """The published name of a half of a GPU."""
-    return f"{slices.device_name(uuid)}-half-{start}"
+    return f"{resource_slices.device_name(uuid)}-half-{start}"
 
 
 def _start(made: Made) -> int:

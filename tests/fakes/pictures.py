@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import NamedTuple
 
-from dradriver.view.shapes import CHARACTER
+from dradriver.view.svg_elements import CHARACTER
 
 SVG = "{http://www.w3.org/2000/svg}"
 

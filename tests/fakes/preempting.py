@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Preemption, Queue
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.policies.tenant_policies import Preemption, Queue
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.placing.preemption_plan import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads

@@ -7,10 +7,10 @@ import copy
 import random
 from typing import Any
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
 from dradriver.node.discovery import Discovery
-from dradriver.node.health.record import Record
+from dradriver.node.health.faults_in_force import Record
 from dradriver.node.publishing import pool
 from dradriver.topology.machine import Machine
 from tests.fakes.hardware import Server
@@ -43,7 +43,7 @@ class Published:
         self.record.tell("gpus", self._discovery.faults)
         if self._machine is None:
             return
-        wanted = slices.build(self._machine, node="n", node_uid="u", taints=self.record.taints())
+        wanted = resource_slices.build(self._machine, node="n", node_uid="u", taints=self.record.taints())
         todo = pool.writes(pool.keep_times(wanted, self._stored), self._stored, tolerated={})
         self.writes += len(todo.create) + len(todo.update) + len(todo.delete)
         self._stored = copy.deepcopy([*todo.create, *todo.update]) or self._stored

@@ -10,7 +10,7 @@ from dradriver.controller.loop.reservations import LOOK_S
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from dradriver.queue.reservation import Reservation, Terms
+from dradriver.queue.reservation_rules import Reservation, Terms
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster, claim_of
 

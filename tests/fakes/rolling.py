@@ -27,9 +27,9 @@ from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.control import DEFAULT
 from dradriver.node.devices.hardware_journal import HardwareJournal
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Machine
 from tests.fakes.crowd import CLAIMS, MIG, MPS, administer, administered, allocated, device_manager
 from tests.fakes.node import NODE, machine, typed, uuid

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from dradriver.topology import cpulist
-from dradriver.topology.amd.parts import PARTS, PCI_VENDOR
+from dradriver.topology.amd.amd_products import PARTS, PCI_VENDOR
 from dradriver.topology.check import check
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, PathType, PciDevice
 from tests.fakes.nvml import link_words

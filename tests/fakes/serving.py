@@ -10,10 +10,10 @@ from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
-from dradriver.api.slices import slices
-from dradriver.cli.page import session
+from dradriver.api.slices import resource_slices
+from dradriver.cli.page import login_session
 from dradriver.cli.page.guard import Guard
-from dradriver.cli.page.server import Page
+from dradriver.cli.page.page_server import Page
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology import profiles
 from tests.fakes.apiserver import FakeApiServer
@@ -51,7 +51,7 @@ async def serving(api: FakeApiServer, *, key: bool = False, read: bool = True, p
     install(api.store)
     page = Page(Guard((), with_key=key))
     async with page.serve(host="127.0.0.1", port=port) as bound:
-        keeping = asyncio.create_task(session.keep(page, lambda: api.config, None, None))
+        keeping = asyncio.create_task(login_session.keep(page, lambda: api.config, None, None))
         try:
             if read:
                 async with asyncio.timeout(50):
@@ -90,7 +90,7 @@ def fleet(nodes: int, *, profile: str = "dgx-h100", zones: int = 4) -> GpuCluste
                 },
             },
         )
-        for piece in slices.build(own, node=name, node_uid="n"):
+        for piece in resource_slices.build(own, node=name, node_uid="n"):
             cluster.put(RESOURCE_SLICES, piece)
         held = [gpu.uuid for gpu in own.gpus[: number % (len(machine.gpus) + 1)]]
         if held:

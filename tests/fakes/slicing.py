@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.records import MigInstance
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.devices.part_records import MigInstance
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.vendors.nvidia.devices import assemble
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.share import Sharing
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Gpu, Machine
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.fakes.node import claim, device, edits, parameters, result, uuid
 from tests.fakes.node import machine as plain
 from tests.fakes.parts import PRODUCT, PROFILES
@@ -78,7 +78,7 @@ class Sliced(World):
                     gpu,
                     product=self.products[gpu.index][0],
                     compute_capability=self.products[gpu.index][1],
-                    profiles=mig.profiles(self.products[gpu.index][0]),
+                    profiles=simulated_mig_profiles.profiles(self.products[gpu.index][0]),
                     mig=() if gpu.index in in_mig_mode else None,
                 )
                 for gpu in plain().gpus
@@ -109,7 +109,7 @@ class Sliced(World):
 
 def at(gpu: int, profile: str, start: int, request: str = "gpu") -> Any:
     """A result of a published placement."""
-    return result(request, slices.part_name(uuid(gpu), PROFILES[profile].id, start))
+    return result(request, resource_slices.part_name(uuid(gpu), PROFILES[profile].id, start))
 
 
 def some(gpu: int, memory: int, compute: int, share: str, request: str = "gpu") -> Any:

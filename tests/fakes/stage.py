@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Collection
 from typing import Any, cast
 
 from dradriver.api.policies.model import DEFAULTS
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
@@ -19,7 +19,7 @@ from dradriver.topology.machine import Machine
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.node import NODE, Object, eventually, machine
 
-SLICE = slices.slice_name(0, NODE)
+SLICE = resource_slices.slice_name(0, NODE)
 
 
 class Stage:

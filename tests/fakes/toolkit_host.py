@@ -12,9 +12,9 @@ import msgspec
 import yaml
 
 from dradriver.node.container_edits import GPU_FILE
-from dradriver.node.vendors.nvidia.discovery import ctk, toolkit
+from dradriver.node.vendors.nvidia.discovery import base_specification, ctk
+from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
 from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
-from dradriver.node.vendors.nvidia.discovery.toolkit import BaseSpecification
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import machine
 from tests.fakes.toolkit import Ctk, ImageCtk, lay
@@ -81,7 +81,7 @@ class Host:
 
 def nodes(spec: Object) -> dict[str, str]:
     """The GPU's node of each device, on the host."""
-    devices = [one for one in spec["devices"] if one["name"] != toolkit.DRIVER]
+    devices = [one for one in spec["devices"] if one["name"] != base_specification.DRIVER]
     first = {one["name"]: one["containerEdits"]["deviceNodes"][0] for one in devices}
     return {name: node.get("hostPath", node["path"]) for name, node in first.items()}
 

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Member
-from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.cli.main import main
 from tests.contract import built
 from tests.fakes import owners
@@ -116,10 +116,10 @@ def _gangs() -> dict[str, Any]:
 
 
 def _member(pod: Any, owner: Any) -> Any:
-    found = gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)), Gang(name="auto"))
+    found = gang_of_pod.find(gang_of_pod.facts(msgspec.convert(pod, Pod)), Gang(name="auto"))
     told = msgspec.to_builtins(found)
     if isinstance(found, Member) and found.read is not None and found.read.name == owner["metadata"]["name"]:
-        told["size by what made it"] = gang_sizes.size_from(found.read, owner)
+        told["size by what made it"] = gang_size_of_owner.size_from(found.read, owner)
     return {pod["metadata"]["name"]: told}
 
 

@@ -7,8 +7,8 @@ import sys
 import time
 
 from dradriver.errors import DriverError
-from dradriver.node.vendors.nvidia.discovery import reading as discovery
-from dradriver.topology import codec, topo_m
+from dradriver.node.vendors.nvidia.discovery import nvidia_reading as discovery
+from dradriver.topology import machine_codec, topo_m
 from tests.hardware.differences import differences
 
 
@@ -26,7 +26,7 @@ def main() -> int:
         return 1
     print(text)
     print(topo_m.write(reading.machine))
-    print(codec.encode(reading.machine))
+    print(machine_codec.encode(reading.machine))
     print(*(f"problem: {problem}" for problem in reading.problems), sep="\n")
     found = differences(reading.machine, said)
     print(*(f"difference: {one}" for one in found), sep="\n")

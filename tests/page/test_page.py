@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from playwright.async_api import Page, expect
 
-from dradriver.api.slices import slices
-from dradriver.cli.page import server
-from dradriver.cli.page.facts import encoder
+from dradriver.api.slices import resource_slices
+from dradriver.cli.page import page_server
 from dradriver.cli.page.guard import Guard
-from dradriver.cli.page.server import Page as Shown
+from dradriver.cli.page.page_pieces import encoder
+from dradriver.cli.page.page_server import Page as Shown
 from dradriver.kube.resources import NODES, PODS, RESOURCE_SLICES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
@@ -61,7 +61,7 @@ async def test_nodes_stand_in_their_zones_with_their_gpus(cluster: GpuCluster, o
 
 def taint(cluster: GpuCluster, node: str, *indices: int) -> None:
     """Have a node's agent say that some of its GPUs have fallen off the bus."""
-    named = {slices.device_name(gpu.uuid) for gpu in cluster.machines[node].gpus if gpu.index in indices}
+    named = {resource_slices.device_name(gpu.uuid) for gpu in cluster.machines[node].gpus if gpu.index in indices}
     for piece in [one for one in cluster.all(RESOURCE_SLICES) if one["spec"]["nodeName"] == node]:
         for device in piece["spec"]["devices"]:
             if device["name"] in named:
@@ -396,7 +396,7 @@ LOOKS = """(hidden) => {
 async def test_a_tab_that_nobody_looks_at_holds_no_connection(
     cluster: GpuCluster, opens: Opens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "BEAT_S", 0.05)  # a connection that was closed is noticed when something is said
+    monkeypatch.setattr(page_server, "BEAT_S", 0.05)  # a connection that was closed is noticed when something is said
     async with served(cluster.store) as made:
         page = await opens(made.url)
         await expect(page.locator("#live")).to_have_class("live on")

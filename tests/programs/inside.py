@@ -76,7 +76,7 @@ def main() -> None:
     import logging
 
     from dradriver.node import hardware
-    from dradriver.node.options import parse
+    from dradriver.node.agent_options import parse
 
     logging.basicConfig(level=logging.INFO)
     words = wanted["spec"]["containers"][0]["args"]

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Strategy, Whole
-from dradriver.topology.levels import location
+from dradriver.topology.gpu_distances import location
 from tests.effort import examples
 from tests.property.test_allocator_gangs import CPUS, FOUR
 

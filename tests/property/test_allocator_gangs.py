@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.levels import location
+from dradriver.topology.gpu_distances import location
 from dradriver.topology.machine import PathType
 from tests.effort import examples
 from tests.fakes import machines

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator import Fleet, NoPlaceError, Offer
-from dradriver.allocator.parts.existing import with_instances
+from dradriver.allocator.parts.existing_instances import with_instances
 from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, Mig, MigPart, Part, PartChoice, Share, SharePart, Strategy, Whole
 from dradriver.topology import profiles

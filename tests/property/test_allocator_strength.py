@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import Level, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import MAX_GPUS

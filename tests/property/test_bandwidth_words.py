@@ -16,9 +16,9 @@ from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets.tables import MAX_GPUS, tables_of
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.effort import examples, sampled
@@ -57,12 +57,12 @@ def placed(machine: Machine, free: list[int], gpus: int, least: str | None) -> b
 
 def taken(machine: Machine, gpus: int, least: str | None) -> Iterator[list[int]]:
     """Every set that the scheduler may allocate for the claim of a static or handed-over pod, all GPUs free."""
-    devices = ladder.spec(asked(gpus, least))["devices"]
+    devices = claim_alternatives.spec(asked(gpus, least))["devices"]
     (request,) = devices["requests"]
     selectors = request["exactly"].get("selectors", ())
     told = [found for one in selectors if (found := _LEAST.fullmatch(one["cel"]["expression"]))]
     assert len(told) == len(selectors)
-    every = slices.attributes(machine)
+    every = resource_slices.attributes(machine)
     by_uuid = {gpu.uuid: gpu.index for gpu in machine.gpus}
     fit = [own for own in every.values() if all(_value(own, one[1]) >= int(one[2]) for one in told)]
     for members in combinations(fit, gpus):
@@ -123,8 +123,8 @@ def test_a_template_that_is_handed_over_demands_what_a_ladder_does(gpus: int, le
     found = asked(gpus, least)
     request = {"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS, "count": gpus}}
     assert isinstance(found.request, Whole)
-    made = ladder.demanding({"devices": {"requests": [request]}}, found.request)["devices"]
-    alone = ladder.spec(found)["devices"]
+    made = claim_alternatives.demanding({"devices": {"requests": [request]}}, found.request)["devices"]
+    alone = claim_alternatives.spec(found)["devices"]
     assert made["constraints"] == alone["constraints"]
     assert made["requests"][0]["exactly"].get("selectors") == alone["requests"][0]["exactly"].get("selectors")
 
@@ -133,6 +133,6 @@ def test_what_is_predicted_no_claim_can_say() -> None:
     found = resolved.resolve(Annotations({names.MIN_BUSBW: "10"}), {"main": 2})
     assert isinstance(found.request, Whole)
     with pytest.raises(WordError, match=names.MIN_BUSBW):
-        ladder.spec(found)
+        claim_alternatives.spec(found)
     with pytest.raises(WordError, match=names.MIN_BUSBW):
-        ladder.demanding({"devices": {"requests": []}}, found.request)
+        claim_alternatives.demanding({"devices": {"requests": []}}, found.request)

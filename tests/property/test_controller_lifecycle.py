@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.vocabulary.parts import Asked
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from tests.effort import examples
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 

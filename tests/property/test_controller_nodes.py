@@ -23,10 +23,14 @@ from dradriver.api.base.pods import (
     ResourceRequirements,
     Toleration,
 )
-from dradriver.cluster.nodes import classes, labels, table
-from dradriver.cluster.nodes.ask import Ask, ask_of
+from dradriver.cluster.nodes import (
+    labels,
+    node_table,
+    selector_classes,
+)
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.nodes.pod_demands import Ask, ask_of
 from dradriver.cluster.nodes.requests import Amounts, amounts, request_of
-from dradriver.cluster.nodes.table import NodeTable
 from tests.effort import examples
 from tests.fakes.control_plane import fit
 
@@ -116,7 +120,7 @@ class Plain:
     def _cause(self, name: str, pod: Pod, besides: tuple[str, Amounts] | None) -> str | None:
         node = self.nodes.get(name)
         if node is None:
-            return table.GONE
+            return node_table.GONE
         return fit.why_not(to_builtins(pod), to_builtins(node)) or self._lacking(node, pod, besides)
 
     def _lacking(self, node: Node, pod: Pod, besides: tuple[str, Amounts] | None) -> str | None:
@@ -199,9 +203,9 @@ class Both:
 @given(st.data())
 def test_the_arrays_say_what_the_rules_say(data: st.DataObject) -> None:
     with (
-        patch.object(classes, "_MOST_MASKS", 3),
+        patch.object(selector_classes, "_MOST_MASKS", 3),
         patch.object(labels, "_MOST_COLUMNS", 2),
-        patch.object(table, "_MIN_ROWS", 2),
+        patch.object(node_table, "_MIN_ROWS", 2),
     ):
         probes = data.draw(st.lists(pods(), min_size=4, max_size=4))
         both = Both(probes)

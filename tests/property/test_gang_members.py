@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import OwnerReference
-from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Alone, Facts, Owner
-from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from tests.effort import sampled
@@ -60,19 +60,19 @@ def test_any_pod_is_of_a_gang_or_of_none(
     said = Facts(
         namespace="team", labels=labels, annotations=annotations, owners=owners, group=group, scheduler=scheduler
     )
-    found = gang_members.find(said, gang)
-    assert found == gang_members.find(said, gang)
+    found = gang_of_pod.find(said, gang)
+    assert found == gang_of_pod.find(said, gang)
     if isinstance(found, Alone):
         assert len(found.why) < 400
         return
     assert LABEL.fullmatch(found.identity)
     assert found.size is None or 1 <= found.size[0] <= found.size[1] <= 9999
     assert all(0 <= number <= 9999 for number in found.rank or ())
-    assert len(gang_members.unknown_size(found)) < 400
+    assert len(gang_of_pod.unknown_size(found)) < 400
     if found.read is not None:
-        assert found.read.kind in gang_sizes.OBJECTS
+        assert found.read.kind in gang_size_of_owner.OBJECTS
         assert max(len(found.read.name), len(found.read.uid), len(found.read.role)) <= 253
-    told = gang_members.unknown_size(found)
+    told = gang_of_pod.unknown_size(found)
     assert told.isprintable()
 
 
@@ -86,7 +86,7 @@ def test_a_damaged_owner_has_a_size_or_is_refused(name: str, data: st.DataObject
     _is_size(read, owner)
 
 
-@given(st.sampled_from(sorted(gang_sizes.OBJECTS)), JSON)
+@given(st.sampled_from(sorted(gang_size_of_owner.OBJECTS)), JSON)
 def test_any_object_has_a_size_or_is_refused(kind: str, spec: Any) -> None:
     owner = {"metadata": {"uid": "u"}, "spec": spec}
     _is_size(Owner(api_version="x/v1", kind=kind, name="train", uid="u", role="worker"), owner)
@@ -106,17 +106,17 @@ def test_any_text_of_a_word_is_noted_and_read_again_or_refused(key: str, text: s
     assert resolved.read({names.REQUEST: resolved.write(noted)}) == noted
 
 
-@pytest.mark.parametrize("kind", sorted(gang_sizes.OBJECTS))
+@pytest.mark.parametrize("kind", sorted(gang_size_of_owner.OBJECTS))
 @given(spec=JSON)
 @example(spec={"\ud800": 1})
 def test_whatever_stands_in_an_object_says_why_it_is_never_a_gang_or_nothing(kind: str, spec: Any) -> None:
-    assert gang_sizes.why_never(kind, spec).isprintable()
+    assert gang_size_of_owner.why_never(kind, spec).isprintable()
     _is_size(Owner(api_version="x/v1", kind=kind, name="train", role="worker"), {"metadata": {}, "spec": spec})
 
 
 def _is_size(read: Owner, owner: Any) -> None:
     try:
-        found = gang_sizes.size_from(read, owner)
+        found = gang_size_of_owner.size_from(read, owner)
     except WordError as error:
         assert str(error).isprintable()
         assert len(str(error)) < 512

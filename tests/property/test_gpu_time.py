@@ -11,9 +11,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.api.claims import usage
+from dradriver.api.claims import usage_config_maps
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.usage import Detail
+from dradriver.api.claims.usage_config_maps import Detail
 from dradriver.cluster.pods.gpu_time import GpuTime, Who
 from tests.effort import examples
 
@@ -71,7 +71,7 @@ class Story:
     def write(self) -> None:
         self.time.settle()
         book = self.time.book
-        made = usage.config_map(
+        made = usage_config_maps.config_map(
             None, book.hours, until=self.time.until, namespace="x", class_uid="", details=book.details
         )
         self.made = [made | {"metadata": made["metadata"] | {"resourceVersion": "1"}}]
@@ -80,7 +80,7 @@ class Story:
         """Have the leader die, and after so many minutes another begin with what was written."""
         self.pass_minutes(minutes, led=False)
         self.time = self.leader()
-        kept = usage.read(self.made[0])
+        kept = usage_config_maps.read(self.made[0])
         for claim in self.held:
             self.tell(claim)
         details = {hour: kept.details.get(hour, Detail()) for hour in kept.hours}
@@ -118,7 +118,7 @@ def run(steps: list[tuple[str, int]]) -> Story:
 
 def by_claim(story: Story) -> dict[str, float]:
     found: dict[str, float] = {}
-    for buckets in usage.read(story.made[0]).hours.values():
+    for buckets in usage_config_maps.read(story.made[0]).hours.values():
         for bucket, seconds in buckets.items():
             name = bucket.owner.removeprefix("Job/")
             found[name] = found.get(name, 0.0) + seconds
@@ -147,7 +147,7 @@ def test_no_second_counts_twice_whatever_the_clock_does(steps: list[tuple[str, i
 @given(_STEPS)
 @settings(max_examples=examples(60), deadline=None)
 def test_what_is_known_beside_is_no_more_than_what_was_held(steps: list[tuple[str, int]]) -> None:
-    kept = usage.read(run(steps).made[0])
+    kept = usage_config_maps.read(run(steps).made[0])
     for hour, detail in kept.details.items():
         rows = kept.hours[hour]
         for bucket, idle in detail.idle.items():

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator.parts.layouts import NONE, layout_of
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, Placed
 from dradriver.node.errors import HardwareError
 from dradriver.node.vendors.nvidia.devices.mig_packing import pack, taken
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
-from dradriver.topology import codec
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
+from dradriver.topology import machine_codec
 from dradriver.topology import profiles as machines
 from dradriver.topology.machine import Machine, MigProfile
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.effort import examples
 from tests.fakes.mig_model import possible
 from tests.paths import SHARED_DATA
@@ -30,7 +30,7 @@ from tests.paths import SHARED_DATA
 Profiles = tuple[MigProfile, ...]
 Device = dict[str, Any]
 
-RTX = mig.profiles("NVIDIA RTX PRO 6000 Blackwell Server Edition")
+RTX = simulated_mig_profiles.profiles("NVIDIA RTX PRO 6000 Blackwell Server Edition")
 PRODUCTS = ("NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200")
 
 
@@ -53,7 +53,7 @@ def invented(draw: st.DrawFn) -> Profiles:
     return tuple(found)
 
 
-ANY = st.one_of(st.sampled_from([RTX, *map(mig.profiles, PRODUCTS)]), invented())
+ANY = st.one_of(st.sampled_from([RTX, *map(simulated_mig_profiles.profiles, PRODUCTS)]), invented())
 
 
 def sliced(profiles: Profiles) -> Machine:
@@ -71,7 +71,7 @@ def sliced(profiles: Profiles) -> Machine:
 def published(machine: Machine) -> tuple[dict[str, int], list[Device]]:
     """The counters of the only GPU, and its placements."""
     gpu = machine.gpus[0]
-    built = slices.build(machine, node="n", node_uid="u", modes={gpu.uuid: Mode(mig="placements")})
+    built = resource_slices.build(machine, node="n", node_uid="u", modes={gpu.uuid: Mode(mig="placements")})
     (counters,) = [found for piece in built for found in piece["spec"].get("sharedCounters", ())]
     devices = [device for piece in built for device in piece["spec"].get("devices", ())]
     parts = [device for device in devices if device["attributes"]["type"]["string"] == "mig"]
@@ -173,7 +173,7 @@ def test_next_to_all_media_engines_only_instances_without_any_fit(told: bool) ->
 
 
 def test_an_a30_has_one_instance_with_media_engines_of_whatever_size() -> None:
-    profiles = mig.profiles("NVIDIA A30")
+    profiles = simulated_mig_profiles.profiles("NVIDIA A30")
     by_name = {profile.name: profile for profile in profiles}
     small, large, plain = by_name["1g.6gb+me"], by_name["2g.12gb+me"], by_name["2g.12gb"]
     assert pack(profiles, taken(profiles, [Placed(small.id, 0)]), [large]) is None
@@ -187,7 +187,7 @@ def test_an_a30_has_one_instance_with_media_engines_of_whatever_size() -> None:
 
 def test_engines_that_instances_share_forbid_nothing() -> None:
     """NVML says of a B200 that 7 instances fit, each with a decoder, and that all slices have one decoder."""
-    profiles = mig.profiles("NVIDIA B200")
+    profiles = simulated_mig_profiles.profiles("NVIDIA B200")
     assert {profile.engines[1] for profile in profiles} == {1}
     left, parts = published(sliced(profiles))
     small = [consumed(device) for device in parts if device["attributes"]["profile"]["string"] == "1g.23gb"]
@@ -210,7 +210,7 @@ def test_a_gpu_whose_limits_find_no_place_among_the_counters_is_published_within
 
 @pytest.mark.shared_data
 def test_a_machine_of_an_agent_that_told_of_no_engines_is_placed_by_names() -> None:
-    machine = codec.decode((SHARED_DATA / "reports" / "23-rtxpro6000-mig.json").read_bytes())
+    machine = machine_codec.decode((SHARED_DATA / "reports" / "23-rtxpro6000-mig.json").read_bytes())
     for gpu in machine.gpus:
         layout = layout_of(gpu.profiles)
         assert layout is not None

@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.node.vendors.amd import reading
+from dradriver.node.vendors.amd import amd_reading
 from dradriver.topology import profiles
 from tests.effort import examples
 from tests.fakes.kfd import AmdServer, amd
@@ -32,7 +32,7 @@ def test_any_links_and_identities_are_read_as_they_are(counts: list[int], ids: s
     machine = msgspec.structs.replace(WHOLE, gpus=gpus, links=tuple(map(tuple, links)))
     with tempfile.TemporaryDirectory() as folder:
         AmdServer(Path(folder), machine)
-        found = reading.discover(Path(folder)).machine
+        found = amd_reading.discover(Path(folder)).machine
     assert found.links == machine.links
     assert [gpu.uuid for gpu in found.gpus] == [gpu.uuid for gpu in gpus]
     assert found.paths == machine.paths

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.errors import DriverError
-from dradriver.node.vendors.nvidia.discovery import binding, reading
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery import binding, nvidia_reading
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.topology.machine import Machine
 from tests.effort import examples
 from tests.fakes import nvml
@@ -45,7 +45,7 @@ class Fresh:
 def _read(environment: dict[str, str], driver_root: Path, host_root: Path) -> Read:
     os.environ |= environment
     with binding.opened(driver_root=driver_root) as library:
-        found = reading.discover(library, root=host_root)
+        found = nvidia_reading.discover(library, root=host_root)
     return found.machine, dict(found.faults), found.sound
 
 
@@ -73,7 +73,7 @@ class World:
             key for key in self.table if key.startswith("nvmlDeviceGetNvLinkState") and self.table[key] == "1"
         ]
         self.plugged = 0
-        with patch("dradriver.node.vendors.nvidia.discovery.hardware.Debounce", Unsteady):
+        with patch("dradriver.node.vendors.nvidia.discovery.nvidia_gpus.Debounce", Unsteady):
             self.agent = Hardware(driver_root=nvml.compiled(), host_root=self.server.sys.root)
 
     def seen(self, *, readings: int = 1) -> list[tuple[object, ...]]:

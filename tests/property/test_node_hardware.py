@@ -14,9 +14,9 @@ from dradriver.errors import DriverError
 from dradriver.topology import cpulist
 from dradriver.topology.check import check
 from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.paths import Place, path_matrix
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from dradriver.topology.synthetic import synthetic_uuid
 from tests.effort import examples
 from tests.fakes.hardware import Server
@@ -94,11 +94,13 @@ def servers(draw: st.DrawFn) -> Machine:
     fabric = draw(st.sampled_from(("", "6c8e2a54-0f3d-4b7e-9a51-3d2f8b6c4e10.32766")))
     gpus = []
     for i, home in enumerate(homes):
-        of_gpu = mig.profiles(draw(st.sampled_from(("", "NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H200"))))
+        of_gpu = simulated_mig_profiles.profiles(
+            draw(st.sampled_from(("", "NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H200")))
+        )
         device = draw(
             hang(below, home, f"0000:{i + 1:02x}:00.0", kind="0x030200", ids="10de:2330:10de:16c1", flat=virtual)
         )
-        known = device.link_speed in facts.LINK_SPEEDS
+        known = device.link_speed in nccl_bandwidths.LINK_SPEEDS
         gpus.append(
             Gpu(
                 index=indices[i],
@@ -108,11 +110,11 @@ def servers(draw: st.DrawFn) -> Machine:
                 pcie_root=home.root,
                 numa=home.numa,
                 product=draw(NAMES),
-                architecture=facts.architecture(sm),
+                architecture=nccl_bandwidths.architecture(sm),
                 compute_capability=f"{capability[0]}.{capability[1]}",
                 memory_mib=draw(st.integers(0, 1 << 20)),
                 power_watts=draw(st.integers(0, 2000)),
-                pcie_gbps=facts.pci_gbps(device.link_speed, device.link_width) if known else 24.0,
+                pcie_gbps=nccl_bandwidths.pci_gbps(device.link_speed, device.link_width) if known else 24.0,
                 switch_links=switched[i],
                 c2c_gbps=draw(st.sampled_from((0.0, 223.56))),
                 fabric=fabric,
@@ -135,8 +137,8 @@ def servers(draw: st.DrawFn) -> Machine:
             nics=tuple(nics),
             nic_paths=path_matrix(tuple(nic_homes), tuple(homes)),
             numa=tuple(NumaNode(id=3 * n, cpus=c, cpumap=cpulist.to_mask(c, count=32)) for n, c in enumerate(cpus)),
-            link_gbps=facts.link_gbps(sm) if linked else 0.0,
-            socket_gbps=facts.socket_gbps(cpu),
+            link_gbps=nccl_bandwidths.link_gbps(sm) if linked else 0.0,
+            socket_gbps=nccl_bandwidths.socket_gbps(cpu),
             driver_version=draw(st.sampled_from(("", "580.95.05", "470.256.02"))),
             cpu=cpu,
             pci=arranged(below),

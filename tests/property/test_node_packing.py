@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from dradriver.node.devices.control import Placed
 from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, left, pack, taken
 from dradriver.topology.machine import MigProfile
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.effort import examples
 from tests.fakes.mig_model import possible
 from tests.fakes.parts import PRODUCT
 
-H100 = mig.profiles(PRODUCT)
-A30 = mig.profiles("NVIDIA A30")
-RTX = mig.profiles("NVIDIA RTX PRO 6000 Blackwell Server Edition")
+H100 = simulated_mig_profiles.profiles(PRODUCT)
+A30 = simulated_mig_profiles.profiles("NVIDIA A30")
+RTX = simulated_mig_profiles.profiles("NVIDIA RTX PRO 6000 Blackwell Server Edition")
 EACH = pytest.mark.parametrize("profiles", [H100, A30, RTX], ids=["H100", "A30", "RTX PRO 6000"])
 PRODUCTS = st.sampled_from([H100, A30, RTX])
 

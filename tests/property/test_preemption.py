@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dradriver.allocator.request import NoPlaceError
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.placing import gang_plan

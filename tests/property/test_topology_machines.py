@@ -7,11 +7,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.topology import codec, topo_m
+from dradriver.topology import machine_codec, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import SIZES, Groups, group
 from dradriver.topology.machine import Machine
-from dradriver.topology.profiles import schema
+from dradriver.topology.profiles import profile_reader
 from tests.strategies import machines
 
 
@@ -162,7 +162,7 @@ def test_groups_are_disjoint_linked_and_complete(machine: Machine) -> None:
 
 @given(machines(max_gpus=12, max_nics=10))
 def test_json_is_the_identity(machine: Machine) -> None:
-    assert codec.decode(codec.encode(machine)) == machine
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
 
 
 @given(machines())
@@ -206,9 +206,9 @@ links: {0-1: 4}
 @given(machines(max_gpus=4), st.data())
 def test_no_damage_makes_a_reader_fail_otherwise_than_by_our_error(machine: Machine, data: st.DataObject) -> None:
     for text, read in (
-        (codec.encode(machine), codec.decode),
+        (machine_codec.encode(machine), machine_codec.decode),
         (topo_m.write(machine), topo_m.read),
-        (YAML, lambda t: schema.read(t, source="x.yaml")),
+        (YAML, lambda t: profile_reader.read(t, source="x.yaml")),
     ):
         try:
             result = read(damaged(text, data))
@@ -220,7 +220,11 @@ def test_no_damage_makes_a_reader_fail_otherwise_than_by_our_error(machine: Mach
 
 @given(st.text() | st.binary())
 def test_arbitrary_input_is_refused_by_our_error(text: str | bytes) -> None:
-    for read in (codec.decode, lambda t: topo_m.read(str(t)), lambda t: schema.read(str(t), source="x")):
+    for read in (
+        machine_codec.decode,
+        lambda t: topo_m.read(str(t)),
+        lambda t: profile_reader.read(str(t), source="x"),
+    ):
         try:
             read(text)
         except TopologyError:

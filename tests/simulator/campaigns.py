@@ -16,7 +16,7 @@ from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.fields import Gpus
-from dradriver.api.policies.tenants import Tenant
+from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane import fit

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from dradriver.allocator.request import Whole
 from dradriver.api.pod import resolved
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.policies.tenants import Cap, Tenant
+from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import fit

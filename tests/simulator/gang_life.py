@@ -6,7 +6,7 @@ import random
 
 from msgspec.structs import replace
 
-from dradriver.api.base import seats
+from dradriver.api.base import gang_barrier_device
 from dradriver.kube.resources import DEVICE_CLASSES, PODS
 from tests.fakes.apistore import Event, Key, Object
 from tests.simulator import cast
@@ -38,7 +38,7 @@ class GangLife:
             idle_s: After how many idle seconds most of them are to be ended; 0 for none.
         """
         world, rng = self._world, self._rng
-        world.server.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
+        world.server.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}, "spec": {}})
         if not barrier:
             world.server.lacks |= {"bindingConditions", "bindingFailureConditions"}
         for _ in range(rng.randint(0, 4)):

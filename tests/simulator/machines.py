@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
-from dradriver.node.discovery.simulated import without
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apistore import Object
@@ -55,7 +55,7 @@ def machine(profile: str, node: str, gone: frozenset[int] = frozenset(), wiring:
 def _built(profile: str, node: str, gone: frozenset[int], form: str, wiring: int) -> list[Object]:
     every = machine(profile, node).gpus
     modes = {every[number].uuid: mode for number, mode in FORMS[form].items()}
-    return slices.build(machine(profile, node, gone, wiring), node=node, node_uid="n", modes=modes)
+    return resource_slices.build(machine(profile, node, gone, wiring), node=node, node_uid="n", modes=modes)
 
 
 def pool(profile: str, node: str, gone: frozenset[int], form: str, generation: int, wiring: int = 0) -> list[Object]:
@@ -78,11 +78,11 @@ def homes(profile: str, node: str) -> dict[str, Home]:
     """Return what every device is that such a node may ever list, by name."""
     found: dict[str, Home] = {}
     for gpu in machine(profile, node).gpus:
-        name = slices.device_name(gpu.uuid)
+        name = resource_slices.device_name(gpu.uuid)
         whole = Home((node, name), gpu.uuid, gpu.memory_mib, max((one.size for one in gpu.profiles), default=0))
         found[name] = whole
         for one in gpu.profiles:
             for start in one.starts:
                 part = Part(slices=one.size, profile=one.name, start=start)
-                found[slices.part_name(gpu.uuid, one.id, start)] = whole._replace(part=part)
+                found[resource_slices.part_name(gpu.uuid, one.id, start)] = whole._replace(part=part)
     return found

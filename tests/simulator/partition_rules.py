@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Tenant
-from dradriver.api.slices import slices
+from dradriver.api.policies.tenant_policies import Tenant
+from dradriver.api.slices import resource_slices
 from dradriver.topology.machine import Gpu
 
 _T = TypeVar("_T")
@@ -73,7 +73,7 @@ class Partitions:
             f"{node}/{device}"
             for node, device in sorted(taken)
             if not any(
-                slices.device_name(gpu.uuid) == device and self.were_open(namespace, node, gpu, since)
+                resource_slices.device_name(gpu.uuid) == device and self.were_open(namespace, node, gpu, since)
                 for gpus in _lately(self._machines.get(node, []), since - SEEN_S)
                 for gpu in gpus
             )

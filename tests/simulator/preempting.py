@@ -9,7 +9,7 @@ from typing import Final
 
 from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Preemption, Queue
+from dradriver.api.policies.tenant_policies import Preemption, Queue
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object
 from tests.fakes.control_plane import fit

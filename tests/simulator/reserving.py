@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from dradriver.api.claims import reservations as stored
+from dradriver.api.claims import reservation_config_map as stored
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Queue, Reservation
+from dradriver.api.policies.tenant_policies import Queue, Reservation
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
-from dradriver.queue import reservation
-from dradriver.queue.reserved_for import key_of
+from dradriver.queue import reservation_rules
+from dradriver.queue.reservation_access import key_of
 from tests.fakes.apistore import Event, Key, Object
 from tests.fakes.control_plane import fit
 from tests.simulator import cast
@@ -120,7 +120,7 @@ class Reserving:
             self._kept = kept
         self._world.loop.call_later(SAMPLE_S, self._look)
 
-    def _of(self, replica: Replica) -> tuple[reservation.Reservation, ...]:
+    def _of(self, replica: Replica) -> tuple[reservation_rules.Reservation, ...]:
         return replica.controller.worker.reservations.all()
 
     def _look_at(self, replica: Replica, *, counts: bool) -> None:
@@ -131,13 +131,13 @@ class Reserving:
         if replica.controller.worker.reservations.loaded and replica.number not in self._known:
             self._known.add(replica.number)
             self._goes_on(replica)
-        terms = reservation.Terms.of(POLICIES.queue.reservation)
+        terms = reservation_rules.Terms.of(POLICIES.queue.reservation)
         now = _now(world)
         for held in every:
             ends = self._seen.setdefault(
                 (replica.number, held.who, held.gpus), deque(maxlen=int(UNDER_WAY_S / SAMPLE_S))
             )
-            ends.append((world.loop.now, reservation.latest_end(held, terms, now)))
+            ends.append((world.loop.now, reservation_rules.latest_end(held, terms, now)))
             if not counts:
                 continue
             inventory = replica.controller.worker.picture.inventory  # what it has not been shown it cannot count

@@ -14,7 +14,7 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.allocator.request import Part as Placed
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Gpu as MachineGpu
 from dradriver.topology.machine import Machine
@@ -226,7 +226,7 @@ class Truth:
         parts: dict[int, tuple[Placed, ...]] = {}
         placed = {self.homes[name].gpu[1] for name in listed if self.homes[name].part is not None}
         for gpu in machine.gpus:
-            name = slices.device_name(gpu.uuid)
+            name = resource_slices.device_name(gpu.uuid)
             device = listed.get(name)
             if device is None and name not in placed:
                 continue
@@ -267,7 +267,7 @@ class Truth:
         machine = self.pools[node][0] if node in self.pools else None
         ruled, listed, count = self.ruled(), self.listed(node), 0
         for gpu in () if machine is None else machine.gpus:
-            device = listed.get(name := slices.device_name(gpu.uuid))
+            device = listed.get(name := resource_slices.device_name(gpu.uuid))
             whole = device is not None and device["attributes"].get("type", {}).get("string") == "gpu"
             off = (node, name) in ruled or self.kept[node, name] or not self._may_have(namespace, node, gpu)
             count += whole and not off and not self._loads((node, name), own)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.api.base.ledger import NVIDIA, bound
+from dradriver.api.base.allocating_driver import NVIDIA, bound
 from tests.fakes.commands import CommandLine, command_line
 from tests.fakes.gpucluster import GpuCluster
 

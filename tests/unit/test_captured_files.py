@@ -8,8 +8,8 @@ from tests import captured
 from tests.paths import SHARED_DATA
 
 LEAST = {  # folder and pattern as the tests have them: how many there are at least
-    ("topo_m", "*.txt"): 14,  # topology/test_topo_m.py, topology/test_complete.py, topology/nccl/test_explain.py
-    ("nccl_xml", "*.xml"): 7,  # topology/nccl/test_reader.py, test_explain.py
+    ("topo_m", "*.txt"): 14,  # topology/test_topo_m.py, topology/test_complete.py, topology/nccl/test_file_needed.py
+    ("nccl_xml", "*.xml"): 7,  # topology/nccl/test_reader.py, test_file_needed.py
     ("manifests", "*.yaml"): 7,  # cli/test_lint.py
     ("vendors/amd/rccl_models", "*.xml"): 12,  # topology/test_vendors.py, property/test_allocator_strength.py
     ("vendors/amd", "*_*topo*.txt"): 3,  # bench/fuzz.py

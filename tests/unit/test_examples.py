@@ -17,8 +17,8 @@ from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.read import notes, read
-from dradriver.api.vocabulary.parts import count
+from dradriver.api.policies.policies_reader import notes, read
+from dradriver.api.vocabulary.container_requests import count
 from dradriver.cli.main import main
 from tests import examples, schema
 from tests.fakes.admission import admit, viewed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dradriver.cluster.gpus.holds import Holds
+from dradriver.cluster.gpus.device_holders import Holds
 from dradriver.queue.lanes import Lanes
 from tests.kept import entries, lose_one_by_one
 

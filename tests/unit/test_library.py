@@ -101,7 +101,7 @@ def test_every_name_that_is_offered_is_there_and_no_other(package: object) -> No
 
 
 def test_requests_and_policies_load_no_numpy_and_the_node_agent_and_the_webhook_neither() -> None:
-    modules = "dradriver.allocator.request, dradriver.allocator.policies, dradriver.node.main, webhook.server"
+    modules = "dradriver.allocator.request, dradriver.allocator.set_policies, dradriver.node.main, webhook.server"
     names = "Whole, Share, Mig, Constraint, NoPlaceError, POLICIES"
     program = f"import sys, {modules}; from dradriver.allocator import {names}; print('numpy' in sys.modules)"
     assert python(program) == "False\n"

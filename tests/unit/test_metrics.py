@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, generate_lat
 
 from docs import metrics
 from docs.metrics import Metric
-from dradriver.kube.labels import Labelled, Names
+from dradriver.kube.labelled_metrics import Labelled, Names
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_page_is_up_to_date(found: dict[str, list[Metric]]) -> None:
         (Metric("gpu_topology_pods", "gauge", "A", {}), "write its text as a sentence"),
         (
             Metric("gpu_topology_pods", "gauge", "A.", None),
-            "write dradriver.kube.labels.Labelled and what each label can be",
+            "write dradriver.kube.labelled_metrics.Labelled and what each label can be",
         ),
     ],
 )

@@ -14,13 +14,13 @@ import pytest
 from dradriver.allocator.choice import phrases
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.fleet.node_group import NodeGroup, group_key
-from dradriver.allocator.parts import phrases as phrases_of_parts
+from dradriver.allocator.parts import part_phrases as phrases_of_parts
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, Request, Share, Whole
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import claims
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.claims import claim_builder
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import annotation_words, values
@@ -163,7 +163,7 @@ async def test_a_field_that_comes_next_is_not_in_shared_claims_that_do_not_say_i
     assert claim is not None
     text = claim["metadata"]["annotations"][names.SET]
     assert "min_cuda" not in text
-    assert claims.read_set(text) == Whole(containers=(4,))
+    assert claim_builder.read_set(text) == Whole(containers=(4,))
 
 
 ONE: Final = Whole(containers=(1,))
@@ -201,7 +201,7 @@ def test_what_a_word_demands_is_told_to_people(word: Word, plain: Request) -> No
 
 
 def spec(request: Request) -> object:
-    return ladder.spec(Resolved(containers=("main",), request=request))
+    return claim_alternatives.spec(Resolved(containers=("main",), request=request))
 
 
 @pytest.mark.parametrize("plain", [Whole(containers=(4,)), PLAIN[1]], ids=lambda plain: type(plain).__name__)

@@ -11,14 +11,14 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.read import read
-from dradriver.api.policies.tenants import Cap, Tenant
-from dradriver.cli.cluster.sets import FreeGpus
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.tenant_policies import Cap, Tenant
+from dradriver.cli.cluster.free_gpus import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
-from dradriver.cluster.nodes import classes, table
-from dradriver.cluster.pods import channels, neighbours
+from dradriver.cluster.nodes import node_table, selector_classes
+from dradriver.cluster.pods import anti_affinity, nvlink_channels
 from dradriver.controller.placing import ranking
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import (
@@ -640,16 +640,16 @@ def test_every_reason_has_a_cause_for_metrics() -> None:
 
 def test_all_causes_are_there() -> None:
     known = {
-        table.NOT_READY,
-        table.GOING,
-        classes.CORDONED,
-        classes.TAINTED,
-        classes.UNSELECTED,
-        table.GONE,
-        classes.TOO_MANY,
+        node_table.NOT_READY,
+        node_table.GOING,
+        selector_classes.CORDONED,
+        selector_classes.TAINTED,
+        selector_classes.UNSELECTED,
+        node_table.GONE,
+        selector_classes.TOO_MANY,
     }
-    known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, classes.ELSEWHERE}
-    known |= {channels.LACKING, channels.OTHERS, channels.TAKEN}
+    known |= {ranking.UNKNOWN_KIND, anti_affinity.BESIDE, selector_classes.ELSEWHERE}
+    known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known
     assert told - known

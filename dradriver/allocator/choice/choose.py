@@ -12,21 +12,21 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.choice.filters import suitable
+from dradriver.allocator.choice.machine_refusals import refusal
 from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
-from dradriver.allocator.choice.refusals import refusal
 from dradriver.allocator.choice.set_order import preference
 from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA
 
 
 def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
-    """The best set of the machine's free GPUs for the request.
+    """Return the best choice of the machine's free GPUs for the request.
 
     Args:
         machine: The machine, of up to 16 GPUs.
@@ -46,7 +46,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     usable = offered & suitable(machine, request)
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
-    for rung in ladder.rungs(request, include=include):
+    for rung in fallback_criteria.rungs(request, include=include):
         mask = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
         if mask is not None:
             return describe(machine, tables, mask, request=request)
@@ -65,14 +65,14 @@ def check(request: Whole) -> None:
 
 
 def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, node: str = "") -> Choice:
-    """The choice of this set of positions, in the machine's own GPU numbers."""
+    """Return the choice of a set of positions, in the machine's own GPU numbers."""
     busbw = float(tables.busbw[mask])
     best = float(tables.best(mask.bit_count())[tables.everything])
-    parts = rings.split(tables, mask, request.containers)
+    parts = rank_order.split(tables, mask, request.containers)
     return Choice(
-        gpus=numbers(machine, rings.positions(mask)),
-        containers=tuple(numbers(machine, rings.rank_order(tables, part)) for part in parts),
-        ring=numbers(machine, rings.best_ring(tables, mask)),
+        gpus=numbers(machine, rank_order.positions(mask)),
+        containers=tuple(numbers(machine, rank_order.rank_order(tables, part)) for part in parts),
+        ring=numbers(machine, rank_order.best_ring(tables, mask)),
         busbw_gbps=round(busbw, 2) if tables.shape.predicted else 0.0,
         bandwidth_gbps=round(tables.bandwidth_gbps(mask), 2) if machine.vendor.rated else 0.0,
         level=tables.level(mask),

@@ -9,7 +9,7 @@ from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Whether the request wants only some kinds of GPU of its vendor, or only some of them."""
+    """Return whether the request accepts only some GPUs: a product, architecture, memory or named ones."""
     exclude = request.exclude if isinstance(request, Whole) else ()
     kind = request.product or request.architecture or request.min_memory_mib
     near = isinstance(request, Whole) and request.near_nic == NEAR_REQUIRED
@@ -17,7 +17,7 @@ def filters(request: Request) -> bool:
 
 
 def suits(gpu: Gpu, request: Whole) -> bool:
-    """Whether the GPU is of the kind that is wanted.
+    """Return whether a GPU has the product, architecture and memory that the request accepts.
 
     Product names are case-exact (``NVIDIA GeForce RTX 4090``): a filter that folds case finds what the device
     attribute of the same name would not. ``architecture`` is a word of our own and any case will do.
@@ -31,7 +31,7 @@ def suits(gpu: Gpu, request: Whole) -> bool:
 
 
 def serves(machine: Machine, request: Request) -> bool:
-    """Whether the GPUs are the vendor's and the request takes their driver; an unknown version meets no demand."""
+    """Return whether GPUs are of the requested vendor and their driver is new enough; an unknown version is not."""
     if machine.vendor.word != request.vendor:
         return False
     driver, cuda = machine.driver_version, machine.cuda_version
@@ -39,7 +39,7 @@ def serves(machine: Machine, request: Request) -> bool:
 
 
 def suitable(machine: Machine, request: Whole) -> int:
-    """Mask of the positions whose GPUs are of the kind that is wanted; none of another vendor, or an older driver."""
+    """Return the mask of positions whose GPUs the request accepts; none of another vendor, or of an older driver."""
     if not serves(machine, request):
         return 0
     near = near_gpus(machine) if request.near_nic == NEAR_REQUIRED else range(len(machine.gpus))

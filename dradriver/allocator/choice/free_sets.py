@@ -13,7 +13,7 @@ SIZES: Final = (1, 2, 4, 8, 16)
 
 @remembered
 def free_sets(tables: Tables, free: int) -> Counter[tuple[int, str, float]]:
-    """How many sets of each size, level and predicted all-reduce bandwidth (GB/s) a free mask has.
+    """Return how many sets of each size, level and predicted bandwidth (GB/s) the free GPUs of one machine form.
 
     Each size is counted for itself, as pods would get their sets one after another: the best one of what is free, then
     the best one of the rest. So there are as many as such pods would have places.

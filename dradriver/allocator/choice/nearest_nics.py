@@ -152,7 +152,7 @@ def near(machine: Machine) -> PathType | None:
 
 
 def limit(ways: Sequence[PathType]) -> PathType | None:
-    """Return the same of a machine whose NICs and GPUs are so far from each other."""
+    """Return how far a NIC may be from a GPU to be near it, by the paths of a machine's NICs and GPUs."""
     nearest = min(ways, default=PathType.SYS)
     return None if nearest >= PathType.SYS else max(nearest, PathType.PXB)
 
@@ -166,7 +166,7 @@ def near_gpus(machine: Machine) -> frozenset[int]:
 
 
 def ways_from(machine: Machine, addresses: Sequence[str], root: str | None, numa: int | None) -> tuple[PathType, ...]:
-    """Return the way to each GPU, by position, from a NIC of which somebody else tells.
+    """Return the PCIe paths from each GPU, by position, to a NIC that another driver publishes.
 
     Args:
         machine: The machine.

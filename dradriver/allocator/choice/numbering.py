@@ -15,12 +15,12 @@ class UnknownGpuError(DriverError):
 
 
 def numbers(machine: Machine, positions: Iterable[int]) -> tuple[int, ...]:
-    """The machine's own numbers of some positions, in the order given."""
+    """Return a machine's own GPU numbers of some positions, in the order given."""
     return tuple(machine.gpus[position].index for position in positions)
 
 
 def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
-    """The mask of some of the machine's GPU numbers.
+    """Return the mask of some of a machine's own GPU numbers.
 
     Raises:
         UnknownGpuError: A number that the machine does not have.
@@ -35,5 +35,5 @@ def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
 
 
 def listed(gpus: Iterable[int]) -> str:
-    """The numbers as text: ``0, 1, 4``."""
+    """Return GPU numbers as text: ``0, 1, 4``."""
     return ", ".join(map(str, gpus))

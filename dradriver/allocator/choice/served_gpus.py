@@ -27,7 +27,7 @@ def served(
     alone: bool = True,
     deal: bool = False,
 ) -> list[int]:
-    """Return GPUs that can all have their NICs at the same time; fewer than are asked for where no set of them can.
+    """Return GPUs that can all have their NICs at the same time; fewer than requested if no set of them can.
 
     Each of them has as many as any other, or one less, of all requests together. More than are asked for are returned
     where any set of them will do.

@@ -30,7 +30,7 @@ USUAL = Preference()
 
 
 def preference(request: Whole) -> Preference:
-    """What the request says of which set to take among those of equal bandwidth."""
+    """Return which of several sets of equal bandwidth the request prefers."""
     return Preference(request.strategy, request.prefer_same_numa, request.weights)
 
 
@@ -43,7 +43,7 @@ class SetOrder(NamedTuple):
 
 
 def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
-    """The numbers that decide which set of ``gpus`` GPUs is preferred."""
+    """Return the numbers by which sets of ``gpus`` GPUs are ordered: lower is better."""
     # Where a machine has blocks, which is best is another for each number of GPUs; else for one GPU and for more.
     kind = gpus if tables.shape.blocks is not None else min(gpus, 2)
     return SetOrder(
@@ -54,7 +54,7 @@ def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
 
 
 def cohesion(tables: Tables, weights: Weights) -> Floats:
-    """How well a set's GPUs go together, 0-100 with the usual weights: shape (2**g,), float32.
+    """Return how well the GPUs of each set go together, 0-100 with the usual weights: shape (2**g,), float32.
 
     ``nvlink * share of the most links a pair can have + pcie * nearness of the pairs (PIX 1, PXB 3/4, … SYS 0)
     + numa / NUMA nodes + memory * least/most memory + power * least/most power limit``; shares and nearness are means

@@ -39,7 +39,7 @@ class Candidates:
         self.masks: Ints = np.flatnonzero(np.bincount(self._usable if eligible is None else self._usable[eligible]))
 
     def first(self, masks: Collection[int] | Ints, limit: int) -> list[tuple[str, int]]:
-        """The first nodes by name that have one of these masks, and which each has."""
+        """Return the first candidate nodes by name that have one of these masks, and which mask each has."""
         if len(masks) == 1:
             (mask,) = masks
             matching = self._usable == mask
@@ -54,16 +54,16 @@ class Candidates:
         return [(self.group.names[slot], mask) for slot, mask in zip(slots.tolist(), self.masks_of(slots), strict=True)]
 
     def first_name(self, masks: Collection[int] | Ints | None = None) -> str:
-        """The first node by name that has one of these masks; of all nodes, if no masks are given."""
+        """Return the first candidate node by name that has one of these masks; of all, if no masks are given."""
         return self.first(self.masks if masks is None else masks, 1)[0][0]
 
     def slots(self) -> Ints:
-        """The slots of all nodes that may be taken, ascending."""
+        """Return the slots of all candidate nodes, ascending."""
         if self._eligible is None:
             return np.arange(len(self.group.names))
         return np.flatnonzero(self._eligible)
 
     def masks_of(self, slots: Sequence[int] | Ints) -> Ints:
-        """Mask of the usable positions of the node in each of these slots: int64."""
+        """Return the mask of positions that the request can use on the node in each of these slots: int64."""
         out: Ints = self._usable[slots].astype(np.int64)
         return out

@@ -8,21 +8,21 @@ from typing import overload
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.numbering import UnknownGpuError, listed, mask_of_gpus, numbers
-from dradriver.allocator.fleet import node_order, parts
+from dradriver.allocator.fleet import node_order, part_ranking
 from dradriver.allocator.fleet.candidates import Candidates
-from dradriver.allocator.fleet.network import Sites
+from dradriver.allocator.fleet.fleet_refusals import refusal
+from dradriver.allocator.fleet.network_sites import Sites
 from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, Rules, group_key, without_uuids
-from dradriver.allocator.fleet.refusals import refusal
 from dradriver.allocator.parts.offers import WHOLE, Offer
 from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.levels import Location
+from dradriver.topology.gpu_distances import Location
 from dradriver.topology.machine import Machine
 
 Eligible = Collection[str] | Bools
@@ -49,17 +49,17 @@ class Fleet:
 
     @property
     def nodes(self) -> Collection[str]:
-        """Names of all nodes."""
+        """Return the names of all nodes of the fleet."""
         return self._slots.keys()
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The network's levels by name, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``, or what was set."""
+        """Return the fleet's network levels by name, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``."""
         return self.sites.levels
 
     @property
     def groups(self) -> Collection[NodeGroup]:
-        """All nodes by kind."""
+        """Return all nodes of the fleet by kind."""
         return self._groups.values()
 
     def _at(self, name: str) -> tuple[NodeGroup, int]:
@@ -73,12 +73,12 @@ class Fleet:
             self._numbers, self._slots, self._is_shared = dict(self._numbers), dict(self._slots), False
 
     def free(self, name: str) -> frozenset[int]:
-        """The node's free GPUs, by the machine's own numbers; KeyError for an unknown node."""
+        """Return the free GPUs of a node of the fleet, by the machine's own numbers; KeyError for an unknown node."""
         group, slot = self._at(name)
-        return frozenset(numbers(group.machine, rings.positions(group.free(slot))))
+        return frozenset(numbers(group.machine, rank_order.positions(group.free(slot))))
 
     def set_node(self, name: str, machine: Machine, free: Collection[int], row: int | None = None) -> None:
-        """Insert a node, or update its machine and its free GPUs.
+        """Add a node to the fleet, or update its machine and its free GPUs.
 
         Args:
             name: The node's name.
@@ -128,17 +128,17 @@ class Fleet:
         self._slots[name] = group.number, slot
         self._name_ranks = {}
         has = {gpu.index for gpu in group.machine.gpus}
-        own = Offer(
+        kept_offer = Offer(
             shared=offer.shared & has,
             sliced=offer.sliced & has,
             parts_only=offer.parts_only & has,
             tenants=tuple(each for each in offer.tenants if each[0] in has),
         )
-        group.set_offer(slot, own)
+        group.set_offer(slot, kept_offer)
         group.set_parts(slot, {number: each for number, each in parts.items() if number in has})
 
     def set_free(self, name: str, free: Collection[int]) -> None:
-        """Update a node's free GPUs; KeyError for an unknown node.
+        """Update the free GPUs of a node of the fleet; KeyError for an unknown node.
 
         Raises:
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
@@ -152,7 +152,7 @@ class Fleet:
         group.set_free(slot, mask)
 
     def copied(self, names: Collection[str]) -> Fleet:
-        """A copy in which only these nodes may be changed, to see what would be if they were otherwise."""
+        """Return a copy of the fleet in which only these nodes may be changed, for simulations."""
         new = Fleet()
         changed = {self._slots[name][0] for name in names}
         new._groups = self._groups | {number: self._groups[number].copied() for number in changed}
@@ -163,7 +163,7 @@ class Fleet:
         return new
 
     def narrowed(self, among: Mapping[str, Set[int]]) -> Fleet:
-        """A copy in which these nodes offer no other GPUs than those of these numbers, whole or in parts.
+        """Return a copy of the fleet in which these nodes offer no other GPUs than those of these numbers.
 
         KeyError for a number that a node does not have; unknown nodes are passed over.
         """
@@ -174,7 +174,7 @@ class Fleet:
         return new
 
     def set_levels(self, levels: Sequence[str], gbps_of: Mapping[str, float] | None = None) -> None:
-        """Say which levels the network has; where nodes stand in it is unknown until it is set anew.
+        """Set the fleet's network levels; the locations of its nodes are unknown until they are set again.
 
         Args:
             levels: Their names, nearest first, without ``node`` and ``cluster``.
@@ -186,17 +186,17 @@ class Fleet:
             group.sites()[:] = 0
 
     def set_location(self, name: str, location: Location) -> None:
-        """Say where a node stands in the network, for gangs; KeyError for an unknown node."""
+        """Set where a node of the fleet stands in the network, for gangs; KeyError for an unknown node."""
         group, slot = self._at(name)
         group.set_site(slot, self.sites.number(location))
 
     def location(self, name: str) -> Location:
-        """Where a node stands; KeyError for an unknown node."""
+        """Return where a node of the fleet stands in the network; KeyError for an unknown node."""
         group, slot = self._at(name)
         return self.sites.locations[int(group.sites()[slot])]
 
     def remove(self, name: str) -> None:
-        """Forget a node; an unknown one is no error."""
+        """Remove a node from the fleet; an unknown one is no error."""
         if name not in self._slots:
             return
         self._unshare()
@@ -211,7 +211,7 @@ class Fleet:
         self._name_ranks = {}
 
     def set_offer(self, name: str, offer: Offer) -> None:
-        """Say which of a node's GPUs may be had in parts; KeyError for an unknown node.
+        """Set which GPUs of a node of the fleet may be had in parts; KeyError for an unknown node.
 
         Raises:
             UnknownGpuError: It names a GPU that the machine does not have.
@@ -229,7 +229,7 @@ class Fleet:
         group.set_offer(slot, offer)
 
     def set_parts(self, name: str, parts: Mapping[int, Sequence[Part]]) -> None:
-        """Say which parts are on a node's GPUs, by the machine's own numbers; KeyError for an unknown node.
+        """Set which parts are on the GPUs of a node of the fleet; KeyError for an unknown node.
 
         A GPU with a part on it is not free for whole requests, whatever ``set_free`` says of it.
 
@@ -266,7 +266,7 @@ class Fleet:
         explain: bool = True,
         tenant: int = 0,
     ) -> list[Choice] | list[PartChoice]:
-        """The best set on each of the best nodes, best first; one a node, at most ``limit``.
+        """Return the best nodes of the fleet for a request, each with its best set, best first; at most ``limit``.
 
         Nodes are ordered by the rung of the preferred ladder that they reach, then by whether they reach it without
         GPUs that may be had in parts, then by predicted bandwidth, then by the request's strategy, then by name. See
@@ -286,7 +286,7 @@ class Fleet:
             NoPlaceError: No node has a fitting set; the message has the reason and the nearest thing that is possible.
         """
         if not isinstance(request, Whole):
-            return parts.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
+            return part_ranking.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
         check(request)
         candidates = self.candidates(request, eligible)
         tries = [candidates]
@@ -294,7 +294,7 @@ class Fleet:
             tries.insert(0, self.candidates(request, eligible, is_spared=True))
         choices: dict[str, Choice] = {}
         passed: list[Criteria] = []
-        for rung in ladder.rungs(request):
+        for rung in fallback_criteria.rungs(request):
             for tie in (tie for each in tries for tie in node_order.ties(each, request, rung=rung, passed=passed)):
                 for name, group, mask in node_order.named(tie, limit):
                     if name not in choices and len(choices) < limit:
@@ -308,14 +308,14 @@ class Fleet:
 
     @property
     def has_parts(self) -> bool:
-        """Whether some node offers GPUs in parts."""
-        every = (group.rooms for group in self.groups if group.rooms is not None)
-        return any(rooms.offered(sliced=False) or rooms.offered(sliced=True) for rooms in every)
+        """Return whether some node of the fleet offers GPUs in parts."""
+        all_rooms = (group.rooms for group in self.groups if group.rooms is not None)
+        return any(rooms.offered(sliced=False) or rooms.offered(sliced=True) for rooms in all_rooms)
 
     def candidates(
         self, request: Whole, eligible: Eligible | None = None, *, is_spared: bool = False
     ) -> list[Candidates]:
-        """The nodes that may be taken, by kind, with the masks that the request could use of them.
+        """Return the fleet's candidate nodes for a request, by kind, with the masks that it could use of them.
 
         Args:
             request: What is wanted.
@@ -323,8 +323,8 @@ class Fleet:
             is_spared: Whether GPUs that may be had in parts are left out.
         """
         candidates = [
-            Candidates(group, request=request, eligible=own, free=group.spared_masks() if is_spared else None)
-            for group, own in self._nodes(eligible).items()
+            Candidates(group, request=request, eligible=slots, free=group.spared_masks() if is_spared else None)
+            for group, slots in self._nodes(eligible).items()
         ]
         return [each for each in candidates if len(each.masks)]
 
@@ -337,22 +337,22 @@ class Fleet:
         return self._named_ones(eligible)
 
     def name_ranks(self, candidates: list[Candidates], slots: list[Ints]) -> Ints:
-        """Where each node's name stands among all names, for the slots of each group in turn: (nodes,), int64."""
+        """Return the rank of each node's name in the fleet, for the slots of each group in turn: (nodes,), int64."""
         ranks = self._ranks()
-        every = [ranks[each.group.number][own] for each, own in zip(candidates, slots, strict=True)]
-        return np.concatenate([*every, np.zeros(0, dtype=np.int64)])
+        name_ranks = [ranks[each.group.number][own_slots] for each, own_slots in zip(candidates, slots, strict=True)]
+        return np.concatenate([*name_ranks, np.zeros(0, dtype=np.int64)])
 
     def name_rank(self, name: str) -> int | None:
-        """Where a node's name stands among all names; None for an unknown node."""
+        """Return the rank of a node's name in the fleet; None for an unknown node."""
         at = self._slots.get(name)
         return None if at is None else int(self._ranks()[at[0]][at[1]])
 
     def sites_by_name(self) -> Ints:
-        """The number of each node's location, in the order of the nodes' names: (nodes,), int64."""
-        out = np.zeros(len(self._slots), dtype=np.int64)
+        """Return the number of each node's location, in the order of names in the fleet: (nodes,), int64."""
+        numbers = np.zeros(len(self._slots), dtype=np.int64)
         for number, ranks in self._ranks().items():
-            out[ranks] = self._groups[number].sites()
-        return out
+            numbers[ranks] = self._groups[number].sites()
+        return numbers
 
     def _ranks(self) -> dict[int, Ints]:
         """By the group's number where the name of each slot's node stands among all names."""

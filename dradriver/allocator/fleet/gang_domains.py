@@ -48,7 +48,7 @@ class Domain(NamedTuple):
 
 
 def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tuple[Ints, Ints, Ints]:
-    """Of the owners that have enough: how many of an owner's items, the largest first, come to what is needed.
+    """Return how many of each owner's items, the largest first, add up to what is needed, for owners that have enough.
 
     Args:
         owner: (n,), whose each item is.
@@ -97,14 +97,14 @@ class _Fitting(NamedTuple):
 
 
 def number_of(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None = None) -> int | None:
-    """How many nodes ``best`` takes; None where no domain holds all pods."""
+    """Return how many nodes of a network domain the gang takes in ``best``; None if no domain holds all pods."""
     found = _fitting(nodes, domain, wish, own)
     return None if found is None else found.number
 
 
 def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = None, own: Bools | None = None
          ) -> Domain | None:  # fmt: skip
-    """The domain that is best for the pods; None where none holds them all.
+    """Return the network domain that is best for the gang's pods; None if no domain holds them all.
 
     In this order: the fewest nodes (``spread``: the most); equal counts on them; the same positions of machines of one
     kind; the fewest domains of the next level, and these of equal size; the least room, so that large domains stay
@@ -219,7 +219,7 @@ class Pattern(NamedTuple):
 
 
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
-    """Positions for ``count`` pods that at least ``number`` of some nodes have free, all of one kind; best first.
+    """Return positions for ``count`` pods that at least ``number`` of some nodes have free alike; best first.
 
     Equally good ones stand by the first node's name: the kinds' numbers are those in which nodes were read.
 
@@ -249,6 +249,6 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
 
 
 def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
-    """Which of some nodes have a pattern's positions free: shape of ``at``."""
+    """Return which of some nodes have all positions of a pattern free: shape of ``at``."""
     out: Bools = (nodes.kind[at] == pattern.kind) & (nodes.mask[at] & pattern.mask == pattern.mask)
     return out

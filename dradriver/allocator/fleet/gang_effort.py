@@ -28,16 +28,16 @@ class Effort:
 
     @property
     def left(self) -> int:
-        """How many evaluations are left here, and in what this is a part of; negative if more was spent."""
+        """Return how many evaluations the search for a gang may still do; negative if more was spent."""
         return self._left if self._whole is None else min(self._left, self._whole.left)
 
     @property
     def is_spent(self) -> bool:
-        """Whether nothing is left: what still has to be done is done in one way only."""
+        """Return whether the search effort is used up: the rest of the gang's search takes one way only."""
         return self.left < 0
 
     def spend(self, evaluations: int) -> bool:
-        """Return whether so much may be done."""
+        """Count evaluations of the search for a gang. Return whether it may do so many."""
         self._left -= evaluations
         if self._whole is not None:
             self._whole.spend(evaluations)
@@ -45,7 +45,7 @@ class Effort:
         return not self.is_spent
 
     def part(self, parts: int) -> Effort:
-        """Return an effort with one of so many equal parts of what is left; what it spends is spent here, too.
+        """Return one of so many equal parts of the search effort that is left; what it spends counts here, too.
 
         That a part gave up does not count here: what it did not look at may be looked at with what is left.
         """
@@ -54,7 +54,7 @@ class Effort:
         return made
 
     def rest(self) -> Effort:
-        """Return an effort of its own with half of what is left: to find out later why a search found nothing.
+        """Return a search effort with half of what is left, to find out later why no place was found.
 
         Later tries with fewer pods spend this one and not what is returned.
         """
@@ -62,7 +62,7 @@ class Effort:
 
 
 def efforts(tries: int) -> list[Effort]:
-    """Return what each of several tries of one look at a gang may spend, the last of which avoids no nodes.
+    """Return the search effort of each of several tries to place a gang; the last try avoids no nodes.
 
     The last has as much as the only try of a gang would have, whatever the others spent: that it was tried before
     takes no place from a gang. The others share as much again, so a look costs at most twice what one try costs.

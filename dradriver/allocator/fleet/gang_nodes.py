@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.set_order import preference, set_order
 from dradriver.allocator.fleet.candidates import Candidates
@@ -20,7 +20,7 @@ from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Floats, Ints
 from dradriver.allocator.sets.tables import Tables
-from dradriver.topology.levels import CLUSTER, NODE
+from dradriver.topology.gpu_distances import CLUSTER, NODE
 
 _NO_LIMIT = np.iinfo(np.int64).max
 
@@ -56,19 +56,19 @@ class GangNodes(NamedTuple):
 
     @property
     def free(self) -> Ints:
-        """How many positions are usable: (nodes,), int64."""
+        """Return how many positions of each node a gang can use: (nodes,), int64."""
         return np.bitwise_count(self.mask).astype(np.int64)
 
     def name(self, at: int) -> str:
-        """A node's name."""
+        """Return the name of a node for a gang's pods."""
         return self.group(at).names[int(self.slot[at])]
 
     def group(self, at: int) -> NodeGroup:
-        """The group that a node is of."""
+        """Return the node group of a node for a gang's pods."""
         return self.candidates[int(self.kind[at])].group
 
     def worths(self) -> Floats:
-        """All that sets of this size can be worth on these nodes, ascending."""
+        """Return all bandwidths that sets of this size can have on the gang's nodes, ascending."""
         gpus = self.request.gpus
         values = [
             np.unique(each.group.tables.busbw[each.group.tables.members(gpus)])
@@ -78,13 +78,13 @@ class GangNodes(NamedTuple):
         return np.unique(np.concatenate(values)) if values else np.zeros(0, dtype=np.float32)
 
     def only(self, at: Ints) -> GangNodes:
-        """Some of the nodes."""
+        """Return the same gang nodes restricted to some of them."""
         arrays = self.kind, self.slot, self.mask, self.room, self.capacity, self.site, self.name_rank, self.row
         return GangNodes(self.candidates, self.criteria, self.request, *(array[at] for array in arrays))
 
     def changed(self, *, criteria: list[Criteria] | None = None, mask: Ints | None = None, room: Ints | None = None
                 ) -> GangNodes:  # fmt: skip
-        """These nodes with other criteria, other usable positions or another room."""
+        """Return the gang's nodes with other criteria, other usable positions or another room."""
         nodes = self._replace(
             criteria=self.criteria if criteria is None else criteria,
             mask=self.mask if mask is None else mask,
@@ -93,16 +93,16 @@ class GangNodes(NamedTuple):
         return nodes._replace(capacity=np.minimum(_sets(nodes), nodes.room))
 
     def with_worth(self, worth: float) -> GangNodes:
-        """These nodes for pods whose sets must be worth this much: their bandwidth, where it can be predicted."""
+        """Return the gang's nodes for sets that must have this bandwidth, if it can be predicted."""
         return self.changed(criteria=[msgspec.structs.replace(each, min_worth=worth) for each in self.criteria])
 
     def all_free(self) -> GangNodes:
-        """These nodes as if all their GPUs were free, and all else."""
+        """Return the gang's nodes as if all their GPUs, and all else, were free."""
         suitable = np.array([each.group.suitable(self.request) for each in self.candidates], dtype=np.int64)
         return self.changed(mask=suitable[self.kind], room=np.full(len(self.kind), _NO_LIMIT))
 
     def by_gpus_alone(self) -> GangNodes:
-        """These nodes as if nothing else was short."""
+        """Return the gang's nodes as if nothing but GPUs was short."""
         return self if (self.room == _NO_LIMIT).all() else self.changed(room=np.full(len(self.kind), _NO_LIMIT))
 
 
@@ -115,7 +115,9 @@ def node_table(
     amounts: Ints | None = None,
     is_spared: bool = False,
 ) -> GangNodes:
-    """The nodes that pods of a role may go to; that GPUs of certain numbers must be in a set cannot be asked of them.
+    """Return the nodes that pods of a gang's role may go to.
+
+    Requests for GPUs of certain numbers are not supported.
 
     Args:
         fleet: The cluster.
@@ -150,7 +152,7 @@ def node_table(
 
 
 def room(row: Ints, needs: Sequence[int], amounts: Ints | None) -> Ints:
-    """Pods that what is free beside GPUs is enough for: (nodes,), int64.
+    """Return how many of a gang's pods CPU, memory and the like of each node are enough for: (nodes,), int64.
 
     ``min over resources of floor(free / need)``; what nothing is needed of does not count, even where less than nothing
     is left of it. Worked example: 64 CPUs and 110 GiB free, 8 CPUs and 30 GiB for a pod: min(8, 3) = 3.
@@ -183,7 +185,7 @@ def _sets(nodes: GangNodes) -> Ints:
 
 
 def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, criteria: Criteria) -> list[int]:
-    """Disjoint sets for ``count`` pods on one node, the best first, never one that leaves too few for the others."""
+    """Return disjoint sets for ``count`` pods of a gang on one node, the best first, leaving enough for the others."""
     order = set_order(tables, preference(request), gpus=request.gpus)
     room = pod_capacity(tables, request.gpus, criteria)
     every = tables.members(request.gpus)
@@ -199,7 +201,7 @@ def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, crit
 
 
 def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
-    """Most disjoint admissible sets inside each free mask: shape (2**g,), int64."""
+    """Return the most disjoint admissible sets for a gang's pods inside each free mask: shape (2**g,), int64."""
     return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
 
 
@@ -230,7 +232,7 @@ class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
 def largest_gang(
     fleet: Fleet, role: Role, level: str, *, eligible: Eligible | None = None, amounts: Ints | None = None
 ) -> LargestGang:
-    """The most pods of this kind that some domain of a level has room for at once.
+    """Return the most pods of a gang that some network domain of a level has room for at once.
 
     ``max over domains of the sum over its nodes of the pods that find disjoint sets, CPU and memory there``. Worked
     example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1 pods of four.
@@ -248,11 +250,13 @@ def largest_gang(
     check(role.pod)
     if level not in fleet.sites.reaches:
         raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}")
-    return largest(fleet, node_table(fleet, role, ladder.required(role.pod), eligible=eligible, amounts=amounts), level)
+    return largest(
+        fleet, node_table(fleet, role, fallback_criteria.required(role.pod), eligible=eligible, amounts=amounts), level
+    )
 
 
 def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:
-    """The largest gang of each level of the network of which anything is known, and of the cluster, nearest first.
+    """Return the largest gang of each known network level, and of the cluster, nearest first.
 
     Args:
         fleet: The cluster.
@@ -277,7 +281,7 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
 
 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
-    """The same of nodes that were looked up already."""
+    """Return the most pods of a gang that some network domain has room for, of nodes that were looked up already."""
     domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
     at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))
     if not len(at):

@@ -8,23 +8,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder, phrases
+from dradriver.allocator.choice import fallback_criteria, phrases
 from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.fleet_refusals import never
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
 from dradriver.allocator.fleet.gang_search import Taken, most_pods, nothing_taken, search
-from dradriver.allocator.fleet.refusals import never
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.reason import Cause
-from dradriver.topology.levels import CLUSTER, FABRIC, NODE
+from dradriver.topology.gpu_distances import (
+    CLUSTER,
+    FABRIC,
+    NODE,
+)
 
 _NOT_FOUND = "no place was found for all of them at once"
 _GAVE_UP = "The search ended at its limit before it had tried every plan."
 
 
 def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
-    """The refusal of further members of a gang whose others are not within its limits: ``broken`` says how."""
+    """Return the refusal of further members of a gang whose others violate its limits: ``broken`` says how."""
     stable = f"{_wanted(request)}: no; those that keep their places are not so: {broken}"
     return NoPlaceError(stable, cause=Cause.GANG)
 
@@ -33,7 +37,7 @@ def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """The refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
+    """Return the refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
 
     Args:
         fleet: The cluster.
@@ -126,7 +130,7 @@ def _without(
 def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[bool, str]:
     """Whether the cluster may have a place for all pods when all its GPUs are free; if not, why, where it is known."""
     members = request.members
-    tables = [node_table(fleet, role, ladder.required(role.pod)).all_free() for role in members]
+    tables = [node_table(fleet, role, fallback_criteria.required(role.pod)).all_free() for role in members]
     counts = [role.pods for role in members]
     for role, nodes, count in zip(members, tables, counts, strict=True):
         if int(nodes.capacity.sum()) < count:

@@ -9,17 +9,25 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from dradriver.allocator.fleet import gang_domains, gang_shares
+from dradriver.allocator.fleet import gang_domains, gang_roles_search
+from dradriver.allocator.fleet.domain_capacity import hold_all, sums
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_domains import Wish
 from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, room
-from dradriver.allocator.fleet.gang_plan import Around, Plan, plan
-from dradriver.allocator.fleet.gang_sums import hold_all, sums
+from dradriver.allocator.fleet.role_plan import (
+    Around,
+    Plan,
+    plan,
+)
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import CLUSTER, FABRIC, NODE
+from dradriver.topology.gpu_distances import (
+    CLUSTER,
+    FABRIC,
+    NODE,
+)
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
@@ -44,23 +52,23 @@ class Taken(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """How many nodes have some of the gang."""
+        """Return how many nodes the gang's search has put pods on."""
         return int(np.count_nonzero(self.gpus)) + len(self.elsewhere)
 
     def copy(self) -> Taken:
-        """A copy that may be changed."""
+        """Return a copy of what the gang's search has taken, which may be changed."""
         amounts = None if self.amounts is None else self.amounts.copy()
         return Taken(self.masks.copy(), self.gpus.copy(), self.sites, amounts, self.elsewhere)
 
     def add(self, rank: int, row: int, mask: int, role: Role) -> None:
-        """Take positions, and what else a pod needs."""
+        """Take positions, CPU, memory and the like for pods in the gang's search."""
         self.masks[rank] |= mask
         self.gpus[rank] += mask.bit_count()
         if self.amounts is not None and 0 <= row < len(self.amounts):
             self.amounts[row, : len(role.needs)] -= role.needs
 
     def left(self, nodes: GangNodes, role: Role) -> GangNodes:
-        """The nodes less what is taken of them."""
+        """Return the nodes without what the gang's search has taken of them."""
         mask = nodes.mask & ~self.masks[nodes.name_rank]
         return nodes.changed(mask=mask, room=room(nodes.row, role.needs, self.amounts))
 
@@ -70,7 +78,7 @@ Found: TypeAlias = tuple[Plan | None, ...]
 
 
 def nothing_taken(fleet: Fleet, amounts: Ints | None, elsewhere: Mapping[str, int] | None = None) -> Taken:
-    """A record of what is taken, still empty."""
+    """Return an empty record of what the gang's search has taken."""
     zeros = np.zeros(len(fleet.nodes), dtype=np.int64)
     left = None if amounts is None else amounts.copy()
     return Taken(zeros, zeros.copy(), fleet.sites_by_name(), left, elsewhere or {})
@@ -80,11 +88,11 @@ def search(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken | None, widest: str, effort: Effort,
 ) -> Found | None:  # fmt: skip
-    """Plans for so many pods of each role; None where they have no places together, unless ``effort`` gave up.
+    """Return plans for all roles of a gang; None if the pods have no places together, unless ``effort`` gave up.
 
     The level is the narrowest that can be. Members that differ, and those that come to others, are placed one role
     after another, those with the most GPUs first, then in every other order; where that finds no place in any domain
-    of a level, all ways to share them are looked at (``gang_shares``). Half of ``effort`` is kept for that. Once the
+    of a level, ``gang_roles_search`` looks at all ways to share them. Half of ``effort`` is kept for that. Once the
     other half is spent and nothing is found, the plan is greedy: the search tries only the domain of each level with
     the most free GPUs, in one order of the roles.
 
@@ -126,7 +134,7 @@ def search(
 
 
 def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str) -> int:
-    """The most equal pods, up to those of the request, that have places together.
+    """Return the most equal pods of a gang, up to the requested number, that have places together.
 
     ``max over domains of min(pods, the sum of the k largest capacities)``, ``k`` nodes being as many as may be.
     """
@@ -148,7 +156,7 @@ def _reading(nodes: GangNodes) -> int:
 
 
 def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> str:
-    """Which limit of the gang what has its place does not keep; empty where it keeps all.
+    """Return the first gang limit that the placed members violate; empty if they keep all.
 
     Args:
         fleet: The cluster.
@@ -179,7 +187,7 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
 
 
 def holds(fleet: Fleet, near: str, sites: Ints) -> bool:
-    """Whether one domain of a level, or of one inside it, holds the locations of several nodes."""
+    """Return whether one network domain of a level holds the locations of several nodes of a gang."""
     reaches = fleet.sites.reaches
     if near not in reaches:
         return False
@@ -188,7 +196,7 @@ def holds(fleet: Fleet, near: str, sites: Ints) -> bool:
 
 
 def with_fabrics(fleet: Fleet, request: GangRequest) -> GangRequest:
-    """The request as the cluster can follow it: where no fabric is known there is none to stay in."""
+    """Return the gang's request without the fabric limits that this cluster cannot follow."""
     sites = fleet.sites
     known = FABRIC in sites.levels and bool((sites.domains(FABRIC)[fleet.sites_by_name()] >= 0).any())
     return request if known or not request.one_fabric else msgspec.structs.replace(request, one_fabric=False)
@@ -342,13 +350,13 @@ class _Domain(NamedTuple):
         if effort.is_spent or not effort.spend(sum(_reading(self.tables[at]) for at in some)):
             return None
         here = {at: self._here(at, self.taken) for at in some}
-        asked = gang_shares.Asked(
+        asked = gang_roles_search.Asked(
             [request.members[at] for at in some], [self.counts[at] for at in some], request.min_gpus_per_node,
             None if request.max_nodes is None else request.max_nodes - self.taken.nodes,
         )  # fmt: skip
         if not some:
             return None
-        found = gang_shares.shares(
+        found = gang_roles_search.shares(
             asked, list(here.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
         )
         if found is None:

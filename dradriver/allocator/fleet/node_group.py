@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dradriver.allocator.choice.choose import describe
 from dradriver.allocator.choice.filters import filters, suitable
+from dradriver.allocator.parts.free_capacity import Masks, Rooms
 from dradriver.allocator.parts.offers import WHOLE, Offer, ShareRule
-from dradriver.allocator.parts.rooms import Masks, Rooms
 from dradriver.allocator.request import Choice, Constraint, Part, Request, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import Tables
@@ -163,7 +163,7 @@ class NodeGroup:
             return WHOLE, {}
         number = [gpu.index for gpu in self.machine.gpus]
         _, *masks, by_position = self.rooms.masks(slot)
-        shared, sliced, parts_only = (frozenset(number[at] for at in rings.positions(mask)) for mask in masks)
+        shared, sliced, parts_only = (frozenset(number[at] for at in rank_order.positions(mask)) for mask in masks)
         tenants = tuple((number[position], tenant) for position, tenant in by_position)
         parts = {number[position]: each for position, each in self.rooms.parts(slot).items()}
         offer = Offer(shared=shared, sliced=sliced, parts_only=parts_only, rules=self.rules, tenants=tenants)

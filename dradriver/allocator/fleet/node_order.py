@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NodeWeights, Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
-from dradriver.allocator.sets.rings import positions
+from dradriver.allocator.sets.rank_order import positions
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 
@@ -43,7 +43,7 @@ class Option(NamedTuple):
 def ties(
     candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
-    """Yield lists of equally good options that reach this rung and none that was passed, the best first.
+    """Yield lists of equally good nodes that reach a fallback level and no earlier one, the best first.
 
     The most bandwidth goes first. Among equals the weights ``price`` and ``utilisation`` where the request has them:
     ``price * mean price of the set's GPUs beside the dearest - utilisation * part of the node that is taken``, the
@@ -73,7 +73,7 @@ def ties(
 
 
 def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
-    """The first nodes by name of equally good options, with their groups and what to take of each."""
+    """Return the first nodes by name of equally good ones, with their groups and what to take of each."""
     taken: dict[Candidates, dict[int, int]] = {}
     for option in tie:
         taken.setdefault(option.candidates, {})[option.free] = option.taken

@@ -15,10 +15,14 @@ import numpy as np
 
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.fleet.part_nodes import Nodes
-from dradriver.allocator.parts.asks import Ask, Counts, every_count
 from dradriver.allocator.parts.assign import OPENING
 from dradriver.allocator.parts.layouts import NONE
-from dradriver.allocator.sets import rings
+from dradriver.allocator.parts.part_requests import (
+    Ask,
+    Counts,
+    every_count,
+)
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables, remembered
 
@@ -36,7 +40,7 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps(wanted: Counts) -> list[Step]:
-    """All steps within what is wanted, the largest totals first, so that no GPU is used twice."""
+    """Return all steps of parts within the request, the largest totals first, so that no GPU is used twice."""
     every = every_count(wanted)
     number = {counts: at for at, counts in enumerate(every)}
     return [
@@ -48,7 +52,7 @@ def steps(wanted: Counts) -> list[Step]:
 
 
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
-    """What the parts cost at least on some nodes: (len(slots),) int64; ``FAR`` where there is no place.
+    """Return the least cost of a pod's several parts on some nodes: (len(slots),) int64; ``FAR`` without a place.
 
     Args:
         ask: What is wanted.
@@ -58,7 +62,7 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     """
     rooms = nodes.rooms
     reached = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
-    for position in rings.positions(nodes.suitable):
+    for position in rank_order.positions(nodes.suitable):
         _walk(ask.wanted, reached, ask.each_cost(rooms, position, slots))
     costs = reached[-1].astype(np.int64)
     missing = reached[-1] == _NOT_YET
@@ -86,7 +90,7 @@ def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: In
     rooms = nodes.rooms
     g = len(rooms.layouts)
     empty = np.full((len(reached), g + 1), FAR, dtype=np.int64)  # the last is no GPU
-    for position in rings.positions(nodes.openable):
+    for position in rank_order.positions(nodes.openable):
         for way, cost in ask.each_cost_empty(rooms, position).items():
             empty[way, position] = cost
     ways = [way for way in range(1, len(reached)) if empty[way].min() < FAR]
@@ -109,11 +113,11 @@ def _orders(tables: Tables, masks: Array, g: int) -> Array:
 
 @remembered
 def order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """The mask's positions in the order in which losing them one by one costs whole requests least."""
+    """Return the mask's GPUs in the order in which giving them to parts costs whole requests least."""
     positions: list[int] = []
     while mask:
         taken = best_set(tables, mask, gpus=1)
         assert taken is not None, "a GPU is free"
-        positions += rings.positions(taken)
+        positions += rank_order.positions(taken)
         mask &= ~taken
     return tuple(positions)

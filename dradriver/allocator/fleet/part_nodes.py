@@ -15,9 +15,13 @@ import numpy as np
 from dradriver.allocator.fleet import node_order
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
-from dradriver.allocator.parts.asks import Ask, Counts, Left
+from dradriver.allocator.parts.free_capacity import Rooms
 from dradriver.allocator.parts.layouts import NONE
-from dradriver.allocator.parts.rooms import Rooms
+from dradriver.allocator.parts.part_requests import (
+    Ask,
+    Counts,
+    Left,
+)
 from dradriver.allocator.request import Part, PartChoice, Strategy, Whole
 from dradriver.allocator.sets.criteria import ANY
 from dradriver.allocator.sets.subsets import Bools, Ints
@@ -41,7 +45,7 @@ class Nodes(NamedTuple):
     openable: int
 
     def able(self, fits: Bools) -> Ints:
-        """The slots of the nodes that may be taken and for which ``fits`` is true, in the order of their names."""
+        """Return the slots of nodes with GPUs for parts for which ``fits`` is true, in the order of their names."""
         by_name = self.group.by_name()
         return by_name[(fits if self.eligible is None else fits & self.eligible)[by_name]]
 
@@ -63,7 +67,7 @@ class Place(NamedTuple):
     takes: tuple[Take, ...]
 
     def choice(self, ask: Ask) -> PartChoice:
-        """The place as a choice, in the machine's own numbers: each part goes to a container that wants its kind."""
+        """Return a place for parts as a choice in the machine's own numbers; each container gets parts of its kind."""
         made: list[list[Part]] = [[] for _ in ask.wanted]
         for position, left, counts in self.takes:
             for kind, part in ask.parts(left, counts, gpu=self.group.machine.gpus[position].index):
@@ -75,7 +79,7 @@ class Place(NamedTuple):
 
 
 def one_part(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best place on each of the best nodes for a single part, best first; empty where there is none."""
+    """Return the best place for a single part on each of the best nodes, best first; empty if there is none."""
     strategy = ask.request.strategy
     lists = [_in_use, _opened] if strategy is not Strategy.SPREAD else [_opened, _in_use]
     places: list[Place] = []
@@ -122,7 +126,7 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
 
 
 def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
-    """The ``limit`` smallest keys, each after its slot, ascending; of equal ones those that stand first."""
+    """Return the ``limit`` smallest costs of parts, each after its slot, ascending."""
     if len(slots) > limit:
         last = np.partition(keys, limit - 1)[limit - 1]
         below, equal = np.flatnonzero(keys < last), np.flatnonzero(keys == last)

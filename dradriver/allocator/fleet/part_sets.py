@@ -13,10 +13,10 @@ import numpy as np
 
 from dradriver.allocator.fleet.part_costs import FAR, least_costs, order, steps
 from dradriver.allocator.fleet.part_nodes import Nodes, Place, Take, smallest
-from dradriver.allocator.parts.asks import Ask, Left
 from dradriver.allocator.parts.assign import MOST_EXACT, assign, work
+from dradriver.allocator.parts.part_requests import Ask, Left
 from dradriver.allocator.request import Strategy
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.subsets import Array, Bools, Ints
 
 _AT_ONCE = 1 << 17  # nodes times steps: about a millisecond
@@ -26,7 +26,7 @@ _ENOUGH = 8  # of these that have a place
 
 
 def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """The best place on each of the best nodes, best first; empty where there is none."""
+    """Return the best place for several parts on each of the best nodes, best first; empty if there is none."""
     exact = work(ask) <= MOST_EXACT
     each = len(steps(ask.wanted)) if exact else _AT_ONCE
     entries: list[tuple[int, str, Nodes, int]] = []
@@ -127,7 +127,8 @@ def _gpus(ask: Ask, nodes: Nodes, slot: int) -> tuple[tuple[int, Left], ...]:
     """What is left of each of a node's GPUs by position, those in use first, then a mask of the empty ones."""
     rooms = nodes.rooms
     used = [
-        (position, ask.left(rooms, position, slot)) for position in rings.positions(rooms.told(slot) & nodes.suitable)
+        (position, ask.left(rooms, position, slot))
+        for position in rank_order.positions(rooms.told(slot) & nodes.suitable)
     ]
     opening = int(rooms.opening(sliced=ask.sliced)[slot]) & nodes.openable
     return (*used, (-1, opening))

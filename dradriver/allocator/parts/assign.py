@@ -10,14 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dradriver.allocator.parts.asks import Ask, Counts, Left
+from dradriver.allocator.parts.part_requests import (
+    Ask,
+    Counts,
+    Left,
+)
 
 OPENING = 1 << 32  # what an empty GPU costs beside all that parts can cost
 MOST_EXACT = 256
 
 
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
-    """The cost of the cheapest way, and how many parts of each kind every GPU takes in it; None where there is none.
+    """Return the cheapest way to spread several parts over a node's GPUs, with its cost; None if there is none.
 
     Args:
         ask: What is wanted.
@@ -50,7 +54,7 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
 
 
 def work(ask: Ask) -> int:
-    """How many combinations there are of at most so many parts of each kind as are wanted."""
+    """Return how many combinations of parts the assignment to GPUs has to look at."""
     return math.prod(count + 1 for count in ask.wanted)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.sets.kept import Kept
+from dradriver.allocator.sets.weighted_cache import Kept
 from dradriver.topology.machine import Machine, MigProfile
 from dradriver.topology.mig_limits import Limit, binding_limits
 
@@ -119,7 +119,7 @@ class Layout:
         self._answers: dict[Hashable, Any] = {}
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
-        """The state of a GPU with these instances (profile name, start); ``closed`` where it is none of the states."""
+        """Return a GPU's layout state with these MIG instances (profile name, start); ``closed`` for no such state."""
         slices, used = next(iter(self._states.keys))
         for name, start in instances:
             number = self.number.get(name)
@@ -130,11 +130,11 @@ class Layout:
         return self._states.keys.get((slices, used), self.closed)
 
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
-        """The cheapest way for each count of instances by profile up to ``wanted`` that fits; all zero is one."""
+        """Return the cheapest way for each count of MIG instances by profile up to ``wanted`` that fits."""
         return self._answer(self._find_ways, state, wanted)
 
     def costs(self, counts: Counts) -> NDArray[np.int32]:
-        """By state what so many instances of each profile cost at their best starts; ``NONE`` where they do not fit.
+        """Return by layout state the cost of so many MIG instances of each profile; ``NONE`` if they do not fit.
 
         (closed + 1,) int32; read only.
         """
@@ -198,18 +198,18 @@ class _Untold:
 
 
 def kinds(machine: Machine) -> tuple[Profiles, ...]:
-    """The different lists of MIG profiles that a machine's GPUs have, by position, as many as are looked at."""
+    """Return the different lists of MIG profiles that a machine's GPUs have, by position."""
     return tuple(dict.fromkeys(gpu.profiles for gpu in machine.gpus if gpu.profiles))[:_MOST_KINDS]
 
 
 def layouts_of(machine: Machine) -> list[Layout | None]:
-    """The layout of each position's GPU; None without MIG profiles, and for kinds beyond those looked at."""
+    """Return the MIG layout of each position's GPU; None without MIG profiles."""
     seen = kinds(machine)
     return [layout_of(gpu.profiles) if gpu.profiles in seen else None for gpu in machine.gpus]
 
 
 def layout_of(profiles: Profiles) -> Layout | None:
-    """The layout of a GPU with these profiles; None without any, and for more states than can be tabulated.
+    """Return the MIG layout of a GPU with these profiles; None without any, or with more states than a table holds.
 
     About 1 MB for a GPU of today.
     """
@@ -220,13 +220,13 @@ def layout_of(profiles: Profiles) -> Layout | None:
 
 
 def keep(profiles: Profiles, layout: Layout | None) -> Layout | None:
-    """Keep a layout that was computed elsewhere, and return it."""
+    """Store a MIG layout that was computed elsewhere, and return it."""
     _KEPT.put(profiles, layout or _Untold(), 1)
     return layout
 
 
 def known(profiles: Profiles) -> bool:
-    """Whether the layout of a GPU with these profiles is there."""
+    """Return whether the MIG layout of a GPU with these profiles was computed."""
     return profiles in _KEPT
 
 

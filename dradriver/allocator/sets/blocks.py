@@ -13,7 +13,7 @@ from dradriver.topology.machine import Blocks
 
 
 def possible(blocks: Blocks) -> Bools:
-    """Per mask whether the machine gives such a set: shape (2**g,), bool.
+    """Return per mask whether the machine's maker allows such a set: shape (2**g,), bool.
 
     Worked example: of two rings of four {0, 1} is given, {3, 4} is not, and of eight GPUs all or none.
     """
@@ -31,7 +31,7 @@ def possible(blocks: Blocks) -> Bools:
 
 
 def spoilt(blocks: Blocks, gpus: int) -> Ints:
-    """What sets of ``gpus`` GPUs had to spoil to leave each mask behind; the less the better: shape (2**g,), int64.
+    """Return how much taking sets of ``gpus`` GPUs spoilt the blocks, by the mask left; less is better: (2**g,), int64.
 
     The block that a set is taken from is the best by ``Blocks.order``. Which that was follows from what remains: taking
     ``k`` of ``n`` free GPUs of a block turns ``g(n)`` into ``g(n - k) = g(n) + rank(n)``, and a mask is worth the sum

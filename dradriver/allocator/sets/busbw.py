@@ -1,9 +1,9 @@
 """What all-reduce bus bandwidth NCCL will reach: its graph search and its tuning, for all sets of GPUs at once.
 
-``wires`` counts the wires in channels, ``reach`` says over what a set's GPUs talk, ``room`` how many rings fit,
-``search`` which of them NCCL finds and ``chains`` which trees. Here the faster of ring, tree and, over switches from
-compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to 2.30), and its
-own verdict for every subset of forty machines, against which tests compare this.
+``link_channels`` counts the links in channels, ``reach`` says over what a set's GPUs talk, ``ring_capacity`` how many
+rings fit, ``nccl_search`` which of them NCCL finds and ``chains`` which trees. Here the faster of ring, tree and, over
+switches from compute capability 9.0, NVLS is taken. Sources: NCCL's topo.h, paths.cc, search.cc and tuning.cc (2.19 to
+2.30), and its own verdict for every subset of forty machines, against which tests compare this.
 
 Of a machine's NCCL (``Shape.nccl``) three things depend here, and gateways in ``reach``: split domains and newer Intel
 CPUs are known from 2.26 on, and NVLS has a measured efficiency from 2.28 on.
@@ -15,14 +15,21 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.sets import subsets
-from dradriver.allocator.sets.alike import first_alike, sets_of
 from dradriver.allocator.sets.chains import Paths
+from dradriver.allocator.sets.link_channels import Wires
+from dradriver.allocator.sets.nccl_search import (
+    limits_of,
+    of_generation,
+    reached,
+    rings,
+    speeds,
+    trees,
+)
 from dradriver.allocator.sets.reach import Reach
-from dradriver.allocator.sets.room import Room
-from dradriver.allocator.sets.search import limits_of, of_generation, reached, rings, speeds, trees
+from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.shape import NVLS_MEASURED, SPLITS, Shape
 from dradriver.allocator.sets.subsets import Bools, Floats
-from dradriver.allocator.sets.wires import Wires
+from dradriver.allocator.sets.symmetries import first_alike, sets_of
 from dradriver.topology.machine import PathType
 
 _TREE_EFFICIENCY = 0.92  # tuning.cc, as are the next three
@@ -104,7 +111,7 @@ def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
 
 
 def split(shape: Shape) -> Bools:
-    """Which masks NCCL gives rings of at least two channels, from 2.26 on: (2**g,), bool.
+    """Return which masks get rings of at least two channels from NCCL 2.26 on: (2**g,), bool.
 
     It does where it sees exactly two NVLink domains of more than one GPU. It labels domains in one pass over the GPUs
     in their order, each giving its label to all linked ones after it, so that a GPU that is linked to two may tear one

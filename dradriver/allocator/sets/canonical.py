@@ -20,7 +20,9 @@ _Edges = Sequence[Sequence[int]]
 
 @lru_cache(maxsize=1024)
 def canonical(shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-    """The shape in its canonical numbering, and for each canonical position the one in ``shape`` that stands there.
+    """Return a machine's shape in the canonical numbering that equal machines share.
+
+    Also returns for each canonical position the one in ``shape`` that stands there.
 
     Two shapes that differ in their numbering alone give the same canonical shape.
     """

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dradriver.allocator.sets import subsets
-from dradriver.allocator.sets.room import Room
+from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
 from dradriver.topology.machine import PathType
 
@@ -27,7 +27,7 @@ class Paths(NamedTuple):
 
 
 def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) -> Bools:
-    """Which sets have room for so many chains through all their GPUs: (n,), bool.
+    """Return which sets of GPUs have room for so many open chains through all their GPUs: (n,), bool.
 
     A chain uses one direction of a wire, so that two that run opposite ways need no more than one ring. It needs room
     twice in each GPU and each place that it passes, once where it ends, and it has two ends. Between two GPUs it goes

@@ -28,13 +28,13 @@ class Criteria(msgspec.Struct, frozen=True, cache_hash=True):
 
     @property
     def any_busbw(self) -> Criteria:
-        """These criteria without the predicted bandwidth: where the best set has enough of it some set has."""
+        """Return these criteria without the predicted bandwidth."""
         if not (self.min_busbw_gbps or self.min_worth):
             return self
         return msgspec.structs.replace(self, min_busbw_gbps=0.0, min_worth=0.0)
 
     def including(self, include: int) -> Criteria:
-        """These criteria with this mask of positions that must be in the set."""
+        """Return these criteria with a mask of positions that the set must include."""
         return msgspec.structs.replace(self, include=include) if include != self.include else self
 
 

@@ -17,7 +17,7 @@ _Graphs: TypeAlias = NDArray[np.uint32]  # bit i stands for the i-th pair
 
 @lru_cache(maxsize=MOST)
 def pairs(k: int) -> tuple[Ints, Ints]:
-    """The pairs of ``k`` vertices in the order in which graphs are given: two of (k (k - 1) / 2,), int64."""
+    """Return the pairs of ``k`` vertices in the order in which graphs are given: two of (k (k - 1) / 2,), int64."""
     return np.triu_indices(k, 1)
 
 

@@ -12,10 +12,10 @@ import numpy as np
 
 from dradriver.allocator.request import Level
 from dradriver.allocator.sets import blocks, busbw, strength, subsets
-from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
-from dradriver.topology.levels import line_rate_gbps
+from dradriver.allocator.sets.weighted_cache import Kept
+from dradriver.topology.gpu_distances import line_rate_gbps
 from dradriver.topology.machine import PathType
 
 LEVELS = tuple(Level)  # best first
@@ -110,23 +110,23 @@ class Facts:
 
 
 def facts_of(shape: Shape) -> Facts:
-    """The facts of a canonical shape, computed on first use; about 2 MB for 16 GPUs, 8 kB for 8."""
+    """Return the facts about all subsets of a canonical shape, computed on first use; about 2 MB for 16 GPUs."""
     found = _KEPT.find(shape)
     return keep(shape, Facts(shape)) if found is None else found
 
 
 def keep(shape: Shape, facts: Facts) -> Facts:
-    """Keep facts of a canonical shape that were computed elsewhere, and return them."""
+    """Store facts about all subsets of a canonical shape that were computed elsewhere, and return them."""
     return _KEPT.put(shape, facts, weight(shape))
 
 
 def weight(shape: Shape) -> int:
-    """The weight of a shape in the cache: the number of its masks, plus a fixed amount."""
+    """Return the weight of a shape's subset facts in the cache: the number of its masks, plus a fixed amount."""
     return (1 << shape.size) + _LEAST
 
 
 def known(shape: Shape) -> bool:
-    """Whether the facts of a canonical shape are there."""
+    """Return whether the facts about all subsets of a canonical shape were computed."""
     return shape in _KEPT
 
 

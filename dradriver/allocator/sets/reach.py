@@ -14,10 +14,10 @@ import itertools
 import numpy as np
 
 from dradriver.allocator.sets import cycles, subsets
-from dradriver.allocator.sets.alike import Sets
+from dradriver.allocator.sets.link_channels import Wires
 from dradriver.allocator.sets.shape import BY_CPU, Shape
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
-from dradriver.allocator.sets.wires import Wires
+from dradriver.allocator.sets.symmetries import Sets
 from dradriver.topology.machine import PathType
 
 NOWHERE = int(PathType.SYS) + 1  # no PCIe path joins the set
@@ -68,7 +68,7 @@ class Reach:
         self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst)
 
     def thirds(self, at: int) -> dict[tuple[int, int], int]:
-        """By two members without links the third GPU that a step between them leads through, all by rank in the set.
+        """Return the third GPU through which two members without links reach each other, all by rank in the set.
 
         Of those with the widest way NCCL takes the one with the widest to where the step ends (paths.cc), and of these
         the first: which that is in its own numbering is not known here.

@@ -65,16 +65,16 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def size(self) -> int:
-        """Number of GPUs."""
+        """Return the number of GPUs of a machine's shape."""
         return len(self.links)
 
     @property
     def switched(self) -> bool:
-        """True where GPUs are joined by switches."""
+        """Return whether the GPUs of a machine's shape are joined by switches."""
         return any(self.switch_links)
 
     def renumbered(self, order: Sequence[int]) -> Shape:
-        """The same machine with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
+        """Return the shape with its GPUs in another order: position ``i`` has what ``order[i]`` has here."""
         return Shape(
             links=_reordered_matrix(self.links, order),
             switch_links=_reordered(self.switch_links, order),
@@ -96,7 +96,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
         )
 
     def linked(self, a: int, b: int) -> int:
-        """Links that traffic between two GPUs can use: direct ones, or the weaker side's links to the switch."""
+        """Return the links that traffic between two GPUs of the shape can use: direct ones, or over the switch."""
         if self.switched and self.links[a][b]:
             return min(self.switch_links[a], self.switch_links[b])
         return self.links[a][b]
@@ -104,7 +104,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
-    """The machine's shape, its positions those of ``machine.gpus``."""
+    """Return the shape of a machine, its positions those of ``machine.gpus``."""
     return Shape(
         links=machine.links,
         switch_links=tuple(gpu.switch_links for gpu in machine.gpus),

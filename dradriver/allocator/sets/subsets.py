@@ -26,12 +26,12 @@ _GRAPHS = 16  # at once: 30 MB for 16 positions
 
 
 def bits(g: int) -> Ints:
-    """The one-position masks: shape (g,), int64."""
+    """Return the masks of single positions, to build subsets: shape (g,), int64."""
     return 1 << np.arange(g, dtype=np.int64)
 
 
 def members(g: int, k: int) -> Ints:
-    """All masks of ``k`` of ``g`` positions, ordered as ascending position lists: shape (C(g, k),), int64."""
+    """Return all subsets of ``k`` of ``g`` positions as masks, ordered as ascending lists: shape (C(g, k),), int64."""
     sets = list(itertools.combinations(range(g), k))
     if k == 0:
         return np.zeros(1, dtype=np.int64)
@@ -40,7 +40,7 @@ def members(g: int, k: int) -> Ints:
 
 
 def sums(weights: Sequence[float]) -> Floats:
-    """Sum of the members' weights: shape (2**g,), float32."""
+    """Return for each subset the sum of its members' weights: shape (2**g,), float32."""
     out = np.zeros(1 << len(weights), dtype=np.float32)
     for position, weight in enumerate(weights):
         half = 1 << position
@@ -73,7 +73,7 @@ def pair_sums(weights: Sequence[Sequence[float]]) -> Floats:
 
 
 def unions(masks: Sequence[int]) -> Ints:
-    """Union of the members' masks: shape (2**g,), int64."""
+    """Return for each subset the union of its members' masks: shape (2**g,), int64."""
     out = np.zeros(1 << len(masks), dtype=np.int64)
     for position, mask in enumerate(masks):
         half = 1 << position
@@ -82,7 +82,7 @@ def unions(masks: Sequence[int]) -> Ints:
 
 
 def neighbours(adjacent: Bools) -> Ints:
-    """For each position the mask of its neighbours: shape as ``adjacent`` less its last axis, int64."""
+    """Return for each position the mask of its neighbours: shape as ``adjacent`` less its last axis, int64."""
     without_self = adjacent & ~np.eye(adjacent.shape[-1], dtype=np.bool_)
     out: Ints = (without_self * bits(adjacent.shape[-1])).sum(axis=-1)
     return out
@@ -115,7 +115,7 @@ def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
 
 
 def components(adjacent: Bools) -> tuple[int, ...]:
-    """The positions that hang together, as masks, by their lowest position: ``adjacent`` is (g, g)."""
+    """Return the positions that are connected, as masks, by their lowest position: ``adjacent`` is (g, g)."""
     near, rest, parts = neighbours(adjacent).tolist(), (1 << adjacent.shape[0]) - 1, []
     while rest:
         part, grown = 0, rest & -rest

@@ -21,9 +21,9 @@ from dradriver.allocator.request import Constraint, Level
 from dradriver.allocator.sets import busbw, facts, subsets
 from dradriver.allocator.sets.canonical import canonical
 from dradriver.allocator.sets.criteria import ANY, Criteria
-from dradriver.allocator.sets.kept import Kept
 from dradriver.allocator.sets.shape import Shape, shape_of
 from dradriver.allocator.sets.subsets import Array, Bools, Floats, Ints
+from dradriver.allocator.sets.weighted_cache import Kept
 from dradriver.errors import DriverError
 from dradriver.topology.machine import Machine, PathType
 
@@ -94,20 +94,20 @@ class Tables:
 
     @cached_property
     def alike(self) -> bool:
-        """Whether sets of one size are all worth the same, as on a machine with one switch for all GPUs."""
+        """Return whether all sets of one size are worth the same, as on a machine with one switch for all GPUs."""
         if self.given is not None:
             return False
         by_size = (self.worth[self.count == k] for k in range(2, self.size + 1))
         return all(float(worth.min()) >= SAME * float(worth.max()) for worth in by_size)
 
     def members(self, k: int) -> Ints:
-        """All masks of ``k`` GPUs, lowest positions first: (C(g, k),), int64."""
+        """Return all masks of ``k`` GPUs in the tables, lowest positions first: (C(g, k),), int64."""
         if k not in self._members:
             self._members[k] = subsets.members(self.size, k)
         return self._members[k]
 
     def row(self, key: Hashable, build: Callable[[], Array]) -> Array:
-        """The array that ``build`` makes, from a bounded cache: the row used longest ago goes first."""
+        """Return the table row that ``build`` makes, from a bounded cache: the row used longest ago goes first."""
         row = self._rows.get(key)
         if row is not None:
             self._rows.move_to_end(key)
@@ -119,7 +119,7 @@ class Tables:
         return row
 
     def answer(self, key: Hashable, find: Callable[[], R]) -> R:
-        """What ``find`` gives, which is never None, from another bounded cache: answers are small, and many."""
+        """Return the answer that ``find`` gives, never None, from another bounded cache of the tables."""
         answer: R | None = self._answers.get(key)
         if answer is None:
             answer = find()
@@ -129,7 +129,7 @@ class Tables:
         return answer
 
     def allowed(self, criteria: Criteria) -> Bools:
-        """Masks whose set meets the criteria: (2**g,), bool."""
+        """Return the masks whose set meets the criteria: (2**g,), bool."""
         key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
         if criteria.min_busbw_gbps or criteria.min_worth:
@@ -137,7 +137,7 @@ class Tables:
         return out
 
     def least(self, k: int, criteria: Criteria) -> float:
-        """The least ``busbw`` that sets of ``k`` GPUs must have; none has enough where nothing can be predicted."""
+        """Return the least ``busbw`` that the criteria require of sets of ``k`` GPUs."""
         if k < 2 or not (criteria.min_busbw_gbps or criteria.min_worth):
             return 0.0
         if criteria.min_busbw_gbps and not self.shape.predicted:
@@ -145,7 +145,7 @@ class Tables:
         return max(criteria.min_busbw_gbps, criteria.min_worth) * SAME
 
     def best(self, k: int, criteria: Criteria = ANY) -> Floats:
-        """Per free mask the highest busbw of any admissible ``k``-subset, -1 where there is none.
+        """Return by the tables per free mask the highest busbw of any admissible ``k``-subset, -1 without one.
 
         Shape (2**g,), float32, GB/s: the admissible sets' own values, spread to all masks that contain them.
         """
@@ -153,34 +153,37 @@ class Tables:
         return self.row(("best", k, criteria), lambda: self._best(k, criteria))
 
     def has(self, k: int, free: Ints, criteria: Criteria = ANY) -> Bools:
-        """Whether free masks have a ``k``-subset that meets the criteria: shape of ``free``, bool."""
+        """Return by the tables whether free masks have a ``k``-subset that meets the criteria.
+
+        Shape of ``free``, bool.
+        """
         out: Bools = self.best(k, criteria)[free] >= self.least(k, criteria)
         return out
 
     def fits(self, k: int, free: int, criteria: Criteria = ANY) -> bool:
-        """Whether one free mask has a ``k``-subset that meets the criteria."""
+        """Return by the tables whether one free mask has a ``k``-subset that meets the criteria."""
         return bool(self.best(k, criteria)[free] >= self.least(k, criteria))
 
     def meets(self, mask: int, constraint: Constraint) -> bool:
-        """Whether a set meets one constraint."""
+        """Return by the tables whether a set meets one constraint."""
         return bool(self._meets(constraint)[mask])
 
     def level(self, mask: int) -> Level:
-        """The level of the best ring's weakest step; of a single GPU: nvlink where it has links, else pcie-switch."""
+        """Return by the tables the level of the weakest step of a set's best ring; of one GPU nvlink or pcie-switch."""
         if mask.bit_count() < 2:
             return Level.NVLINK if self._linked[mask] else Level.PCIE_SWITCH
         return self.steps[int(self.weakest[mask])][0]
 
     def busbw_gbps(self, mask: int) -> float:
-        """The predicted bandwidth of a set as it is told; 0 below two GPUs, and where nothing can be predicted."""
+        """Return the predicted bandwidth of a set by the tables; 0 below two GPUs, and if there is no prediction."""
         return round(float(self.busbw[mask]), 2) if self.shape.predicted else 0.0
 
     def bandwidth_gbps(self, mask: int) -> float:
-        """Rate of the weakest step of the best ring, as ``step_gbps``; 0 for a single GPU."""
+        """Return the rate of the weakest step of a set's best ring by the tables; 0 for a single GPU."""
         return self.steps[int(self.weakest[mask])][1] if mask.bit_count() > 1 else 0.0
 
     def rates(self) -> Floats:
-        """``bandwidth_gbps`` of all masks: (2**g,), float32; infinite for fewer than two GPUs."""
+        """Return ``bandwidth_gbps`` of all sets in the tables: (2**g,), float32; infinite for fewer than two GPUs."""
         rates = np.array([rate for _, rate in self.steps] or [0.0], dtype=np.float32)
         return np.where(self.count < 2, np.float32(np.inf), rates[self.weakest])
 
@@ -239,7 +242,7 @@ class Tables:
 
 
 def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[Tables, P], R]:
-    """The function with a cache in its first argument, the tables, so that answers go with these."""
+    """Return the function with a cache in the tables, its first argument."""
 
     @wraps(function)
     def ask(tables: Tables, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -249,18 +252,18 @@ def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concat
 
 
 def tables_of_shape(shape: Shape) -> Tables:
-    """The tables of a shape, built on first use."""
+    """Return the tables of all subsets of a shape, built on first use."""
     found = _KEPT.find(shape)
     return _KEPT.put(shape, Tables(shape), facts.weight(shape)) if found is None else found
 
 
 def known(shape: Shape) -> bool:
-    """Whether the tables of a shape, or the costly facts that they are made from, are there already."""
+    """Return whether the tables of a shape, or the costly facts below them, were computed."""
     return shape in _KEPT or facts.known(canonical(shape)[0])
 
 
 def tables_of(machine: Machine) -> Tables:
-    """The tables of a machine's shape.
+    """Return the tables of all subsets of a machine's GPUs.
 
     Raises:
         MachineTooLargeError: The machine has more than 16 GPUs.

@@ -18,7 +18,7 @@ _STARTS = 8  # greedy tours to improve
 
 
 def best(gain: Gains) -> tuple[int, ...]:
-    """The tour whose steps are worth most in sum, from stop 0: exact up to 16 stops, greedy and 2-opt beyond.
+    """Return the closed tour whose steps are worth most, from stop 0: exact up to 16 stops, greedy and 2-opt beyond.
 
     Args:
         gain: Shape (n, n), symmetric, worth of each step, finite; the diagonal does not count.
@@ -29,7 +29,7 @@ def best(gain: Gains) -> tuple[int, ...]:
 
 
 def exact(gain: Gains) -> tuple[int, ...]:
-    """The tour whose steps are worth most in sum, by Held and Karp (1962); of equal ones the lowest as a list.
+    """Return the closed tour whose steps are worth most, by Held and Karp (1962); of equal ones the lowest list.
 
     A step that is worth -inf is forbidden.
     """
@@ -54,7 +54,7 @@ def exact(gain: Gains) -> tuple[int, ...]:
 
 
 def improved(gain: Gains) -> tuple[int, ...]:
-    """A good tour of many stops: the best of a few greedy ones, each with every crossing undone that gains (2-opt)."""
+    """Return a good closed tour of many stops: the best of a few greedy ones, improved by 2-opt."""
     n = len(gain)
     tours = [_uncrossed(_greedy(gain, start), gain) for start in range(0, n, max(1, n // _STARTS))]
     tour = max(tours, key=lambda tour: _worth(tour, gain))

@@ -24,7 +24,7 @@ _LONGEST: Final = 1 << 18  # characters of a note; no annotation is longer
 
 
 def required(pod: Pod) -> NodeSelector | None:
-    """Return the pod's required node affinity; None where any node will do."""
+    """Return a pod's required node affinity; None if any node will do."""
     if pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
         return None
     selector = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution
@@ -78,7 +78,7 @@ def is_narrowed(annotations: Mapping[str, str], selector: NodeSelector | None) -
 
 
 def authors(annotations: Mapping[str, str]) -> NodeSelector | None:
-    """Return the required affinity that the author of a narrowed pod wrote; None without one.
+    """Return the required node affinity that the author of a narrowed pod wrote; None without one.
 
     Raises:
         WordError: The note was changed into something that is none.
@@ -119,7 +119,7 @@ def read_note(text: str) -> NodeSelector | None:
 
 
 def plain(selector: NodeSelector) -> dict[str, Any]:
-    """Return a selector as JSON, without what is empty."""
+    """Return a node selector as JSON, without what is empty."""
     return {
         "nodeSelectorTerms": [
             {
@@ -139,7 +139,7 @@ def plain(selector: NodeSelector) -> dict[str, Any]:
 
 
 def put_required(patch: Patch, affinity: Mapping[str, Any] | None, node: Mapping[str, Any] | None, value: Any) -> None:
-    """Add to a patch what makes a pod's required node affinity another one.
+    """Add to a patch what replaces a pod's required node affinity.
 
     Args:
         patch: The patch of the pod.

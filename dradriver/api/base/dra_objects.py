@@ -30,16 +30,16 @@ class Device(Part, frozen=True):
 
     @property
     def blocked(self) -> bool:
-        """Whether a taint keeps new claims off it."""
+        """Return whether a taint keeps new claims off the device."""
         return any(taint.blocks for taint in self.taints)
 
     def text(self, attribute: str) -> str:
-        """Return an attribute that is text; empty where it is not there, or something else."""
+        """Return a device's attribute that is text; empty if it is missing, or something else."""
         text = self.attributes.get(attribute, {}).get("string", "")
         return text if isinstance(text, str) else ""
 
     def number(self, attribute: str) -> int | None:
-        """Return an attribute that is a number; None where it is not there, or something else."""
+        """Return a device's attribute that is a number; None if it is missing, or something else."""
         number = self.attributes.get(attribute, {}).get("int")
         return number if isinstance(number, int) else None
 
@@ -142,12 +142,12 @@ class ResourceClaim(Part, frozen=True):
 
     @property
     def results(self) -> list[AllocationResult]:
-        """This driver's allocated GPUs and parts of GPUs; empty while the claim is not allocated."""
+        """Return the GPUs and parts that are allocated to the ResourceClaim; empty if it is not allocated."""
         if self.status.allocation is None:
             return []
         ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
         return [result for result in ours if not names.is_seat(result.driver, result.pool)]
 
     def owned_by(self, pod_uid: str) -> bool:
-        """True when the pod of this uid is the claim's controller: a claim of the same name may be somebody else's."""
+        """Return whether the pod of this uid is the ResourceClaim's controller: another claim may have its name."""
         return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)

@@ -26,26 +26,26 @@ class Patch:
         return len(self.ops)
 
     def add(self, *path: str | int, value: Any) -> Self:
-        """Add a member or list element, or replace a member that is there. Its parent must exist."""
+        """Add the operation that adds a member or list element, or replaces a member. Its parent must exist."""
         self.ops.append({"op": "add", "path": pointer(*path), "value": value})
         return self
 
     def replace(self, *path: str | int, value: Any) -> Self:
-        """Replace what must be there."""
+        """Add the operation that replaces a value in a JSON Patch; the value must exist."""
         self.ops.append({"op": "replace", "path": pointer(*path), "value": value})
         return self
 
     def remove(self, *path: str | int) -> Self:
-        """Remove what must be there."""
+        """Add the operation that removes a value in a JSON Patch; the value must exist."""
         self.ops.append({"op": "remove", "path": pointer(*path)})
         return self
 
     def move(self, *path: str | int, to: int) -> Self:
-        """Move an element of a list to another index, counted once it has been taken out."""
+        """Add the operation that moves an element of a list to another index, counted once it has been taken out."""
         self.ops.append({"op": "move", "from": pointer(*path), "path": pointer(*path[:-1], to)})
         return self
 
     def test(self, *path: str | int, value: Any) -> Self:
-        """Let the whole patch fail (422 Invalid) unless the value is this one."""
+        """Add the test that lets the whole JSON Patch fail (422 Invalid) unless the value is this one."""
         self.ops.append({"op": "test", "path": pointer(*path), "value": value})
         return self

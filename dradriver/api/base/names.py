@@ -110,7 +110,9 @@ IDLE: Final = PREFIX + "idle"  # there too: when and why it was suspended for go
 RESTARTING: Final = PREFIX + "restarting"  # a label there, while it is suspended and has to be resumed
 SET: Final = PREFIX + "set"  # on a claim that several pods share: the request that its set was chosen for, as JSON
 
-MAINTENANCE: Final = PREFIX + "maintenance"  # of a node, an annotation or a taint's key: when it goes, see node_life.py
+MAINTENANCE: Final = (
+    PREFIX + "maintenance"
+)  # of a node, an annotation or a taint's key: when it goes, see node_maintenance.py
 
 REMOVED_GPUS: Final = PREFIX + "removed-gpus"  # of a node, an annotation: UUIDs of GPUs that will not come back
 

@@ -43,7 +43,7 @@ class Metadata(Part, frozen=True):
 
     @property
     def bare(self) -> Metadata:
-        """The same without labels, annotations and owners: of other people's objects these can be 512 KiB."""
+        """Return the metadata without labels, annotations and owners: of foreign objects these can be 512 KiB."""
         return msgspec.structs.replace(self, labels={}, annotations={}, owner_references=[])
 
 
@@ -65,7 +65,7 @@ class Taint(Part, frozen=True):
 
     @property
     def blocks(self) -> bool:
-        """Whether it keeps away whoever does not tolerate it."""
+        """Return whether a taint keeps away pods that do not tolerate it."""
         return self.effect in ("NoSchedule", "NoExecute")
 
 

@@ -239,7 +239,7 @@ class Pod(Part, frozen=True):
 
     @property
     def template(self) -> tuple[str, str] | None:
-        """The entry of ``spec.resourceClaims`` and the template that its claim is made by; None without a template."""
+        """Return the pod's entry of ``spec.resourceClaims`` and the template of its claim; None without a template."""
         entry, slash, name = self.metadata.annotations.get(names.TEMPLATE, "").partition("/")
         return (entry, name) if slash else None
 

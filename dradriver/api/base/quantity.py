@@ -30,7 +30,7 @@ def _parse(text: str) -> Fraction:
 
 
 def exact(text: str) -> Fraction:
-    """Return the quantity as it is, however small.
+    """Return a Kubernetes quantity as it is, however small.
 
     Raises:
         WordError: The text is no quantity.
@@ -39,7 +39,7 @@ def exact(text: str) -> Fraction:
 
 
 def milli(text: str) -> int:
-    """Return the quantity in thousandths, rounded up as the API server does (``0.5`` is 500).
+    """Return a Kubernetes quantity in thousandths, rounded up as the API server does (``0.5`` is 500).
 
     Raises:
         WordError: The text is no quantity.
@@ -48,7 +48,7 @@ def milli(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """Return the quantity in whole units, rounded up (``1Ki`` is 1024).
+    """Return a Kubernetes quantity in whole units, rounded up (``1Ki`` is 1024).
 
     Raises:
         WordError: The text is no quantity.

@@ -16,11 +16,11 @@ ELSEWHERE: Final = f'!has(device.attributes["{names.ATTRIBUTE_DOMAIN}"].exclusiv
 
 
 def some(policies: Policies, *, sliced: bool) -> bool:
-    """Return whether some GPUs' shares, or where ``sliced`` their MIG slices, are of one namespace at a time."""
+    """Return whether the policies have GPUs whose shares, or if ``sliced`` MIG slices, one namespace has alone."""
     return any(rule.exclusive_to for rule in policies.gpus if (rule.shared == "none") is sliced)
 
 
 def every(policies: Policies) -> bool:
-    """Return whether the file has GPUs in shares, and all of these are of one namespace at a time."""
+    """Return whether the policies share GPUs, and all of these are exclusive to one namespace at a time."""
     own = [rule.exclusive_to for rule in policies.gpus if rule.shared != "none"]
     return bool(own) and all(own)

@@ -41,17 +41,17 @@ class _Data(msgspec.Struct):
 
 
 def told(since: datetime.datetime, *, now: datetime.datetime) -> dict[str, Any]:
-    """Return what each device's data says of a claim that has been idle since a moment."""
+    """Return the device data for a claim's status that says since when the claim has been idle."""
     return {SINCE: written(since), SEEN: written(now)}
 
 
 def written(moment: datetime.datetime) -> str:
-    """Return a moment in UTC as Kubernetes writes times."""
+    """Return when a claim became idle, in UTC, as Kubernetes writes times."""
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment(seconds: float) -> str:
-    """Return seconds since the epoch as Kubernetes writes times; empty for what is no time."""
+    """Return when a claim became idle, seconds since the epoch, in Kubernetes' form; empty for what is no time."""
     try:
         return written(datetime.datetime.fromtimestamp(seconds, datetime.UTC))
     except (ValueError, OverflowError, OSError):
@@ -59,7 +59,7 @@ def moment(seconds: float) -> str:
 
 
 def idle_of(claim: ResourceClaim) -> Idle | None:
-    """Return what a claim's status says; None unless all its devices of ours are said to be idle."""
+    """Return since when a claim is idle by its status; None unless all its devices of ours are said to be idle."""
     if not any(_MARK in bytes(one.data) for one in claim.status.devices):  # of hardly any claim
         return None
     wanted = {(one.pool, one.device, one.share_id) for one in claim.results if not one.admin_access}
@@ -72,7 +72,7 @@ def idle_of(claim: ResourceClaim) -> Idle | None:
 
 
 def read(device: DeviceStatus) -> Idle | None:
-    """Return what one device's data says; None where it says nothing, or nothing that can be read."""
+    """Return what one device's data says of idleness; None if it says nothing, or nothing that can be read."""
     data = bytes(device.data)
     if _MARK not in data or len(data) > _LONGEST:
         return None
@@ -85,17 +85,17 @@ def read(device: DeviceStatus) -> Idle | None:
 
 
 def asked(annotations: Mapping[str, str]) -> float | None:
-    """Return when the controller means to end a claim's pods, by the claim's annotations; None where it does not."""
+    """Return when the controller means to end an idle claim's pods, by the claim's annotations; None if it does not."""
     return seconds(annotations.get(names.IDLE_END, ""))
 
 
 def question(end: datetime.datetime | None) -> dict[str, Any]:
-    """Return the merge patch by which a claim asks its agent to go on saying that it is idle; None takes it away."""
+    """Return the merge patch by which a claim asks its agent to go on reporting idleness; None takes it away."""
     return {"metadata": {"annotations": {names.IDLE_END: None if end is None else written(end)}}}
 
 
 def latest(claims: Iterable[Idle | None]) -> Idle | None:
-    """Return what holds of some claims together: idle since the last of them is, and seen as long as all; else None."""
+    """Return since when all of some claims are idle together; None if one is not."""
     every = list(claims)
     some = [idle for idle in every if idle is not None]
     if not some or len(some) < len(every):

@@ -14,7 +14,15 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import simple_cel, values
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.nics import BY_WORD, DRIVERS, Alike, NicAsk, NicRequest, Tolerated, selector
+from dradriver.api.vocabulary.nic_requests import (
+    BY_WORD,
+    DRIVERS,
+    Alike,
+    NicAsk,
+    NicRequest,
+    Tolerated,
+    selector,
+)
 
 _KNOWN: Final = {"deviceClassName", "allocationMode", "count", "selectors", "tolerations"}
 _OF_GPUS: Final = {names.PCIE_ROOT, names.NUMA_NODE}  # attributes of GPUs that NICs may have in common with them
@@ -34,7 +42,7 @@ def _listed(value: Any) -> Sequence[Any]:
 def divided(
     constraints: Sequence[dict[str, Any]], gpus: Sequence[str], nics: Collection[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return what constraints come to for the GPUs alone, and those that are about NICs.
+    """Return a template's constraints for GPUs alone, and those that are about NICs.
 
     A constraint of both holds of the GPUs alone, too: where it is about all of them it is in both lists.
 
@@ -67,7 +75,7 @@ def ask(
     *,
     near: str = "",
 ) -> NicAsk | None:
-    """Return what a template asks of NICs; None where it asks for none.
+    """Return which NICs a ResourceClaimTemplate asks for; None if it asks for none.
 
     Args:
         entries: Its requests for NICs, by name.

@@ -9,13 +9,17 @@ import msgspec
 
 from dradriver.allocator.request import Amount, Choice, MigPart, Part, PartChoice, SharePart
 from dradriver.api.base import names, quantity
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import OURS, current_ledger
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims, config, results
-from dradriver.api.slices import slices
-from dradriver.api.vocabulary import nics
+from dradriver.api.claims import (
+    claim_builder,
+    opaque_config,
+    result_annotations,
+)
+from dradriver.api.slices import resource_slices
+from dradriver.api.vocabulary import nic_requests
 from dradriver.api.vocabulary.values import NCCL_AUTO
 from dradriver.topology.check import is_mig_profile
 
@@ -95,7 +99,7 @@ class Claim(ResourceClaim, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return the claim's namespace and name."""
         return self.metadata.namespace, self.metadata.name
 
 
@@ -118,28 +122,28 @@ class Pin(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Device]:
-        """The chosen GPUs' devices."""
+        """Return the devices of the GPUs that the claim is pinned to."""
         return frozenset(self.taken)
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """What is taken of each of them."""
+        """Return what the pin takes of each of its devices."""
         return taken_of(self.choice, self.uuids)
 
     @property
     def apart(self) -> frozenset[Device]:
-        """Those of these GPUs whose MIG slices it has as devices of their own."""
-        return frozenset((self.choice.node, slices.device_name(uuid)) for uuid in self.placed)
+        """Return the pinned GPUs whose MIG slices are devices of their own."""
+        return frozenset((self.choice.node, resource_slices.device_name(uuid)) for uuid in self.placed)
 
     @property
     def texts(self) -> dict[str, str | None]:
-        """The annotations that tell a pod's author of it; None for those to take away."""
-        return results.written(self.choice, self.numbers())
+        """Return the annotations that tell a pod's author of the pinned GPUs; None for those to remove."""
+        return result_annotations.written(self.choice, self.numbers())
 
     def numbers(self) -> dict[int, str]:
         """Return the chosen GPUs' uuids by the machine's numbers of that time."""
         if isinstance(self.choice, PartChoice):
-            parts = claims.parts_of(self.choice, self.uuids)
+            parts = claim_builder.parts_of(self.choice, self.uuids)
             return {part.gpu: self.uuids[request][0] for request, part in parts.items()}
         return {
             number: uuid
@@ -151,10 +155,10 @@ class Pin(msgspec.Struct, frozen=True):
 def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Usage]:
     """Return what is taken of each device of a node's GPUs, given by request."""
     if isinstance(choice, Choice):
-        return {(choice.node, slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
+        return {(choice.node, resource_slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
     taken: dict[Device, tuple[Amount | MigSlice, ...]] = {}
-    for request, part in claims.parts_of(choice, uuids).items():
-        device = choice.node, slices.device_name(uuids[request][0])
+    for request, part in claim_builder.parts_of(choice, uuids).items():
+        device = choice.node, resource_slices.device_name(uuids[request][0])
         piece = part.amount if isinstance(part, SharePart) else MigSlice(part.profile, part.start, part.size)
         taken[device] = (*taken.get(device, ()), piece)
     return dict(taken)
@@ -163,11 +167,11 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 def pin(claim: Claim) -> Pin | None:
     """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
     try:
-        choice = claims.read_choice(claim)
+        choice = claim_builder.read_choice(claim)
         own = [each for each in claim.spec.devices.config if each.opaque and each.opaque.driver == names.DRIVER]
         if choice is None or len(own) != 1 or own[0].opaque is None:
             return None
-        told = config.read(own[0].opaque.parameters)
+        told = opaque_config.read(own[0].opaque.parameters)
         # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
         asked = {
             request.name: request.exactly
@@ -185,7 +189,7 @@ def pin(claim: Claim) -> Pin | None:
                 numbers == sorted(choice.gpus) == sorted(choice.ring)
             )
         else:
-            parts = claims.parts_of(choice, uuids)
+            parts = claim_builder.parts_of(choice, uuids)
             right = all(len(each) == 1 for each in uuids.values()) and all(
                 _asks_for(part, asked[name], told.mig.get(name), uuids[name][0]) for name, part in parts.items()
             )
@@ -218,13 +222,13 @@ def _nics(claim: Claim, chosen_for: Collection[str]) -> dict[str, tuple[str, ...
         asked = request.exactly
         if asked is None or not asked.selectors or (chosen_for and request.name not in chosen_for):
             continue
-        addresses = nics.addresses(asked.selectors[0].cel.expression)
+        addresses = nic_requests.addresses(asked.selectors[0].cel.expression)
         if addresses and len(addresses) == asked.count:
             found[request.name] = addresses
     return found
 
 
-def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) -> bool:
+def _asks_for(part: Part, asked: _Exactly, mig: opaque_config.Mig | None, uuid: str) -> bool:
     """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
     said = asked.capacity.requests
     if isinstance(part, SharePart):
@@ -233,7 +237,9 @@ def _asks_for(part: Part, asked: _Exactly, mig: config.Mig | None, uuid: str) ->
     if not (0 < size == part.size <= _MOST_START + 1 and 0 <= part.start <= _MOST_START):
         return False
     if mig is None:
-        return [selector.cel.expression for selector in asked.selectors] == [claims.placement_selector(uuid, part)]
+        return [selector.cel.expression for selector in asked.selectors] == [
+            claim_builder.placement_selector(uuid, part)
+        ]
     return (mig.profile, mig.starts) == (part.profile, {uuid: part.start})
 
 
@@ -276,7 +282,7 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
 
 
 def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
-    """Return the part of its device that a result gives, by what was counted; None for all, and where nobody knows."""
+    """Return the fraction of its device that an allocation result gives; None for all, and if it is not known."""
     if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
         return _slice_of(claim, result)
     return _share_of(result.consumed_capacity)
@@ -340,7 +346,7 @@ def claim_key(pod: Pod) -> Key | None:
 
 
 def is_set(claim: Key) -> bool:
-    """Return whether a pod's claim has the name of one that pods share: those of a pod's own are made up."""
+    """Return whether a pod's claim has the name of a shared claim: names of a pod's own claim are generated."""
     return not claim[1].startswith(names.CLAIM_PREFIX)
 
 
@@ -349,6 +355,6 @@ KEEP: Final = ("CUDA_", "NCCL_", "NVIDIA_")
 
 
 def kept_env(pod: Pod, containers: frozenset[str]) -> list[str]:
-    """Return the variables that the author set in the given containers and that an edit must not replace."""
+    """Return the environment variables that the author set in containers and that an edit must not replace."""
     spec = (*pod.spec.init_containers, *pod.spec.containers)
     return sorted({e.name for c in spec if c.name in containers for e in c.env if e.name.startswith(KEEP)})

@@ -49,7 +49,7 @@ _FIELDS: Final = ("deviceClassName", "selectors", "capacity", "tolerations")
 
 
 def check(spec: Mapping[str, Any]) -> None:
-    """Raise unless the scheduler can search for what a claim asks for.
+    """Raise unless the scheduler's search can handle what a claim asks for.
 
     Args:
         spec: A claim's, all of whose requests are for GPUs of this driver or of the one that it adds to.

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from dradriver.api.base.objects import OwnerReference
-from dradriver.api.gangs.gangs import Size
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.vocabulary import values
 
 Rank: TypeAlias = tuple[int, ...]
@@ -61,11 +61,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> OwnerReference:
-        """Its controller; one without a kind where it has none."""
+        """Return the pod's controller; one without a kind if it has none."""
         return next((owner for owner in self.owners if owner.controller), OwnerReference())
 
     def said(self, key: str) -> str:
-        """Return a label, or else an annotation, of that key; empty without one, or where it is longer than a name."""
+        """Return a label, or else an annotation, of a pod by its key; empty without one, or if longer than a name."""
         text = self.labels.get(key) or self.annotations.get(key, "")
         return text if len(text) <= LONGEST else ""
 
@@ -104,7 +104,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
         made_by: The kind of what the gang is all of; ``gang`` where its author named it.
         size: How many pods it has, as its author or the pod says; None where neither does.
         read: The object that tells how many, and whether its pods can be a gang at all; of pods that a name joins only
-            the latter (``gang_members.size``).
+            the latter (``gang_of_pod.size``).
         rank: Where the pod stands among the others; None where nothing says.
     """
 
@@ -131,13 +131,13 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity(name: str, *parts: str) -> str:
-    """Return a text for what ``parts`` name together: at most 63 characters, begun with the name for people's sake."""
+    """Return an identifier of a gang made from ``parts``: at most 63 characters, with a readable beginning."""
     start = _NO_LETTERS.sub("-", name[:64].lower()).strip("-")[:30].strip("-") or "gang"
     return f"{start}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
 
 
 def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
-    """Return a pod of a gang whose pods several objects may have made, whose ranks all begin at 0.
+    """Return the gang of a pod whose gang several objects made, with ranks that each begin at 0.
 
     Args:
         identity: Which gang.
@@ -165,7 +165,7 @@ def of_group_named(namespace: str, name: str) -> str:
 
 
 def made(pod: Facts) -> Member | Alone:
-    """Return which gang a pod is of by what made it, if its author says that there is one."""
+    """Return which gang a pod belongs to by its owner, if its author says that there is a gang."""
     found = next((one for by in _WAYS if (one := by(pod)) is not None), Alone())
     read = found.read if isinstance(found, Member) else None
     if read is not None and max(len(read.name), len(read.uid)) > LONGEST:

@@ -76,7 +76,7 @@ TABLE: Final = (
 
 
 def refusal(row: Row, said: str, words: Sequence[str]) -> WordError:
-    """Return the refusal of a pod that is of a gang and has what a row is about.
+    """Return the refusal of a gang's pod that uses a feature which gangs do not support.
 
     Args:
         row: The row.

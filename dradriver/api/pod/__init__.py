@@ -3,5 +3,5 @@
 annotations  a pod's annotations as a Request
 resolved     the webhook's note for the controller
 misspelled   annotations that are nearly ours
-ladder       a request as a list of alternatives, for the scheduler alone
+claim_alternatives  a request as a list of alternatives, for the scheduler alone
 """

@@ -8,16 +8,16 @@ from typing import Any, Final
 
 from dradriver.allocator.request import Request, Whole
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import current_ledger
-from dradriver.api.gangs import gangs
-from dradriver.api.gangs.gangs import Gang
-from dradriver.api.policies.meaning import SpelledOut
+from dradriver.api.gangs import gang_annotations
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.vocabulary import annotation_words, messages, parts, vendor_words
+from dradriver.api.policies.workload_words import SpelledOut
+from dradriver.api.vocabulary import annotation_words, container_requests, messages, vendor_words
 from dradriver.api.vocabulary.annotation_words import About, Values
+from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.parts import Asked
 from dradriver.topology.vendors import NVIDIA, VENDORS
 
 LONGEST_VALUE: Final = 256  # characters
@@ -101,7 +101,7 @@ class Annotations:
         Raises:
             WordError: A bad value of an annotation about a gang.
         """
-        return gangs.gang(self._of_gang)
+        return gang_annotations.gang(self._of_gang)
 
     @property
     def aside(self) -> dict[str, str]:
@@ -165,7 +165,7 @@ class Annotations:
         if vendor and said != vendor:
             raise messages.contradicts(names.VENDOR, said, f"the containers' limits, which ask for GPUs of {vendor}")
         resource = VENDORS[said].resources[0]
-        total, gpus = sum(map(parts.count, asked.values())), self.values.get(names.GPUS)
+        total, gpus = sum(map(container_requests.count, asked.values())), self.values.get(names.GPUS)
         if gpus is not None and gpus != total:
             raise WordError(
                 f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {resource}; "
@@ -176,7 +176,7 @@ class Annotations:
                 f"the pod has {names.PREFIX} annotations but asks for no GPU: give a container a limit "
                 f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
             )
-        request = parts.request(self.values, asked, fields)
+        request = container_requests.request(self.values, asked, fields)
         if not isinstance(request, Whole):
             self._refuse_sets()
         vendor_words.check(fields, parts=not isinstance(request, Whole))
@@ -185,7 +185,7 @@ class Annotations:
     def _fields(self) -> dict[str, Any]:
         """Return the fields of a Request that annotations give, without its containers."""
         fields = annotation_words.fields(self.values)
-        vendor_words.check(fields, parts=parts.of_words(self.values) is not None)
+        vendor_words.check(fields, parts=container_requests.of_words(self.values) is not None)
         return fields
 
     def _refuse_sets(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from dradriver.api.base import names
 from dradriver.api.vocabulary import annotation_words
-from dradriver.yamltext.cures import hint
+from dradriver.yamltext.value_hints import hint
 
 MOST_KEYS: Final = 64  # of annotations and of labels are looked at
 

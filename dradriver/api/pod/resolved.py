@@ -15,12 +15,12 @@ import msgspec
 from dradriver.allocator.request import Amount, Mig, Request, Share, Weights, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.gangs import gang_support, gangs
-from dradriver.api.gangs.gangs import Gang
+from dradriver.api.gangs import gang_annotations, gang_support
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.vocabulary import annotation_words, messages, values
+from dradriver.api.vocabulary.container_requests import Asked, described, request_names
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.parts import Asked, described, request_names
 from dradriver.api.vocabulary.values import MOST_GPUS
 from dradriver.topology.vendors import NVIDIA
 
@@ -124,7 +124,7 @@ def resolve(annotations: Annotations, asked: Mapping[str, Asked], *, product: st
     wanted = annotations.gang
     version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(told))
     resolved = Resolved(
-        version=version if wanted is None else gangs.version(wanted, version),
+        version=version if wanted is None else gang_annotations.version(wanted, version),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
         nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
@@ -199,7 +199,7 @@ def _check_gang(wish: Resolved) -> None:
     elif isinstance(wish.request, Mig):
         row, told = gang_support.MIG, "a MIG slice"
     if row is not None:
-        raise gang_support.refusal(row, told, gangs.said(wish.gang))
+        raise gang_support.refusal(row, told, gang_annotations.said(wish.gang))
 
 
 def _unless(default: str, said: str) -> str | msgspec.UnsetType:
@@ -272,7 +272,7 @@ def _check(resolved: Resolved) -> None:
     if request.vendor != NVIDIA.word and not isinstance(request, Whole):
         raise WordError("it asks for parts of GPUs that have none")
     if resolved.gang is not msgspec.UNSET:
-        gangs.check(resolved.gang)
+        gang_annotations.check(resolved.gang)
     if resolved.idle_timeout_s is not msgspec.UNSET and resolved.idle_timeout_s < 1:
         raise WordError("it has a duration that is none")
     if resolved.nccl is not msgspec.UNSET and values.nccl(resolved.nccl) is None:

@@ -140,11 +140,11 @@ class Gpus(Section, frozen=True, omit_defaults=True):
 
     @property
     def names_gpus(self) -> bool:
-        """Whether it is about some GPUs of a machine by their names alone."""
+        """Return whether a policy's GPU selection names some GPUs of a machine one by one."""
         return bool(self.numbers or self.uuids or self.pci_addresses)
 
     def names(self, gpu: Gpu) -> bool | None:
-        """Return whether it names a GPU; None if only the number of its slot could tell, and that is not known."""
+        """Return whether a policy's GPU selection includes a GPU; None if only its unknown slot could tell."""
         if gpu.uuid.lower() in map(str.lower, self.uuids) or gpu.pci in self.pci_addresses:
             return True
         if self.numbers and gpu.has_slot is False:

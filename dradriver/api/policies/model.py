@@ -45,8 +45,8 @@ from dradriver.api.policies.fields import (
     XidNumber,
     XidWord,
 )
-from dradriver.api.policies.tenants import Queue, Tenant
-from dradriver.api.vocabulary import nics
+from dradriver.api.policies.tenant_policies import Queue, Tenant
+from dradriver.api.vocabulary import nic_requests
 
 MOST_BYTES: Final = 1 << 16  # of a file: reading more would hold up a process
 
@@ -91,7 +91,7 @@ class Workloads(Section, frozen=True, rename="kebab"):
     inference_small: NameOrWords = "best-effort,pack"
 
     def meaning(self, workload: str) -> str | dict[str, str]:
-        """Return what one of ``WORKLOADS`` stands for."""
+        """Return what one of the policies' ``WORKLOADS`` stands for."""
         found: str | dict[str, str] = getattr(self, workload.replace("-", "_"))
         return found
 
@@ -147,7 +147,7 @@ class Network(Section, frozen=True):
 
 
 class Spot(Section, frozen=True):
-    """Which nodes their provider may take away at any time, beside those that say so (``node_life.SPOT_LABELS``).
+    """Which nodes their provider may take away at any time, in addition to ``node_maintenance.SPOT_LABELS``.
 
     Attributes:
         labels: Any of these labels says it.
@@ -159,7 +159,7 @@ class Spot(Section, frozen=True):
 
 
 class Nics(Section, frozen=True):
-    """What is known of NICs that other drivers hand out (``api.vocabulary.nics``).
+    """What is known of NICs that other drivers hand out (``api.vocabulary.nic_requests``).
 
     Attributes:
         classes: DeviceClasses of NICs, each with its driver's word, beside those that drivers' own manifests name.
@@ -173,7 +173,7 @@ class Nics(Section, frozen=True):
     @property
     def every(self) -> Mapping[str, str]:
         """All classes of NICs by name, with their drivers' words."""
-        return {**nics.CLASSES, **self.classes}
+        return {**nic_requests.CLASSES, **self.classes}
 
 
 class Price(Section, frozen=True):
@@ -208,7 +208,7 @@ class Prices(Section, frozen=True):
     ] = ()
 
     def per_hour(self, product: str) -> float | None:
-        """Return what an hour of a GPU costs; None where nothing says it, or nobody knows its product."""
+        """Return the price of an hour of a GPU by the policies; None if nothing says it, or the product is unknown."""
         if not product:
             return self.gpus[0].per_hour if self.gpus and not self.gpus[0].products else None
         return next((price.per_hour for price in self.gpus if price.fits(product)), None)
@@ -263,12 +263,12 @@ class Policies(Sections, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """The digest as logs, the controller's Lease and ``gputopo verify`` write it."""
+        """Return the digest of the policies as logs, the controller's Lease and ``gputopo verify`` write it."""
         return f"{self.digest:012x}"
 
     @property
     def preference(self) -> request.Weights:
-        """The weights as the allocator takes them."""
+        """Return the policies' weights as the allocator takes them."""
         own = msgspec.structs.asdict(self.weights)
         price, utilisation = own.pop("price"), own.pop("utilisation")
         if not (price and self.prices.gpus) and not utilisation:

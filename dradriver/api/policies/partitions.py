@@ -7,8 +7,8 @@ from itertools import combinations
 from typing import Final, NamedTuple
 
 from dradriver.api.policies.fields import Gpus
-from dradriver.api.policies.modes import fits, on_node
-from dradriver.api.policies.tenants import Tenant
+from dradriver.api.policies.gpu_modes import fits, on_node
+from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.topology.machine import Gpu
 
 OTHERS: Final = ""
@@ -29,7 +29,7 @@ class Division(NamedTuple):
 
 
 def bounds(tenants: Mapping[str, Tenant]) -> dict[str, tuple[Gpus, bool]]:
-    """Return the partition of each tenant that has one, and whether it is exclusive, in the order of their names."""
+    """Return each tenant's partition, and whether it is exclusive, in the order of their names."""
     return {
         name: (tenant.partition, tenant.exclusive)
         for name, tenant in sorted(tenants.items())
@@ -40,7 +40,7 @@ def bounds(tenants: Mapping[str, Tenant]) -> dict[str, tuple[Gpus, bool]]:
 def divide(
     partitions: Mapping[str, tuple[Gpus, bool]], node: str, labels: Mapping[str, str], gpus: Iterable[Gpu]
 ) -> Division:
-    """Return who may have which GPUs of a node.
+    """Return which tenants may use which GPUs of a node by their partitions.
 
     Of two that want the same GPU to themselves the first by name has it: which GPUs two selectors both fit, only the
     nodes tell, and the answer must not hang on who was seen first.

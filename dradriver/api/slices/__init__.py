@@ -1,6 +1,6 @@
 """ResourceSlices.
 
-slices             a machine as ResourceSlices, and back
+resource_slices    a machine as ResourceSlices, and back
 device_attributes  the attributes of a GPU's device
 mig_devices        devices of a GPU whose MIG instances are made on demand
 slice_features     which fields of slices the API server keeps

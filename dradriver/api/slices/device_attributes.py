@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from dradriver.api.base import names, seats
-from dradriver.api.policies.modes import Mode
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Machine
 
@@ -22,7 +22,7 @@ Device = dict[str, Any]
 
 
 def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Device:
-    """Return the device of a GPU that one claim gets whole."""
+    """Return the ResourceSlice device of a GPU that one claim gets as a whole."""
     device: Device = {
         "name": name,
         "attributes": _of_type(machine.vendor.type) | identity(machine, position) | _links(groups, position),
@@ -33,7 +33,7 @@ def whole(machine: Machine, groups: Groups, position: int, *, name: str) -> Devi
 
 
 def neutral(device: Device) -> Device:
-    """Return a whole GPU's device with what it says of links by names of no vendor, too.
+    """Return a whole GPU's device with link attributes under vendor-neutral names, too.
 
     ``linkDomain``, ``linkGroup2``, ``4`` and ``8``, and their ``GBps``: each of these two where all of it finds room.
     Only the rates of eight linked GPUs of a multi-node fabric do not. A GPU that may be had in parts has room for
@@ -48,7 +48,7 @@ def neutral(device: Device) -> Device:
 
 
 def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> Device:
-    """Return the device of a GPU that several claims may share, and one may have whole.
+    """Return the ResourceSlice device of a GPU that several claims may share.
 
     What a claim does not ask for it takes at its default, which is all: a claim of whole GPUs needs no word of shares.
     More memory than there is may be promised, never more than there is to one claim; compute is never promised twice,
@@ -118,12 +118,12 @@ def _sharing(mode: Mode) -> dict[str, dict[str, Any]]:
 
 
 def exclusive(mode: Mode) -> dict[str, dict[str, Any]]:
-    """Return the attribute that says who alone may have parts of a GPU at a time; none where anybody may."""
+    """Return the attribute that says which namespace alone may have parts of a GPU; none if any may."""
     return {"exclusiveTo": {"string": mode.exclusive_to}} if mode.exclusive_to else {}
 
 
 def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[str, Any]:
-    """Return a capacity of which a claim may have any whole number up to ``most``, and has ``most`` unless it says.
+    """Return a device capacity of which a claim may have any whole number up to ``most``.
 
     Where it is in equal parts a claim may have one of them, or all.
     """
@@ -136,14 +136,14 @@ def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[
 
 
 def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
-    """Return what is said of a GPU in each of its devices."""
+    """Return the attributes that each device of a GPU has."""
     gpu = machine.gpus[position]
     attributes: dict[str, dict[str, Any]] = {
         "uuid": {"string": gpu.uuid},
         "index": {"int": gpu.index},
         "minor": {"int": gpu.minor},
         "vendor": {"string": gpu.vendor},
-        **seats.KNOWN,
+        **gang_barrier_device.KNOWN,
     }
     texts = {
         "productName": gpu.product,

@@ -16,7 +16,7 @@ from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.topology.machine import Gpu, Machine
 
-_MOST: Final = 128  # GPUs of a node (``slices.MOST_GPUS``)
+_MOST: Final = 128  # GPUs of a node (``resource_slices.MOST_GPUS``)
 _LONGEST: Final = 64  # characters of an address and of a UUID; they have 40 at most
 
 
@@ -38,7 +38,7 @@ class LostGpu(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
 
     @property
     def described(self) -> str:
-        """Index, PCI address and UUID, in words."""
+        """Return index, PCI address and UUID of a lost GPU, in words."""
         return f"GPU{self.index} ({', '.join(filter(None, (self.pci, self.uuid)))})"
 
 
@@ -51,12 +51,12 @@ def _is_sound(gpu: LostGpu) -> bool:
 
 
 def of(gpu: Gpu) -> LostGpu:
-    """Return a GPU, as it was last seen, as a lost one."""
+    """Return a lost GPU, made from the GPU as it was last seen."""
     return LostGpu(gpu.index, gpu.pci, gpu.uuid)
 
 
 def note(pool: Sequence[dict[str, Any]], lost: Iterable[LostGpu]) -> None:
-    """Write the lost GPUs into the annotations of a pool's first slice; none of them leaves it as it is."""
+    """Write the lost GPUs into the annotation of a pool's first slice; none leave it as it is."""
     entries = sorted(lost)[:_MOST]
     if pool and entries:
         pool[0]["metadata"]["annotations"][names.LOST_GPUS] = msgspec.json.encode(entries).decode()

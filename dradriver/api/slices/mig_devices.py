@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import device_attributes
 from dradriver.topology.groups import Groups
 from dradriver.topology.machine import Gpu, Machine, MigDevice, MigProfile
@@ -69,7 +69,7 @@ def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[de
 def gone(
     machine: Machine, position: int, mode: Mode, kept: Iterable[str], taint: Mapping[str, Any], *, name: str
 ) -> list[device_attributes.Device]:
-    """Return the MIG instances that claims have and that are gone, each with a taint: nobody else is given one.
+    """Return the MIG devices that claims have and that are gone, each with a taint against new claims.
 
     Args:
         machine: The machine.
@@ -90,7 +90,7 @@ def gone(
 
 
 def on_demand(machine: Machine, groups: Groups, position: int, mode: Mode, *, name: str) -> device_attributes.Device:
-    """Return a GPU as one device with its slices as capacities: who asks for none gets all.
+    """Return a GPU as one device with its MIG slices as capacities.
 
     Which instance a claim gets stands in its configuration; what it takes of the capacities keeps the sum right.
     """
@@ -135,14 +135,14 @@ def placements(
 
 
 def counters(gpu: Gpu) -> dict[str, Any]:
-    """Return the counters that a GPU's placements share."""
+    """Return the counters that a GPU's MIG placements share."""
     memory_slices = {f"memory-slice-{number}": 1 for number in range(_end(gpu))}
     limits = {limit.name: limit.total for limit in _counted_limits(gpu)}
     return _values(memory_slices | limits)
 
 
 def placement_name(gpu: str, profile: int, start: int) -> str:
-    """Return the device name of a placement: its GPU's device name, the profile's id and the first memory slice."""
+    """Return the device name of a MIG placement: its GPU's, the profile's id and the first memory slice."""
     return f"{gpu}-{profile}-{start}"
 
 

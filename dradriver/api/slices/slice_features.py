@@ -44,11 +44,11 @@ class SliceFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lacking(self) -> tuple[str, ...]:
-        """The names of those that are missing."""
+        """Return the names of the slice features that the API server lacks."""
         return tuple(name for name in FIELDS if not getattr(self, name))
 
     def without(self, paths: Collection[str]) -> SliceFeatures:
-        """Return these features without those that lost a field: ``paths`` are those of the dropped fields."""
+        """Return these slice features without those that lost a field: ``paths`` are those of the dropped fields."""
         gone = {
             name: False
             for name, fields in FIELDS.items()
@@ -61,7 +61,7 @@ ALL: Final = SliceFeatures()
 
 
 def probes(node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return slices of a node, for dry runs only, that have between them all fields whose loss matters.
+    """Return slices of a node for dry runs, which together have all fields that the API server may drop.
 
     Counters and devices stand in slices of their own: from 1.35 on no slice may have both.
     """

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Strategy
+from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary.values import MOST_GPUS, STRATEGIES
-from dradriver.yamltext.cures import hint
+from dradriver.yamltext.value_hints import hint
 
 # What a value is not, and what to write; after "<key>: <value> is no".
 RATE: Final = "bandwidth; write a number of GB/s above zero, as 100 or 100GB/s"
@@ -45,18 +45,18 @@ def shown(text: str) -> str:
 
 
 def is_no(key: str, text: str, what: str) -> WordError:
-    """Return the refusal of a value; ``what`` is one of the texts above."""
+    """Return the message that refuses an annotation's value; ``what`` is one of the texts above."""
     return WordError(f"{key}: {shown(text)} is no {what}")
 
 
 def not_one_of(key: str, text: str, allowed: Iterable[str]) -> WordError:
-    """Return the refusal of a value that is none of those allowed."""
+    """Return the message that refuses a value that is none of those allowed."""
     words = list(allowed)
     return WordError(f"{key}: {shown(text)} is not allowed; write one of {', '.join(words)}{hint(text, words)}")
 
 
 def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
-    """Return the refusal of a policy; ``named`` are those of the policies file."""
+    """Return the message that refuses an unknown policy; ``named`` are those of the policies file."""
     if text.strip() in STRATEGIES:
         return WordError(
             f"{key}: {shown(text)} is not allowed alone: it is a strategy, which stands behind a policy and a comma; "
@@ -71,11 +71,11 @@ def no_policy(key: str, text: str, named: Iterable[str] = ()) -> WordError:
 
 
 def unknown(key: str, allowed: Iterable[str]) -> WordError:
-    """Return the refusal of an annotation that nobody reads."""
+    """Return the message that refuses an annotation that nothing reads."""
     words = list(allowed)
     return WordError(f"annotation {shown(key)} is unknown{hint(key, words)}; known are {', '.join(words)}")
 
 
 def contradicts(key: str, text: str, other: str) -> WordError:
-    """Return the refusal of a value that another one contradicts."""
+    """Return the message that refuses a value that another one contradicts."""
     return WordError(f"{key}: {shown(text)} contradicts {other}; write one of the two")

@@ -65,7 +65,7 @@ class Term(msgspec.Struct, frozen=True):
     otherwise: Literal | None = None
 
     def of(self, driver: str, attributes: Mapping[str, Value]) -> bool:
-        """Return whether the scheduler finds it to hold of a device; not if it fails there.
+        """Return whether the scheduler finds a CEL term to hold of a device; not if it fails there.
 
         Values of different types are not equal, and that is no failure. Every other operation fails on them, as any
         does on an attribute that is missing (cel-go, ``common/types``; what a value is to CEL:
@@ -93,7 +93,7 @@ class _OddError(Exception):
 
 @functools.lru_cache(maxsize=1024)
 def read(expression: str) -> tuple[Term, ...] | None:
-    """Return what must hold by an expression; None where it says more than can be read here.
+    """Return the terms of a CEL expression; None if it says more than can be read here.
 
     Read are ``&&`` of: an attribute of the device, as ``device.attributes["dra.net"].rdma``, with its name after a dot,
     in brackets, or as ``.?rdma.orValue(false)``, alone or behind ``!`` where it is a bool, compared with a text, number
@@ -110,7 +110,7 @@ def read(expression: str) -> tuple[Term, ...] | None:
 
 
 def hold(terms: Sequence[Term], driver: str, attributes: Mapping[str, Value]) -> bool:
-    """Return whether all of some terms hold of a device with these attributes, by their full names."""
+    """Return whether all CEL terms hold of a device with these attributes, by their full names."""
     return all(term.of(driver, attributes) for term in terms)
 
 

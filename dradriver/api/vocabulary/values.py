@@ -7,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.policies import LINKED
 from dradriver.allocator.request import Constraint, Strategy
+from dradriver.allocator.set_policies import LINKED
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.quantity import whole
@@ -61,17 +61,17 @@ class Near(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 def strategy(text: str) -> Strategy | None:
-    """Return which of equally good sets is taken."""
+    """Return the strategy that an annotation names: which of equally good sets is taken."""
     return STRATEGIES.get(text.strip())
 
 
 def flag(text: str) -> bool | None:
-    """Return ``true`` or ``false``."""
+    """Return the annotation value ``true`` or ``false``."""
     return FLAGS.get(text)
 
 
 def nccl(text: str) -> str | None:
-    """Return what NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
+    """Return what an annotation says NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
     return text if text in NCCL else None
 
 
@@ -91,7 +91,7 @@ def memory_mib(text: str) -> int | None:
 
 
 def product(text: str) -> str | None:
-    """Return a product's full name, or a glob of such names."""
+    """Return a product's full name that an annotation says, or a glob of such names."""
     return text if _PRODUCT.fullmatch(text) else None
 
 
@@ -101,18 +101,18 @@ def architecture(text: str) -> str | None:
 
 
 def version(text: str) -> str | None:
-    """Return a version of a driver or of CUDA: ``580``, ``580.95.05``, ``12.4``."""
+    """Return a version of a driver or of CUDA that an annotation says: ``580``, ``580.95.05``, ``12.4``."""
     return text.strip() if numbers(text.strip()) is not None else None
 
 
 def share(text: str) -> int | None:
-    """Return a share of a GPU above nothing and below all of it in percent: ``0.5`` is 50."""
+    """Return a share of a GPU that an annotation says, in percent: ``0.5`` is 50."""
     match = _SHARE.fullmatch(text.strip())
     return int(match[1].ljust(2, "0")) or None if match is not None else None
 
 
 def percent(text: str) -> int | None:
-    """Return a whole percentage from 1 to 100."""
+    """Return a whole percentage from 1 to 100 that an annotation says."""
     count = natural(text.strip())
     return count if count is not None and 1 <= count <= 100 else None
 
@@ -123,7 +123,7 @@ def mig_profile(text: str) -> str | None:
 
 
 def duration_s(text: str) -> int | None:
-    """Return a duration of at least a second in seconds: ``30m`` is 1800, ``1h30m`` 5400."""
+    """Return a duration of at least a second that an annotation says, in seconds: ``30m`` is 1800."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
@@ -132,7 +132,7 @@ def duration_s(text: str) -> int | None:
 
 
 def label(text: str) -> str | None:
-    """Return a DNS label (RFC 1123): up to 63 lower-case letters, digits and dashes."""
+    """Return a DNS label (RFC 1123) that an annotation says."""
     return text if _LABEL.fullmatch(text) else None
 
 
@@ -142,13 +142,13 @@ def set_name(text: str) -> str | None:
 
 
 def gpu_count(text: str) -> int | None:
-    """Return a number of GPUs from 1 to 32."""
+    """Return a number of GPUs from 1 to 32 that an annotation says."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_GPUS else None
 
 
 def many(text: str) -> int | None:
-    """Return a number of pods or nodes from 1 to 9999."""
+    """Return a number of pods or nodes from 1 to 9999 that an annotation says."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_PODS else None
 
@@ -169,17 +169,17 @@ def are_pods(value: int | tuple[int, int]) -> bool:
 
 
 def near(text: str) -> Near | None:
-    """Return a level of the network, required unless it says otherwise: ``leaf``, ``preferred leaf``."""
+    """Return a level of the network that an annotation says, required by default: ``leaf``, ``preferred leaf``."""
     match = _NEAR.fullmatch(text.strip())
     return None if match is None else Near(level=match[2], preferred=match[1] == "preferred")
 
 
 def few(text: str) -> int | None:
-    """Return a whole number from 0 to 99."""
+    """Return a whole number from 0 to 99 that an annotation says."""
     count = natural(text)
     return count if count is not None and count <= 99 else None
 
 
 def natural(text: str) -> int | None:
-    """Return a whole number from 0 to 9999."""
+    """Return a whole number from 0 to 9999 that an annotation says."""
     return int(text) if _WHOLE.fullmatch(text) else None

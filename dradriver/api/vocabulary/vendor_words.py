@@ -8,14 +8,14 @@ from typing import Any, Final
 from dradriver.allocator.request import Request, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.topology.ascend import rules
+from dradriver.topology.ascend import ascend_products
 from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor
 
 _LESS: Final = "shares and MIG slices are of NVIDIA's GPUs alone"
 
 
 def check(fields: Mapping[str, Any], *, parts: bool) -> None:
-    """Raise unless what is wished can be had of the vendor's GPUs.
+    """Raise unless what a pod requests exists for the vendor's GPUs.
 
     Args:
         fields: Those of a request.
@@ -52,7 +52,7 @@ def count_warning(request: Request) -> str:
     """
     if not isinstance(request, Whole) or request.vendor != ASCEND.word:
         return ""
-    counts = rules.counts(request.product.removeprefix("*"))
+    counts = ascend_products.counts(request.product.removeprefix("*"))
     if not counts or request.gpus in counts:
         return ""
     *some, last = map(str, counts)

@@ -21,16 +21,16 @@ import numpy as np
 from dradriver.allocator.fleet.freeing import Node, Way, ways
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NoPlaceError, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Affinity, Gate, NodeAffinity, Pod, PodStatus
 from dradriver.api.claims.pins import Device, Key, Usage, is_set
-from dradriver.api.slices import slices
-from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.cluster.sets import open_nodes
+from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster.free_gpus import open_nodes
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.derived.ends import given_at
+from dradriver.cluster.derived.end_times import given_at
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod, Workloads
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
@@ -154,7 +154,7 @@ class Simulation:
             yield move
 
     def end(self) -> None:
-        """Let the sets that became free be free."""
+        """Make the sets that the moves freed available again, at the end of the simulation."""
         self._kept.clear()
         self._picture.inventory.hold(_KEPT, {})
 
@@ -202,7 +202,7 @@ class Simulation:
         going = [self._movable[key] for key in way.units]
         group = next(group for group in self._picture.inventory.fleet.groups if way.node in group.names)
         by_place = {place: device for device, place in self._positions(group, way.node).items()}
-        gpus = {by_place[place]: None for place in rings.positions(way.gpus)}
+        gpus = {by_place[place]: None for place in rank_order.positions(way.gpus)}
         for workload in going:
             self._take_out(workload)
         self._picture.inventory.hold(_KEPT, self._kept | gpus)
@@ -218,7 +218,7 @@ class Simulation:
         self._kept |= gpus
         for workload in going:  # no workload moves twice
             del self._movable[workload.key]
-        numbers = tuple(group.machine.gpus[place].index for place in rings.positions(way.gpus))
+        numbers = tuple(group.machine.gpus[place].index for place in rank_order.positions(way.gpus))
         return Move(way.node, group.machine.product, numbers, tuple(goes))
 
     def _take_out(self, workload: Workload) -> None:
@@ -269,7 +269,7 @@ class Simulation:
 
 
 def _as_new(pod: Pod) -> Pod:
-    """Return a pod as it would be if its maker made it anew: at its gate, with its author's own affinity.
+    """Return a pod as it would be if its owner created it again: at its gate, with its author's own affinity.
 
     Raises:
         WordError: What was noted of that is damaged.
@@ -290,4 +290,4 @@ def _as_new(pod: Pod) -> Pod:
 
 
 def _device(uuid: str) -> str:
-    return slices.device_name(uuid) if uuid else ""
+    return resource_slices.device_name(uuid) if uuid else ""

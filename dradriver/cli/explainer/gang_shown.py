@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import msgspec
 
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO
-from dradriver.api.gangs.gangs import Size
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.gangs.gang_annotations import Size
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.model import Gang, GangPod
-from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.steps.rules import is_seated

@@ -11,7 +11,7 @@ from dradriver.allocator import Role, Whole, largest_gang
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key, claim_key
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gpu_holders
 from dradriver.cli.explainer.model import GangRoom, Help
 from dradriver.cli.explainer.workload import Workload

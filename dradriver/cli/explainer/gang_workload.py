@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Whole
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown, gang_ways, gpu_sets
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict

@@ -7,8 +7,8 @@ from typing import Final
 
 from dradriver.api.claims import pins
 from dradriver.api.claims.pins import Key
-from dradriver.api.slices import slices
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.document import age
 from dradriver.cli.explainer.model import Owner
 from dradriver.topology.natural import natural
@@ -25,7 +25,7 @@ def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
     """Return the claims that hold each GPU of a node or parts of it, by the machine's own number."""
     inventory = scene.picture.inventory
     return {
-        number: tuple(inventory.holders((node, slices.device_name(uuid))))
+        number: tuple(inventory.holders((node, resource_slices.device_name(uuid))))
         for number, uuid in inventory.uuids(node).items()
     }
 

@@ -11,14 +11,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import ladder
+from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
-from dradriver.allocator.sets import rings
+from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.api.claims.pins import Key
-from dradriver.api.slices import slices
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gpu_holders
 from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cluster.cache.snapshot import Snapshot
@@ -38,7 +38,7 @@ def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
     """Return what is free for a namespace's request of whole GPUs on the nodes that would take the pod."""
     rooms: list[Room] = []
     gpus = eligible = nodes = 0
-    criteria = ladder.required(request)
+    criteria = fallback_criteria.required(request)
     for group in scene.picture.fleets.of(namespace).groups:
         nodes += len(group.names)
         slots = np.flatnonzero(group.at_rows(fit))
@@ -117,7 +117,9 @@ def _nearest(
     if request.gpus > tables.size or include is None:
         return
     members = tables.members(request.gpus)
-    sets = members[tables.allowed(ladder.required(request, include=include))[members] & (members & ~suitable == 0)]
+    sets = members[
+        tables.allowed(fallback_criteria.required(request, include=include))[members] & (members & ~suitable == 0)
+    ]
     slots = np.flatnonzero(group.at_rows(fit))
     if not len(sets) or not len(slots):
         return
@@ -143,7 +145,7 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> i
     listed = {
         number
         for number, uuid in inventory.uuids(node).items()
-        if inventory.usable((node, slices.device_name(uuid)), None)
+        if inventory.usable((node, resource_slices.device_name(uuid)), None)
     }
     return group.mask_of((listed if own is None else listed & own) - never)
 
@@ -225,4 +227,4 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
 
 
 def _numbers(group: NodeGroup, mask: int) -> tuple[int, ...]:
-    return tuple(sorted(group.machine.gpus[position].index for position in rings.positions(mask)))
+    return tuple(sorted(group.machine.gpus[position].index for position in rank_order.positions(mask)))

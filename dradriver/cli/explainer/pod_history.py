@@ -10,7 +10,7 @@ from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim
-from dradriver.cli.cluster import reading
+from dradriver.cli.cluster import cluster_reading as reading
 from dradriver.cli.explainer.model import Happening
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig

@@ -16,8 +16,8 @@ from dradriver.cli.explainer import gpu_sets, static_pods
 from dradriver.cli.explainer.model import Help, Verdict
 from dradriver.cli.explainer.shown_places import given
 from dradriver.cli.explainer.workload import HELPS, Workload
-from dradriver.cluster.nodes.ask import ask_of
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import gang_plan

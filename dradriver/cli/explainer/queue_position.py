@@ -8,19 +8,19 @@ from dradriver import __version__
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import in_force
-from dradriver.cli.cluster.gangs import stand
-from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.cluster.tenants import Own
+from dradriver.cli.cluster import policies_in_force as in_force
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer.model import Turn
 from dradriver.controller.steps.actions import Place
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.queue import reservation
-from dradriver.queue.line import Standing, line
-from dradriver.queue.tenants import ALL
+from dradriver.queue import reservation_rules as reservation
+from dradriver.queue.namespace_tenants import ALL
+from dradriver.queue.queue_order import Standing, line
 from dradriver.queue.units import Member, Unit
 from dradriver.view.output import warn
 from dradriver.view.plain import plain

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice, Request, Whole
-from dradriver.api.claims import results
+from dradriver.api.claims import result_annotations as results
 from dradriver.api.claims.pins import Key
-from dradriver.api.slices import slices
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.slices import resource_slices as slices
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.model import Place
 from dradriver.cluster.gpus.remaining import part_on
 from dradriver.view.plain import plain

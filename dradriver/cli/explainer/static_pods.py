@@ -9,12 +9,12 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim
-from dradriver.api.pod import ladder, resolved
-from dradriver.cli.cluster.scene import Scene
+from dradriver.api.pod import claim_alternatives, resolved
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gpu_sets
 from dradriver.cli.explainer.model import Free, Static, Verdict
 from dradriver.cli.explainer.shown_places import given
-from dradriver.cluster.nodes.ask import ask_of
+from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.view.plain import plain
 
 _ENTRY: Final = "resource.kubernetes.io/pod-claim-name"
@@ -68,7 +68,9 @@ def _waits(pod: Pod, made_by: Static) -> str:
         return f"its claim has its devices; {said(pod)}"
     if made_by.claim:
         return said(pod)
-    if made_by.there is False and made_by.template != ladder.template_name(pod.metadata.annotations[names.REQUEST]):
+    if made_by.there is False and made_by.template != claim_alternatives.template_name(
+        pod.metadata.annotations[names.REQUEST]
+    ):
         return f"ResourceClaimTemplate {made_by.template} is not the one of its annotations; create the pod anew"
     if made_by.there is False:
         return (

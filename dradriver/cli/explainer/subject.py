@@ -11,16 +11,16 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator.choice import phrases as sets
-from dradriver.allocator.parts import phrases as parts
+from dradriver.allocator.parts import part_phrases as parts
 from dradriver.allocator.request import NEAR_PREFERRED, Strategy, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs.gangs import Gang
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import is_written
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.vocabulary.limits import WHOLE
+from dradriver.api.vocabulary.container_limits import WHOLE
 from dradriver.cli.explainer.model import Subject
 from dradriver.topology.vendors import VENDORS
 from dradriver.view.plain import plain

@@ -6,14 +6,14 @@ import asyncio
 
 import msgspec
 
-from dradriver.api.base.ledger import bound
+from dradriver.api.base.allocating_driver import bound
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import claim_key
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import in_force
-from dradriver.cli.cluster.reading import ClusterError
-from dradriver.cli.cluster.scene import Scene
-from dradriver.cli.cluster.tenants import Own
+from dradriver.cli.cluster import policies_in_force
+from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer import gang_shown, pod_history, static_pods, workload_reader
 from dradriver.cli.explainer.model import Happening, Verdict
 from dradriver.cli.explainer.workload_reader import NotReadyError
@@ -46,7 +46,7 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         events = await told(pod.metadata.uid, "pod")
         return Verdict(happened=pod_history.in_order([*pod_history.own(pod, None), *events]), unread=tuple(unread))
     if policies is None:
-        followed = await in_force.read(client, server, drivers)
+        followed = await policies_in_force.read(client, server, drivers)
         policies = followed.policies
         unread += filter(None, [followed.trouble])
     own = Own(policies)

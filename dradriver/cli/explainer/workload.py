@@ -14,7 +14,7 @@ import msgspec
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict

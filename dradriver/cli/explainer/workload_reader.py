@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.gangs.gang_owners import Alone
-from dradriver.cli.cluster.scene import Scene
+from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.gang_workload import GangWorkload
 from dradriver.cli.explainer.pod_workload import PodWorkload

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def patched(data: dict[str, Any], ops: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a copy of an object with a patch of ours applied.
+    """Return a copy of an object with a JSON Patch of the webhook applied.
 
     Raises:
         KeyError, IndexError, ValueError, TypeError: The patch is not of this object.

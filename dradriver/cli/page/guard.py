@@ -58,7 +58,7 @@ class Guard:
         self._hosts = {host.lower() for host in hosts} | LOCAL
 
     def refusal(self, request: BaseRequest) -> Response | None:
-        """Return the answer to a request that must not be answered; None for one that may be."""
+        """Return the answer to a request for the page that must be refused; None for one that may be answered."""
         if request.method != aiohttp.hdrs.METH_GET:
             return _refuse(405, "this page is only read", Allow="GET")
         host = name_of(request.headers.get(aiohttp.hdrs.HOST, ""))

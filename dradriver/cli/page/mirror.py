@@ -16,10 +16,14 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import LEDGERS
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import LEDGERS
-from dradriver.cli.cluster import reading
-from dradriver.cluster.records import pods, records, slice_records
+from dradriver.cli.cluster import cluster_reading
+from dradriver.cluster.records import (
+    pod_records,
+    records,
+    slice_records,
+)
 from dradriver.errors import DriverError
 from dradriver.kube import codec, isolated
 from dradriver.kube.client import ApiError, Client
@@ -72,22 +76,22 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 def whole(data: msgspec.Raw) -> Whole:
-    """Keep an object as it came."""
+    """Return an object unchanged, for kinds that the page follows as a whole."""
     return Whole(isolated.identity(data), bytes(data))
 
 
 def sources(driver_namespace: str) -> tuple[Source, ...]:
-    """Return what the page is made from: with the driver's own namespace what that says of policies and GPU time."""
+    """Return which kinds of objects the page follows; with the driver's namespace also policies and GPU time."""
     sliced: dict[Any, Callable[[Any], Any]] = {slice_records.read_slice: slice_records.slice_record}
     found = [
         *(
-            Source(RESOURCE_SLICES, ResourceSlice, fields=reading.of_driver(one), made=sliced)
+            Source(RESOURCE_SLICES, ResourceSlice, fields=cluster_reading.of_driver(one), made=sliced)
             for one in LEDGERS.values()
         ),
-        Source(RESOURCE_CLAIMS, reading.read_claim),
+        Source(RESOURCE_CLAIMS, cluster_reading.read_claim),
         Source(NODES, records.read_node),
         Source(DEVICE_CLASSES, records.read_class),
-        Source(PODS, pods.read, labels=names.LABEL),
+        Source(PODS, pod_records.read, labels=names.LABEL),
     ]
     if driver_namespace:
         said: dict[Any, Callable[[Any], Any]] = {dict: lambda kept: codec.decode(kept.text, dict)}
@@ -141,19 +145,19 @@ class Mirror(Client):
         self._followed = [_Followed(source) for source in wanted]
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Follow the objects that the user may list until cancelled."""
         async with Client(self._config, user_agent=self._user_agent) as client, asyncio.TaskGroup() as tasks:
             for one in self._followed:
                 tasks.create_task(self._follow(client, one))
 
     def widen(self) -> None:
-        """Try all namespaces again where only the user's own are followed: rights may have come."""
+        """Try to follow all namespaces again if only the user's own are followed: rights may have come."""
         for one in self._followed:
             if one.narrowed:
                 one.again.set()
 
     async def settled(self) -> None:
-        """Wait until everything is known that may be, or why it is not."""
+        """Wait until all followed objects are known, or why they are not."""
         for one in self._followed:
             await one.settled.wait()
 
@@ -166,7 +170,7 @@ class Mirror(Client):
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]  # noqa: A002
     ) -> tuple[builtins.list[T], str]:
-        """Return what is followed, else ask the server."""
+        """Return the followed objects of a kind, or ask the API server for them."""
         for one in self._followed:
             source = one.source
             asked = (resource, namespace, label_selector, field_selector)
@@ -185,20 +189,20 @@ class Mirror(Client):
         )
 
     def find(self, resource: Resource, key: Key) -> Any:
-        """Return what is kept of an object, None where there is none."""
+        """Return a followed object; None if there is none."""
         for one in self._followed:
             if one.source.resource == resource and one.reflector is not None and key in one.reflector.store:
                 return one.reflector.store[key]
         return None
 
     def every(self, resource: Resource) -> Iterator[Any]:
-        """Yield all objects of a kind that are followed."""
+        """Yield all followed objects of a kind."""
         for one in self._followed:
             if one.source.resource == resource and one.reflector is not None:
                 yield from one.reflector.store.values()
 
     def said(self) -> Iterator[str]:
-        """Yield in words what may not be listed, and what the server does not answer now."""
+        """Yield in words what may not be listed, and what the API server does not answer now."""
         for one in self._followed:
             resource, own = one.source.resource, self._config.namespace
             if one.narrowed and one.reflector is not None and one.reflector.synced.is_set():
@@ -208,7 +212,7 @@ class Mirror(Client):
                     + (held if resource == RESOURCE_CLAIMS else "")
                 )
             if isinstance(one.trouble, ApiError) and one.trouble.forbidden:
-                yield str(reading.refused(one.trouble, self._config, resource, namespace=one.source.namespace))
+                yield str(cluster_reading.refused(one.trouble, self._config, resource, namespace=one.source.namespace))
             elif one.trouble is not None:
                 yield plain(f"{resource.plural} are as they were: the API server does not answer ({one.trouble})")
 

@@ -17,9 +17,9 @@ def given(tables: Tables) -> list[int]:
 class JobSizes:
     """The numbers of GPUs that jobs can have.
 
-    A job has as few pods as possible, as alike as possible (``lines.pods``), and each is on a node of its own that
-    gives so many. Products of Ascend do not give every number (``Machine.blocks``), and of unlike nodes the small ones
-    have no place for a large pod.
+    A job has as few pods as possible, as alike as possible (``simulated_queue.pods``). Each is on a node of its own
+    that gives so many. Products of Ascend do not give every number (``Machine.blocks``), and of unlike nodes the small
+    ones have no place for a large pod.
 
     Attributes:
         pod: GPUs of the largest pod; 0 where no machine gives any.
@@ -36,7 +36,7 @@ class JobSizes:
         self.most = next((gpus for gpus in every if self._has_place(gpus)), 0)
 
     def fitting(self, gpus: int) -> int:
-        """Return the least number from this one on that a job can have.
+        """Return the least number of GPUs from this one on that a job can have.
 
         Raises:
             ValueError: It is more than ``most``.
@@ -47,11 +47,11 @@ class JobSizes:
         raise ValueError(f"{gpus} GPUs: the most is {self.most}")
 
     def cut(self, gpus: int) -> int:
-        """Return the same, of a larger job what the largest can have."""
+        """Return the least number of GPUs from this one on that a job can have, at most the largest possible one."""
         return self.fitting(min(gpus, self.most))
 
     def mixed(self, mix: Mapping[int, float]) -> dict[int, float]:
-        """Return the share of jobs by number of GPUs with the numbers that they can have; larger ones are left out."""
+        """Return the share of jobs by number of GPUs with the numbers that jobs can have; larger ones are left out."""
         found: dict[int, float] = {}
         for gpus, share in mix.items():
             if gpus <= self.most:

@@ -64,7 +64,7 @@ class Result(msgspec.Struct, kw_only=True):
 def drawn(
     count: int, machines: Sequence[Machine], *, load: float, parts: float, seed: int, sliced: float = 0.7
 ) -> list[Arrival]:
-    """Requests that come by chance (Poisson), with log-normal durations.
+    """Return requests for whole GPUs and parts that come by chance (Poisson), with log-normal durations.
 
     Args:
         count: How many.
@@ -110,7 +110,7 @@ def _asked(
 def replay(
     machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str, books: Policy | None = None
 ) -> Result:
-    """Let all requests come and leave under one policy: that of ``POLICIES``, or one that keeps these books."""
+    """Replay whole GPUs, shares and MIG slices under one of ``POLICIES``, or one that keeps these books."""
     books = books or POLICIES[policy](machines)
     quads = [_quads(machine) for machine in machines]
     leaving: list[tuple[float, int, Taken]] = []

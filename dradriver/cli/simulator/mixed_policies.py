@@ -29,13 +29,13 @@ class Policy(Protocol):
     """One way of finding places; it keeps its own books."""
 
     def place(self, request: Request) -> Taken | None:
-        """Take what the request asks for; None where there is no place."""
+        """Find a place for a simulated request of whole GPUs or a part, and take it; None without a place."""
 
     def give_back(self, taken: Taken) -> None:
-        """Let it go again."""
+        """Release what a simulated request got under the policy."""
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Numbers of each node's GPUs that nothing is on."""
+        """Return the numbers of each simulated node's GPUs on which nothing is, as the policy counts them."""
 
 
 class Ours:
@@ -54,7 +54,7 @@ class Ours:
             self._fleet.set_offer(name, offer)
 
     def place(self, request: Request) -> Taken | None:
-        """See ``Policy``."""
+        """Find a place for a simulated request by the driver's own allocator, and take it; None without a place."""
         try:
             if isinstance(request, Whole):
                 choice = self._fleet.rank(request, limit=1, explain=False)[0]
@@ -73,7 +73,7 @@ class Ours:
         return taken
 
     def give_back(self, taken: Taken) -> None:
-        """See ``Policy``."""
+        """Release what the driver's own allocator gave a simulated request."""
         if taken.part is None:
             self._held[taken.node] -= set(taken.gpus)
         else:
@@ -91,7 +91,7 @@ class Ours:
         self._fleet.set_parts(name, on)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """See ``Policy``."""
+        """Return the numbers of each simulated node's GPUs on which the driver's own allocator placed nothing."""
         return [sorted(self._fleet.free(name)) for name in self._names]
 
 
@@ -169,7 +169,7 @@ class FirstFit:
         self._by_counts = by_counts
 
     def place(self, request: Request) -> Taken | None:
-        """See ``Policy``."""
+        """Take a place for a simulated request as the scheduler alone does (first fit); None without a place."""
         order = range(len(self._nodes))
         for node in sorted(order, key=self._load.__getitem__) if self._least_allocated else order:
             taken = self._on(node, request)
@@ -200,7 +200,7 @@ class FirstFit:
         return None
 
     def give_back(self, taken: Taken) -> None:
-        """See ``Policy``."""
+        """Release what first fit gave a simulated request."""
         self._load[taken.node] -= _size(taken)
         for number in taken.gpus:
             gpu = self._nodes[taken.node][number]
@@ -210,7 +210,7 @@ class FirstFit:
                 gpu.parts.remove(taken.part)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """See ``Policy``."""
+        """Return the numbers of each simulated node's GPUs on which first fit placed nothing."""
         return [[number for number, gpu in gpus.items() if gpu.empty] for gpus in self._nodes]
 
 

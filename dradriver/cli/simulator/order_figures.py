@@ -66,7 +66,7 @@ class OrderResult(msgspec.Struct, kw_only=True):
     ended: float
 
     def of(self, gpus: str) -> Waits | None:
-        """Return the waits of a size; None where there was no such job."""
+        """Return the waiting times of simulated jobs of a size; None if there was no such job."""
         return next((each for each in self.waits if each.gpus == gpus), None)
 
 
@@ -100,7 +100,7 @@ class Figures:
         self._worths: list[float] = []
 
     def advance(self, to: float, *, held: Sequence[int], reserved_idle: int, contended: bool) -> None:
-        """Count the time until then: GPUs that tenants hold, that stand idle reserved, and whether all have waiting."""
+        """Count the time until then: GPUs of tenants, idle reserved GPUs, and whether all tenants have jobs waiting."""
         passed = min(to, self._last) - min(self.now, self._last)
         self._busy += passed * sum(held)
         self._reserved_idle += passed * reserved_idle
@@ -111,7 +111,7 @@ class Figures:
         self.now = to
 
     def began(self, *, gpus: int, wait_s: float, worth: float, lasts_s: float, contended: bool) -> None:
-        """Count a job that begins now, on a set of that worth."""
+        """Count a simulated job that begins now, on a set of that worth."""
         self.waits(gpus, wait_s)
         self._began[_class(gpus)] += 1
         if gpus > 1:
@@ -120,11 +120,11 @@ class Figures:
             self._largest = max(self._largest, gpus * lasts_s)
 
     def waits(self, gpus: int, wait_s: float) -> None:
-        """Count how long a job of so many GPUs has waited."""
+        """Count how long a simulated job of so many GPUs has waited."""
         self._waits[_class(gpus)].append(wait_s)
 
     def result(self, order: str) -> OrderResult:
-        """Return what was counted."""
+        """Return the figures of an order that were counted."""
         sizes = [(name, waits, self._began[name]) for name, waits in self._waits.items()]
         every = [wait for waits in self._waits.values() for wait in waits]
         total = self._gpus * self._last
@@ -146,7 +146,7 @@ class Figures:
 
 
 def over_seeds(results: Sequence[OrderResult]) -> OrderResult:
-    """Return the mean of each figure over several seeds of one order; of sizes, over the seeds that had such jobs."""
+    """Return the mean of each figure of one order of the queue over several seeds."""
     waits = []
     for name in (*(name for name, _ in CLASSES), ALL):
         found = [own for result in results if (own := result.of(name)) is not None]

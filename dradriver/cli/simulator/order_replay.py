@@ -6,16 +6,30 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from dradriver.cli.simulator.cluster import Cluster, Part
-from dradriver.cli.simulator.lines import Blocked, Kind, Lines, Waiting, pods
 from dradriver.cli.simulator.order_figures import Figures, OrderResult
 from dradriver.cli.simulator.orders import ORDERS, NoPlace, Turn
-from dradriver.cli.simulator.policies import GANGS, POLICIES, gang
-from dradriver.cli.simulator.reserving import Reserving, Running, blocked
+from dradriver.cli.simulator.placement_policies import (
+    GANGS,
+    POLICIES,
+    gang,
+)
+from dradriver.cli.simulator.simulated_cluster import Cluster, Part
+from dradriver.cli.simulator.simulated_queue import (
+    Blocked,
+    Kind,
+    Lines,
+    Waiting,
+    pods,
+)
+from dradriver.cli.simulator.simulated_reservations import (
+    Reserving,
+    Running,
+    blocked,
+)
 from dradriver.cli.simulator.trace import Job
-from dradriver.queue import reservation
-from dradriver.queue.reservation import Terms
-from dradriver.queue.shares import Shares
+from dradriver.queue import reservation_rules
+from dradriver.queue.reservation_rules import Terms
+from dradriver.queue.tenant_shares import Shares
 from dradriver.topology.machine import Machine
 
 
@@ -69,7 +83,7 @@ class OrderReplay:
         self._finished = 0
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> OrderResult:
-        """Let all jobs come and leave; ``progress`` is told how many have left."""
+        """Replay all jobs in one order of the queue; ``progress`` is told how many have left."""
         coming = iter(self._jobs)
         job = next(coming, None)
         while job is not None or self._lines or self._leaving:
@@ -108,7 +122,7 @@ class OrderReplay:
         if self._reserving.held is not None:
             at = self._reserving.runs_out_at()
             return [] if at is None else [at]
-        due = (reservation.due_at(blocked(head), terms) for head in self._heads())
+        due = (reservation_rules.due_at(blocked(head), terms) for head in self._heads())
         return [at for at in due if at > self._figures.now]
 
     def _advance(self, to: float) -> None:
@@ -219,7 +233,7 @@ class OrderReplay:
         heads = sorted(self._heads(), key=self._turn)
         by_name = {str(head.job.number): head for head in heads}
         waiting = [blocked(head) for head in heads]
-        for each in reservation.due(waiting, (), self._reserving.terms, now):
+        for each in reservation_rules.due(waiting, (), self._reserving.terms, now):
             self._reserving.make(by_name[each.who], now)
             self._figures.reservations += 1
 

@@ -12,9 +12,9 @@ All start a job with all of its pods or not at all, and none ends a job for anot
   of all queues are tried in turn, those that stay within their quota before those that borrow, then the oldest. A head
   that finds no place holds up its own queue alone (strict), or is put aside until something is free (best effort).
   With one tenant nobody borrows, and they are ``strict fifo`` and ``fifo``.
-* ``ours``: the queue of this driver: whoever has had least for its weight (``queue.shares``), of its jobs the oldest,
-  who finds no place is passed by; the first that is blocked for longer than a bounded wait gets GPUs reserved
-  (``queue.reservation``). All jobs have one priority here.
+* ``ours``: the queue of this driver: the tenant that has had least for its weight (``queue.tenant_shares``), of its
+  jobs the oldest. A job that finds no place is passed by. The first that is blocked for longer than a bounded wait gets
+  GPUs reserved (``queue.reservation_rules``). All jobs have one priority here.
 * ``fair easy``, ``reserved fifo``: to tell what shares do from what reservations do. The one is ``easy`` in the line of
   ``ours``, the other reserves as ``ours`` does in the line of ``fifo``. With one tenant they are ``easy`` and ``ours``.
 """
@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.queue.reservation import Terms
+from dradriver.queue.reservation_rules import Terms
 
 
 class Turn(enum.Enum):

@@ -10,7 +10,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.cli.simulator.shapes import QUANTILES, SHAPES, SIZES, Shape
+from dradriver.cli.simulator.published_shapes import (
+    QUANTILES,
+    SHAPES,
+    SIZES,
+    Shape,
+)
 
 Floats = NDArray[np.float64]
 
@@ -36,12 +41,12 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     quantiles: Floats
 
     def mean_s(self) -> Floats:
-        """Mean duration by size, seconds."""
+        """Return the mean duration of simulated jobs by size, seconds."""
         means: Floats = self.scales * self.quantiles.mean()
         return means
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], Floats]:
-        """Return GPUs and durations (seconds) of so many jobs."""
+        """Return GPUs and durations (seconds) of so many simulated jobs."""
         which = rng.choice(len(self.sizes), size=count, p=self.shares)
         at = rng.random(count) * _STEPS - 0.5
         lasts: Floats = np.interp(at, np.arange(_STEPS), self.quantiles) * self.scales[which]
@@ -50,7 +55,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=16)
 def fit(name: str) -> Fit:
-    """Return the distribution of a published shape.
+    """Return the distribution of jobs that meets all tables of a published shape.
 
     A size's mean duration follows from its shares of GPU time and of jobs: (GPU time / jobs / GPUs), times what makes
     the mean of all the published one. The spread is one for all sizes: first that of the published durations, then

@@ -38,27 +38,27 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def passed(check: str, said: str) -> Finding:
-    """Return that all is well."""
+    """Return the finding of a check that passed."""
     return Finding(check, Status.PASS, plain(said))
 
 
 def warned(check: str, said: str, cure: str) -> Finding:
-    """Return that something may matter to some pods."""
+    """Return the finding of a check that warns: something may matter to some pods."""
     return Finding(check, Status.WARN, plain(said), plain(cure))
 
 
 def failed(check: str, said: str, cure: str) -> Finding:
-    """Return that pods do not get what they should."""
+    """Return the finding of a check that failed: pods do not get what they should."""
     return Finding(check, Status.FAIL, plain(said), plain(cure))
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """Return the worst of them."""
+    """Return the worst of some findings."""
     found = {one.status for one in findings}
     return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.PASS)
 
 
 def first_few(texts: Sequence[str]) -> str:
-    """Return the first five of the texts, and how many more there are."""
+    """Return the first five of the texts of a finding, and how many more there are."""
     more = f" and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
     return ", ".join(texts[:_MOST]) + more

@@ -10,7 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.cli.verifier.parts import NODE, arguments, container_of
+from dradriver.cli.verifier.driver_pods import (
+    NODE,
+    arguments,
+    container_of,
+)
 
 _HOST: Final = "/host"
 _ENDS_S: Final = 3600
@@ -38,7 +42,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
-    """Return the Job, which has another name each time: what is applied is looked at anew.
+    """Return the Job that checks a node from inside. Each has another name, so that it runs again.
 
     Args:
         node: The node.
@@ -89,7 +93,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
 
 
 def of_agent(pods: Iterable[Mapping[str, Any]], node: str) -> Agent | None:
-    """Return what a node's agent is; of any agent where that node has none, and None where there is none at all.
+    """Return the spec of a node's agent for the Job; of any agent if that node has none, None if there is none.
 
     The driver's root is that of the host, without the folder below which the agent has the host's files.
     """

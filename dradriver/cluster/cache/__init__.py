@@ -1,6 +1,6 @@
 """The whole cluster cache.
 
-picture   everything, as reflectors and writers change it
+cluster_cache  everything, as reflectors and writers change it
 snapshot  what a decision sees, and what would be if pods were gone or nodes left out
-books     which parts of the cache change with a pod or a claim
+accounting  which parts of the cache change with a pod or a claim
 """

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.remaining import Remaining
-from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.pod_demands import Ask
 from dradriver.cluster.nodes.requests import Amounts
 
 
@@ -69,7 +69,7 @@ class Snapshot:
 
     @property
     def picture(self) -> Picture:
-        """The cluster cache, for what nothing is left out of; nobody may change it.
+        """Return the cluster cache below the snapshot, for what the snapshot does not leave out; read only.
 
         Raises:
             StaleSnapshotError: It has changed since.
@@ -80,38 +80,44 @@ class Snapshot:
 
     @property
     def fleet(self) -> Fleet:
-        """The GPUs."""
+        """Return the GPUs that the snapshot sees."""
         return self.picture.fleets.of(self.namespace) if self._fleet is None else self._fleet
 
     @property
     def is_plain(self) -> bool:
-        """Whether the GPUs are those that the namespace can use now, without any change."""
+        """Return whether the snapshot's GPUs are those that the namespace can use now, without any change."""
         return self._fleet is None
 
     def open(self, ask: Ask) -> Bools:
-        """Return the nodes with GPUs that a pod may run on, whatever is free there: shape (rows,), the caller's own."""
+        """Return the snapshot's nodes with GPUs that a pod may run on, whatever is free there.
+
+        Shape (rows,), the caller's own.
+        """
         return self.picture.nodes.open(ask)
 
     def eligible(self, ask: Ask) -> Bools:
-        """Return the nodes with GPUs on which a pod fits: shape (rows,), the caller's own."""
+        """Return the snapshot's nodes with GPUs on which a pod fits: shape (rows,), the caller's own."""
         return self.picture.nodes.eligible(ask, self._freed)
 
     def left(self, resources: Sequence[str]) -> Ints:
-        """Return what all nodes have left of some resources: shape (rows, resources), the caller's own."""
+        """Return what the snapshot's nodes have left of some resources.
+
+        Shape (rows, resources), the caller's own.
+        """
         return self.picture.nodes.left(resources, self._freed)
 
     def causes(self, ask: Ask, only: Bools | None = None) -> tuple[str, ...]:
-        """Return why nodes with GPUs are not eligible, sorted; ``only``: rows of the nodes that are looked at."""
+        """Return why the snapshot's nodes with GPUs are not eligible, sorted; ``only``: rows to look at."""
         return self.picture.nodes.causes(ask, self._freed, only=only)
 
     def narrowed(self, fit: Bools) -> Bools:
-        """Return these nodes without those that are left out: shape (rows,)."""
+        """Return these nodes without those that the snapshot leaves out: shape (rows,)."""
         return fit if self.rows is None else fit & self.rows
 
     # What would be.
 
     def among(self, rows: Bools | None, *, is_few: bool = False) -> Snapshot:
-        """Return the same with these nodes alone; None for all."""
+        """Return a snapshot with these nodes alone; None for all."""
         if rows is None:
             return self
         new = self._copy()
@@ -120,11 +126,11 @@ class Snapshot:
         return new
 
     def avoiding(self, nodes: Collection[str]) -> Snapshot:
-        """Return the same without these nodes."""
+        """Return a snapshot without these nodes."""
         return self.among(~self.picture.nodes.named(nodes)) if nodes else self
 
     def offering(self, fleet: Fleet | None) -> Snapshot:
-        """Return the same with these GPUs; None for no change."""
+        """Return a snapshot with these GPUs; None for no change."""
         if fleet is None:
             return self
         new = self._copy()
@@ -132,7 +138,7 @@ class Snapshot:
         return new
 
     def offering_only(self, gpus: Mapping[str, Set[int]]) -> Snapshot:
-        """Return the same with no other GPUs of some nodes than these, by the machine's own numbers."""
+        """Return a snapshot with no other GPUs of some nodes than these, by the machine's own numbers."""
         # A copy of the fleet keeps the places in the network that it was made with.
         self.picture.fleets.locate(self.picture.nodes.labels(), self.namespace)
         return self.offering(self.fleet.narrowed(gpus))
@@ -140,7 +146,7 @@ class Snapshot:
     def without(
         self, claims: Iterable[Key] = (), takes: Iterable[tuple[str, Amounts]] = (), *, own: bool = False
     ) -> Snapshot:
-        """Return the same as if some pods were gone.
+        """Return a snapshot as if some pods were gone.
 
         Args:
             claims: The claims of the pods: what they use is free.

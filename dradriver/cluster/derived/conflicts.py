@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
-from dradriver.api.claims.preempts import Preempts
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.pods.claims import nic_places
+from dradriver.api.claims.preemption_note import Preempts
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.pods.claim_accounts import nic_places
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 
 
 def rivals(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether what a claim is pinned to was given to others, so that it does not fit beside them.
+    """Return whether the GPUs that a claim is pinned to were given to other claims.
 
     Args:
         picture: The cluster.
@@ -33,7 +33,7 @@ def rivals(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def fits(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether what a claim is pinned to fits beside all that others hold, given or promised.
+    """Return whether what a claim is pinned to fits with all that other claims hold, given or promised.
 
     Args:
         picture: The cluster.
@@ -46,7 +46,7 @@ def fits(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
-    """Return whether other claims have come by what a placement needs since it was decided.
+    """Return whether other claims have taken what a placement needs since it was decided.
 
     Args:
         picture: The cluster.
@@ -59,12 +59,12 @@ def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
 
 
 def in_the_way(picture: Picture, claim: ClaimRecord) -> tuple[Pod, ...]:
-    """Return the pods that have to end for a claim and have not."""
+    """Return the pods that must end for a claim to get its GPUs and have not ended."""
     return () if claim.preempts is None else living(picture, claim.preempts)
 
 
 def living(picture: Picture, preempts: Preempts) -> tuple[Pod, ...]:
-    """Return those of some pods that have to end which have not: they are there still, and run or will."""
+    """Return those of some pods in the way of a claim that have not ended."""
     found = ((picture.pods.get((one.namespace, one.name)), one.uid) for one in preempts.victims)
     return tuple(pod for pod, uid in found if pod is not None and pod.metadata.uid == uid and not pod.finished)
 

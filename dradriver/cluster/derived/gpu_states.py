@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from dradriver.api.claims.pins import MigSlice
 from dradriver.cluster.gpus.inventory import Inventory
-from dradriver.cluster.nodes.table import NodeTable
-from dradriver.cluster.pods.claims import Accounts
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.pods.claim_accounts import Accounts
 
 State = Literal["held", "promised", "ill", "withheld", "closed", "reserved", "free"]
 STATES: Final[tuple[State, ...]] = ("held", "promised", "ill", "withheld", "closed", "reserved", "free")
@@ -42,7 +42,7 @@ class NodeGpus:
 
 
 def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
-    """Return a node's GPUs, counted; none where its slices are not complete."""
+    """Return the states of a node's GPUs, counted; none if its slices are not complete."""
     found = NodeGpus()
     pool = inventory.pool(node)
     for gpu in () if pool is None else pool.machine.gpus:

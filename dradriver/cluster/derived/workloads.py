@@ -14,8 +14,8 @@ import msgspec
 from dradriver.api.base.objects import seconds
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage, is_set
-from dradriver.api.gangs import suspends
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.gangs import suspendable_owners
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.cluster.records.records import ClaimRecord
@@ -46,17 +46,17 @@ class WorkloadPod(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def node(self) -> str:
-        """The node that it is bound to; empty if it is not bound."""
+        """Return the node that the workload's pod is bound to; empty if it is not bound."""
         return self.pod.spec.node_name
 
     @property
     def is_ending(self) -> bool:
-        """Whether it has been deleted and has not gone yet."""
+        """Return whether the workload's pod has been deleted and has not gone yet."""
         return self.pod.metadata.deletion_timestamp is not None
 
     @property
     def ends_at(self) -> float:
-        """When a deleted pod is gone at the latest, seconds since the epoch; 0 for any other pod."""
+        """Return when the workload's deleted pod is gone at the latest, epoch seconds; 0 for any other pod."""
         return seconds(self.pod.metadata.deletion_timestamp) or 0.0
 
 
@@ -73,45 +73,45 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @property
     def is_group(self) -> bool:
-        """Whether it is a gang or the pods of an owner, though perhaps of one pod."""
+        """Return whether the workload is a gang or the pods of an owner, though perhaps of one pod."""
         return self.key != self.pods[0].key
 
     # Preemption reads these figures of all running pods for each pod that it helps, 20,000 of them on 5,000 nodes.
 
     @cached_property
     def priority(self) -> int:
-        """The highest priority of its pods."""
+        """Return the highest priority of the workload's pods."""
         return max([member.pod.spec.priority or 0 for member in self.pods])
 
     @cached_property
     def gpus(self) -> int:
-        """The number of GPUs of which its pods use all or a fraction."""
+        """Return the number of GPUs of which the workload's pods use all or a fraction."""
         return sum([len(member.devices) for member in self.pods])
 
     @cached_property
     def since(self) -> float:
-        """When its first pod began to use devices, seconds since the epoch."""
+        """Return when the workload's first pod began to use devices, seconds since the epoch."""
         return min([member.since for member in self.pods])
 
     @cached_property
     def grace_s(self) -> int:
-        """The longest termination grace period of its pods."""
+        """Return the longest termination grace period of the workload's pods."""
         return max([member.pod.grace_s for member in self.pods])
 
     @property
     def devices(self) -> dict[Device, Usage]:
-        """The devices that its pods use."""
+        """Return the devices that the workload's pods use."""
         return {device: usage for member in self.pods for device, usage in member.devices.items()}
 
     @cached_property
     def owner(self) -> str:
-        """What made its pods, as ``namespace/Job/train``; ``namespace/pod`` if nothing did."""
+        """Return the owner of the workload's pods, as ``namespace/Job/train``; ``namespace/pod`` without one."""
         first = self.pods[0]
         return f"{first.key[0]}/{owner_of(first.pod) or first.key[1]}"
 
     @property
     def shown(self) -> str:
-        """Its name in messages."""
+        """Return the workload's name in messages."""
         return f"{self.owner}'s {len(self.pods)} pods" if len(self.pods) > 1 else "/".join(self.pods[0].key)
 
     def lost_gpu_s(self, now: float) -> float:
@@ -202,11 +202,11 @@ def suspendable_owner(pod: Pod) -> str:
     Such a controller replaces a pod that ends, unless it is suspended.
     """
     owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-    return owner.uid if owner is not None and owner.kind in suspends.FIELDS else ""
+    return owner.uid if owner is not None and owner.kind in suspendable_owners.FIELDS else ""
 
 
 def by_node(pods: Iterable[WorkloadPod]) -> dict[str, list[WorkloadPod]]:
-    """Return pods by their nodes."""
+    """Return a workload's pods by their nodes."""
     pods_of: dict[str, list[WorkloadPod]] = {}
     for member in pods:
         pods_of.setdefault(member.node, []).append(member)

@@ -2,18 +2,18 @@
 
 inventory             all GPUs as the allocator sees them
 fleets                the GPUs that a request may use; the same without some claims
-views                 the GPUs of each tenant, by partitions
-offered               slices without the devices that taint rules exclude
+tenant_fleets         the GPUs of each tenant, by partitions
+offered_slices        slices without the devices that taint rules exclude
 taint_rules           which devices DeviceTaintRules exclude
 pools                 the slices of one node, read as one machine
 joined_slices         devices of another driver as GPUs by identity
-holds                 which claim uses which device
+device_holders        which claim uses which device
 remaining             what is left of a node's GPUs
 reserved              GPUs reserved for waiting workloads
 gpu_parts             fractions of GPUs, and what a request means on each product
 tabulating            tables of new kinds of machines, computed in another process
 exclusive_namespaces  numbers of namespaces whose fractions must not share a GPU with others
-network               where nodes stand in the network, by labels
+node_locations        where nodes stand in the network, by labels
 kueue_topologies      levels of the network from Kueue's Topology
 gone_agents           nodes without an agent, while claims use their GPUs
 """

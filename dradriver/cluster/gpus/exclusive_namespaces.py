@@ -21,7 +21,7 @@ class ExclusiveNamespaces:
         self._next = itertools.count(1)
 
     def set(self, node: str, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
-        """Say which namespaces have such parts of which of a node's GPUs; of all others nobody has any.
+        """Set which namespaces have exclusive parts of which of a node's GPUs.
 
         Returns the tenant of each of these GPUs, by its number, ascending.
         """
@@ -40,11 +40,11 @@ class ExclusiveNamespaces:
         return self.tenants(gpus)
 
     def tenants(self, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:
-        """Return the tenant of each of these GPUs, by its number, ascending; of namespaces that were told already."""
+        """Return the namespace's number for each of these GPUs with exclusive parts, ascending."""
         return tuple((gpu, self._tenant(own)) for gpu, own in sorted(gpus.items()) if own)
 
     def number(self, namespace: str) -> int:
-        """Return a namespace's number; 0 where it has such parts nowhere."""
+        """Return the number of a namespace with exclusive parts of GPUs; 0 if it has none."""
         return self._numbers.get(namespace, 0)
 
     def _tenant(self, namespaces: Iterable[str]) -> int:

@@ -8,12 +8,12 @@ from dradriver.allocator import Fleet
 from dradriver.api.claims.pins import Device, Key
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.partitions import OTHERS
-from dradriver.cluster.gpus import network
+from dradriver.cluster.gpus import node_locations
 from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.gpus.kueue_topologies import KueueTopologies, KueueTopology
 from dradriver.cluster.gpus.remaining import Remaining
-from dradriver.cluster.gpus.views import View, Views
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.gpus.tenant_fleets import View, Views
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.reflector import Change
 
 
@@ -39,7 +39,7 @@ class Fleets:
     # Who may have what.
 
     def follow(self, policies: Policies) -> None:
-        """Take in the policies in force: who found no place may have one by other partitions."""
+        """Apply the policies in force to the fleets: pods without a place may have one by other partitions."""
         self._inventory.follow(policies)
         if self.views.follow(policies.tenants, self._inventory.pools()):
             for name in self._inventory.pools():
@@ -47,19 +47,19 @@ class Fleets:
             self._help_all()
 
     def relabelled(self, name: str) -> None:
-        """Take in that a node's labels may be others: then its GPUs may be others' than they were."""
+        """Note that a node's labels changed: its GPUs may belong to other tenants' fleets."""
         self._inventory.set_exclusive(name)
         if self.views.moved(name, self._inventory.pool(name)):
             self._inventory.marked(name, True)
             self._nodes.helped(name)
 
     def of(self, namespace: str) -> Fleet:
-        """Return the fleet as the units of a namespace may have it, up to date."""
+        """Return the fleet that a namespace's workloads can use, up to date."""
         view = self._view(namespace)
         return self._inventory.fleet if view is None else view.fleet
 
     def bound(self, namespace: str) -> str:
-        """Return why units of a namespace may not have every GPU, as a part of a reason; empty where they may."""
+        """Return why a namespace's fleet lacks some GPUs, as a part of a reason; empty if it has all."""
         whose = self.views.whose(namespace)
         if whose is None:
             return ""
@@ -68,7 +68,7 @@ class Fleets:
         return f"all GPUs but those of tenant {whose}'s partition"
 
     def open_to(self, namespace: str, node: str) -> frozenset[int] | None:
-        """Return the numbers of a node's GPUs that units of a namespace may have; None for all that it has."""
+        """Return the numbers of a node's GPUs that a namespace's fleet has; None for all."""
         whose, pool = self.views.whose(namespace), self._inventory.pool(node)
         return None if whose is None or pool is None else self.views.open_to(whose, node, pool)
 
@@ -95,17 +95,17 @@ class Fleets:
             if pool is None or pool.row is None:
                 view.forget(name)
                 self.views.forget(name)
-            elif not (own := self.views.open_to(view.whose, name, pool)):
+            elif not (numbers := self.views.open_to(view.whose, name, pool)):
                 view.forget(name)
             else:
                 view.put(name, pool, self._inventory.machine(pool), pool.row)
-                self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(own))
+                self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(numbers))
             if late():
                 break
         return bool(view.dirty)
 
     def is_right(self, name: str) -> bool:
-        """Return whether as many GPUs of a node count as free, for each who looks at it, as nobody holds."""
+        """Return whether every fleet counts as many free GPUs of a node as nothing holds."""
         inventory = self._inventory
         pool = inventory.pool_of(name)
         open_to = {} if pool is None else self.views.anew(name, pool).open
@@ -116,10 +116,10 @@ class Fleets:
         def is_so(view: View) -> bool:
             if name in view.dirty:
                 return True
-            own = open_to.get(view.whose)
-            if pool is None or own is None:
+            numbers = open_to.get(view.whose)
+            if pool is None or numbers is None:
                 return not seen(view)
-            left = inventory.open(name, pool).among(own)
+            left = inventory.open(name, pool).among(numbers)
             return seen(view) == set(left.free) - left.offer.parts_only
 
         return inventory.is_counted_right(name) and all(map(is_so, self.views.all()))
@@ -135,7 +135,7 @@ class Fleets:
         fleet: Fleet | None = None,
         known: dict[tuple[str, frozenset[Key], bool], Remaining] | None = None,
     ) -> Fleet:
-        """Return a namespace's fleet as it would be if these claims were gone: only to be looked at.
+        """Return a namespace's fleet as it would be if these claims were gone; read only.
 
         Args:
             claims: The claims.
@@ -202,31 +202,31 @@ class Fleets:
     # Where nodes stand in the network.
 
     def set_levels(self, keys: Sequence[str], gbps_of: Mapping[str, float]) -> None:
-        """Take in the label keys of the network's levels, nearest first; those that are known where none are given."""
+        """Set the label keys of the fleets' network levels, nearest first; known ones if none are given."""
         if (tuple(keys), gbps_of) != (tuple(self._levels), self._gbps_of):
             self._levels, self._gbps_of = keys, gbps_of
             self._move()
 
     def topology_changed(self, change: Change[KueueTopology]) -> None:
-        """Take in what the reflector of Kueue's Topologies saw."""
+        """Update the fleets' network levels by what the reflector of Kueue's Topologies saw."""
         self.topologies.changed(change)
         self._move()
 
     def locate(self, labels: Mapping[str, Mapping[str, str]], namespace: str) -> None:
-        """Tell a namespace's fleet where every node stands in the network, if machines or labels have changed since.
+        """Set in a namespace's fleet where every node stands in the network, if machines or labels have changed.
 
         Args:
             labels: Of each node that the API server knows; the same mapping while they are the same.
             namespace: The namespace.
         """
-        told = self._view(namespace) or self._inventory
-        fleet = told.fleet
-        if told.located is not labels:
-            told.located = labels
+        viewed = self._view(namespace) or self._inventory
+        fleet = viewed.fleet
+        if viewed.located is not labels:
+            viewed.located = labels
             pools = ((name, self._inventory.pool(name)) for name in fleet.nodes)
             machines = {name: pool.machine for name, pool in pools if pool is not None}
             levels = self._levels or self.topologies.keys([labels.get(name, {}) for name in fleet.nodes])
-            network.locate(fleet, labels, machines, levels, self._gbps_of)
+            node_locations.locate(fleet, labels, machines, levels, self._gbps_of)
 
     def _move(self) -> None:
         self._inventory.located = None

@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import LEDGERS, OURS, bound, current_ledger
+from dradriver.api.base.allocating_driver import (
+    LEDGERS,
+    OURS,
+    bound,
+    current_ledger,
+)
 from dradriver.api.claims.pins import Claim, Device
 from dradriver.cluster.records.records import ClaimRecord, claim_record
 
 
 def held(claim: ClaimRecord) -> tuple[Device, ...]:
-    """Return the allocated devices of a claim that were on a node with an agent of this driver, by its kind of claim.
+    """Return the allocated devices of a claim on nodes that had an agent of this driver, by the claim's kind.
 
     The devices of our driver come from our agent. Another driver's devices count only if our controller chose them:
     that driver may serve nodes that never had an agent of ours. A claim that was released has none.
@@ -29,7 +34,7 @@ def held(claim: ClaimRecord) -> tuple[Device, ...]:
 
 
 def held_by_any(claim: Claim, has_slices: Callable[[str], bool]) -> Iterator[Device]:
-    """Yield the same of a claim as the API has it, whichever driver allocated it, of nodes without slices alone."""
+    """Yield a claim's allocated devices on nodes without slices, whichever driver allocated it."""
     if claim.status.allocation is None:
         return
     drivers = {

@@ -8,11 +8,11 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from dradriver.allocator.choice.filters import suits
-from dradriver.allocator.parts.rooms import share_of
+from dradriver.allocator.parts.free_capacity import share_of
 from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
 from dradriver.api.claims.pins import ALL_CORES, MigSlice, Usage
-from dradriver.api.claims.usage import Kind
-from dradriver.api.slices import slices
+from dradriver.api.claims.usage_config_maps import Kind
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.pools import Pool
 from dradriver.topology.machine import Gpu
 from dradriver.topology.versions import reaches
@@ -21,7 +21,7 @@ _SLICES: Final = 8  # memory slices of a GPU whose profiles nobody knows
 
 
 def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kind, float]]:
-    """Return what is taken of one device: the product, whether it is whole, and how many GPUs that is.
+    """Return the product of the GPU of a device, whether the device is all of it, and how many GPUs it counts as.
 
     A share is the larger of its parts of compute and memory, a MIG slice its part of the memory slices: so much of the
     GPU nobody else can have. That is so also of a slice that is a device of its own.
@@ -48,7 +48,7 @@ def gpus_of(pool: Pool | None, device: str, usage: Usage) -> list[tuple[str, Kin
 def _gpu(pool: Pool, device: str) -> Gpu | None:
     """Return the GPU that a device is or is a MIG slice of."""
     for gpu in pool.machine.gpus:
-        name = slices.device_name(gpu.uuid)
+        name = resource_slices.device_name(gpu.uuid)
         if device == name or device.startswith(f"{name}-"):
             return gpu
     return None
@@ -60,9 +60,9 @@ def _size_of(gpu: Gpu, device: str) -> int:
         profile.size
         for profile in gpu.profiles
         for start in profile.starts
-        if slices.part_name(gpu.uuid, profile.id, start) == device
+        if resource_slices.part_name(gpu.uuid, profile.id, start) == device
     )
-    return 0 if device == slices.device_name(gpu.uuid) else next(named, 0)
+    return 0 if device == resource_slices.device_name(gpu.uuid) else next(named, 0)
 
 
 def _memory_slices(gpu: Gpu | None) -> int:
@@ -99,7 +99,7 @@ class GpuKinds:
         self._nodes: collections.Counter[GpuKind] = collections.Counter()
 
     def set(self, node: str, pool: Pool | None) -> None:
-        """Take in a node's pool as it is now."""
+        """Set the products and parts of a node's GPUs by its pool."""
         kinds = frozenset(() if pool is None else _kinds(pool))
         before = self._of_node.pop(node, frozenset())
         if kinds:
@@ -112,7 +112,7 @@ class GpuKinds:
                 del self._nodes[kind]
 
     def asked(self, request: Request) -> dict[str, float]:
-        """Return how many GPUs a request comes to, by the products that it may get; the most where that differs."""
+        """Return how many GPUs a request counts as, by the products that it may get."""
         found: dict[str, float] = {}
         for kind in self._nodes:
             gpus = _asked(request, kind)
@@ -124,7 +124,7 @@ class GpuKinds:
 
 def _kinds(pool: Pool) -> Iterable[GpuKind]:
     for gpu in pool.machine.gpus:
-        how = pool.parts.get(slices.device_name(gpu.uuid))
+        how = pool.parts.get(resource_slices.device_name(gpu.uuid))
         like = Gpu(
             index=0, uuid="", minor=0, pci="", product=gpu.product, board=gpu.board, architecture=gpu.architecture,
             memory_mib=gpu.memory_mib, profiles=gpu.profiles, vendor=gpu.vendor,
@@ -160,5 +160,5 @@ def _asked(request: Request, kind: GpuKind) -> float | None:
 
 
 def of_products(product: str, products: Iterable[str]) -> bool:
-    """Return whether a product is one of these names or globs; one that nobody knows may be any."""
+    """Return whether a GPU's product is one of these names or globs; an unknown one may be any."""
     return not product or any(fnmatchcase(product, each) for each in products)

@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator import Amount, Fleet
-from dradriver.api.base.ledger import current_ledger
+from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.claims.pins import Device, Key, MigSlice, Pin, Usage
+from dradriver.api.policies.gpu_modes import mode_of
 from dradriver.api.policies.model import DEFAULTS, Policies
-from dradriver.api.policies.modes import mode_of
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus import pools
+from dradriver.cluster.gpus.device_holders import Holds
 from dradriver.cluster.gpus.exclusive_namespaces import ExclusiveNamespaces
 from dradriver.cluster.gpus.gpu_parts import GpuKinds
-from dradriver.cluster.gpus.holds import Holds
 from dradriver.cluster.gpus.pools import Pool
 from dradriver.cluster.gpus.remaining import Remaining, fits_beside, remaining
 from dradriver.cluster.gpus.reserved import Reserved
 from dradriver.cluster.gpus.tabulating import AtOnce
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.records.slice_records import SliceRecord
 from dradriver.errors import DriverError
 from dradriver.event import Event
@@ -347,7 +347,7 @@ class Inventory:
             return frozenset()
         labels = self._nodes.labels_of(name)
         modes = {
-            slices.device_name(gpu.uuid): mode_of(self._policies, node=name, labels=labels, gpu=gpu)
+            resource_slices.device_name(gpu.uuid): mode_of(self._policies, node=name, labels=labels, gpu=gpu)
             for gpu in pool.machine.gpus
         }
         return frozenset(device for device, mode in modes.items() if mode is not None and mode.exclusive_to)

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.claims.pins import Device, Key, MigSlice, Usage
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.pools import newest
 from dradriver.cluster.records.devices import gpu_names
 from dradriver.cluster.records.records import ClaimRecord
@@ -68,7 +68,7 @@ class JoinedSlices:
     def set_slice(
         self, old: SliceRecord | None, new: SliceRecord | None
     ) -> list[tuple[str, SliceRecord | None, SliceRecord | None]]:
-        """Take in a slice's change. Returns each pool concerned, what it was as one slice of ours, and what it is.
+        """Update the joined slices by a changed slice. Returns each pool concerned, what it was, and what it is.
 
         Such a slice offers the GPUs that both know: whose place in the machine our agent says, and which the other
         driver hands out whole.
@@ -151,12 +151,12 @@ class JoinedSlices:
             return None
         machine = next((piece.machine for piece in self._pools[pool].machine.values()), None)
         gpus = machine.gpus if isinstance(machine, Machine) else ()
-        gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device), None)
+        gpu = next((gpu for gpu in gpus if resource_slices.device_name(gpu.uuid) == device), None)
         profile = None if gpu is None else next((one for one in gpu.profiles if one.id == int(mig[2])), None)
         return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 
     def forget(self, key: Key) -> None:
-        """Forget a claim: it is gone, or was given nothing."""
+        """Forget which of the other driver's devices a claim has: it is gone, or was given nothing."""
         given = self._given.pop(key, None)
         for pool in {pool for pool, _ in given.first} if given is not None else ():
             users = self._users.get(pool, set())

@@ -45,7 +45,7 @@ class KueueTopology(msgspec.Struct, frozen=True):
 
 
 def read_topology(data: msgspec.Raw) -> KueueTopology | None:
-    """Return what is kept of a Topology; None for one without levels above the node, or with more than it can have.
+    """Return what is kept of a Kueue Topology; None for one without levels above the node, or with too many.
 
     Raises:
         BadJson: It is none.
@@ -65,13 +65,13 @@ class KueueTopologies:
         self._of: dict[str, KueueTopology] = {}
 
     def changed(self, change: Change[KueueTopology]) -> None:
-        """Take in what their reflector saw."""
+        """Update the Kueue Topologies by what their reflector saw."""
         self._of.pop(change.key[1], None)
         if change.new is not None:
             self._of[change.key[1]] = change.new
 
     def keys(self, nodes: Collection[Mapping[str, str]]) -> Sequence[str]:
-        """Return the levels of the first, by name, whose nearest label nine nodes of ten have; empty for none.
+        """Return the levels of the first Kueue Topology whose nearest label nine nodes of ten have; empty for none.
 
         Args:
             nodes: The labels of each node with GPUs.

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from dradriver.allocator import Amount
-from dradriver.allocator.parts.existing import with_instances
+from dradriver.allocator.parts.existing_instances import with_instances
 from dradriver.api.claims.pins import Key, MigSlice, Usage
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.records.devices import OwnSlice, PartsOf
 from dradriver.cluster.records.slice_records import SliceRecord
 from dradriver.topology.machine import Machine
@@ -54,12 +54,12 @@ class Pool(msgspec.Struct):
         return parts is not None and (parts.exclusive or device in self.exclusive)
 
     def numbers(self, devices: Collection[str]) -> set[int]:
-        """Return the machine's own numbers of the GPUs that are these devices, by their names."""
+        """Return the machine's own numbers of these devices of a pool, by their names."""
         return {number for number, (device, _) in self.devices.items() if device in devices}
 
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
-    """Return what the slices of this name's pool come to; None where they are not complete, or cannot be placed on."""
+    """Return a node's pool by its slices; None if they are not complete, or cannot be placed on."""
     current = newest(pieces)
     if any(piece.node != name for piece in current):
         logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
@@ -69,7 +69,7 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
         logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
     if machine is None or isinstance(machine, str):
         return None
-    devices = {gpu.index: (slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
+    devices = {gpu.index: (resource_slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
     usable = frozenset().union(*(piece.usable for piece in current))
     parts = {device: how for piece in current for device, how in piece.parts.items()}
     own = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
@@ -88,13 +88,13 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
-    """Return a pool's newest generation in the order of its slices' names; none where it is not complete."""
-    known = slices.generations(pieces, lambda piece: (piece.generation, piece.count))
+    """Return a pool's newest generation of slices, ordered by name; none if it is not complete."""
+    known = resource_slices.generations(pieces, lambda piece: (piece.generation, piece.count))
     return sorted(known[0].slices, key=lambda piece: piece.metadata.name) if known and known[0].complete else []
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return what claims hold of a GPU, all of it where a status tells of a slice that the scheduler counts otherwise.
+    """Return what claims hold of a GPU of the pool, all of it if a status and the scheduler disagree.
 
     Anybody with the right can write a status; and what the scheduler has no room for by its own count, it refuses
     again and again, whatever place there is.
@@ -106,7 +106,9 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     ]
     if not told:
         return held
-    profiles = {p.name: p for gpu in machine.gpus if slices.device_name(gpu.uuid) == device for p in gpu.profiles}
+    profiles = {
+        p.name: p for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) == device for p in gpu.profiles
+    }
 
     def sound(part: Amount | MigSlice) -> bool:
         profile = profiles.get(part.profile) if isinstance(part, MigSlice) else None
@@ -126,7 +128,7 @@ def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own
         return machine
     gpus = list(machine.gpus)
     for position, gpu in enumerate(gpus):
-        every = placed.get(slices.device_name(gpu.uuid), {})
+        every = placed.get(resource_slices.device_name(gpu.uuid), {})
         if every and not any(own[name].counted for name in every):
             gpus[position] = with_instances(gpu, [(mig_slice.profile, mig_slice.start) for mig_slice in every.values()])
     return msgspec.structs.replace(machine, gpus=tuple(gpus))
@@ -136,12 +138,12 @@ def _placed(machine: Machine, listed: Collection[str]) -> dict[str, dict[str, Mi
     """Return what those devices of a machine are that are a MIG slice each."""
     placed: dict[str, dict[str, MigSlice]] = {}
     for gpu in machine.gpus if listed else ():
-        device = slices.device_name(gpu.uuid)
+        device = resource_slices.device_name(gpu.uuid)
         every = ((profile, start) for profile in gpu.profiles for start in profile.starts)
         own = {
             name: MigSlice(profile.name, start, profile.size)
             for profile, start in every
-            if (name := slices.part_name(gpu.uuid, profile.id, start)) in listed
+            if (name := resource_slices.part_name(gpu.uuid, profile.id, start)) in listed
         }
         if own:
             placed[device] = own

@@ -11,7 +11,7 @@ from dradriver.allocator import Amount, MigPart, Offer, SharePart
 from dradriver.allocator.parts.offers import WHOLE, ShareRule
 from dradriver.allocator.request import Part
 from dradriver.api.claims.pins import ALL_CORES, Key, MigSlice, Usage
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.pools import Pool
 
 _ANY_SIZE: Final = ShareRule()
@@ -33,14 +33,14 @@ class Remaining(NamedTuple):
     tenants: dict[int, set[str]]
 
     def among(self, numbers: Set[int]) -> Remaining:
-        """Return the same as if nothing but these GPUs were offered."""
+        """Return what is left of a node's GPUs as if only these GPUs were offered."""
         offer = self.offer
         offer = msgspec.structs.replace(offer, shared=offer.shared & numbers, sliced=offer.sliced & numbers)
         return self._replace(free=[number for number in self.free if number in numbers], offer=offer)
 
 
 def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
-    """Return what is left of a node's GPUs.
+    """Return what remains of a node's GPUs beyond what claims hold.
 
     On a GPU that somebody has whole, or of which nobody knows what is taken, there are no parts: it is not free
     either, so nothing more is given of it.
@@ -88,7 +88,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
 
 
 def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key, Usage], namespace: str) -> bool:
-    """Return whether a claim of a namespace can have this of a device beside what others hold of it.
+    """Return whether a claim of a namespace fits into what remains of a device.
 
     Args:
         pool: The node's; None while it is not complete.
@@ -100,7 +100,7 @@ def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key
     if taken is None or None in loads.values():
         return False
     gpus = () if pool is None else pool.machine.gpus
-    gpu = next((gpu for gpu in gpus if slices.device_name(gpu.uuid) == device), None)
+    gpu = next((gpu for gpu in gpus if resource_slices.device_name(gpu.uuid) == device), None)
     if pool is None or gpu is None:
         return False  # nobody knows how much of it there is
     parts = pool.parts.get(device)

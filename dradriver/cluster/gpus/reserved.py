@@ -26,29 +26,33 @@ class Reserved:
         return bool(self._of)
 
     def nodes(self, whose: Collection[str]) -> set[str]:
-        """Return the nodes that have any for one of these."""
-        return {node for node, own in self._of.items() if not set(whose).isdisjoint(own.values())} if whose else set()
+        """Return the nodes that have GPUs reserved for one of these workloads."""
+        return (
+            {node for node, reserved in self._of.items() if not set(whose).isdisjoint(reserved.values())}
+            if whose
+            else set()
+        )
 
     def keep(self, gpus: Mapping[Device, str]) -> set[str]:
-        """Keep these GPUs from now on, and no others. Returns the nodes of which others are kept than before."""
+        """Reserve these GPUs, and no others. Returns the nodes whose reserved GPUs changed."""
         before, self._of = self._of, {}
         for (node, device), who in gpus.items():
             self._of.setdefault(node, {})[device] = who
         return {node for node in before.keys() | self._of.keys() if before.get(node) != self._of.get(node)}
 
     def whose(self, gpu: Device) -> str:
-        """Return whom a GPU is kept for; empty for nobody."""
+        """Return the workload that a GPU is reserved for; empty for none."""
         return self._of.get(gpu[0], {}).get(gpu[1], "")
 
     def seen(self, devices: Collection[Device]) -> None:
-        """Take in that there is news of who holds these devices."""
+        """Note that the holders of these devices, which may be reserved, changed."""
         if self._of and any(device in self._of.get(node, ()) for node, device in devices):
             self.changed()
 
     def left(
         self, node: str, pool: Pool, left: Remaining, *, whose: Collection[str] = (), held: Collection[Device] = ()
     ) -> Remaining:
-        """Return what is left of a node's GPUs without those that are kept for others.
+        """Return what is left of a node's GPUs without those that are reserved for others.
 
         Args:
             node: The node.
@@ -57,8 +61,8 @@ class Reserved:
             whose: Who asks: what is kept for one of these counts.
             held: Devices that count whoever they are kept for, because whoever asks has them.
         """
-        own = self._of.get(node)
-        if own is None:
+        reserved = self._of.get(node)
+        if reserved is None:
             return left
-        closed = {device for device, who in own.items() if who not in whose and (node, device) not in held}
+        closed = {device for device, who in reserved.items() if who not in whose and (node, device) not in held}
         return left.among({number for number, (device, _) in pool.devices.items() if device not in closed})

@@ -1,4 +1,4 @@
-"""Tables of new kinds of machines, made beside the event loop, in another process and one after another.
+"""Tables of new kinds of machines, made outside the event loop, in another process and one after another.
 
 A machine of 16 GPUs with links of all widths takes two seconds, and a node may describe another one every second. A
 thread would hold the interpreter's lock for half of that, and could not be ended. The process is started when there is
@@ -23,8 +23,8 @@ from typing import Final, NoReturn
 
 import msgspec
 
-from dradriver.allocator.fleet import kinds
-from dradriver.allocator.fleet.kinds import MachineKind
+from dradriver.allocator.fleet import machine_kinds
+from dradriver.allocator.fleet.machine_kinds import MachineKind
 from dradriver.event import Event
 from dradriver.kube.backoff import wait_s
 from dradriver.topology.machine import Machine
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S: Final = 30.0  # of one kind's tables: 16 GPUs with links of all widths take 2.5 s on one core
 MOST_PAUSE_S: Final = 600.0
 CALM_S: Final = 3600.0
-_COMMAND: Final = (sys.executable, "-m", kinds.__name__)
+_COMMAND: Final = (sys.executable, "-m", machine_kinds.__name__)
 
 
 class AtOnce:
@@ -49,14 +49,14 @@ class AtOnce:
         self.made: Event[[str]] = Event()
 
     def ready(self, node: str, machine: Machine) -> bool:  # noqa: ARG002  # what others need to know
-        """Return whether pods may be placed on a node's machine now. If not, ``made`` tells when they may."""
+        """Return whether the tables of a node's machine exist. If they do not, ``made`` tells when they do."""
         return True
 
     def forget(self, node: str) -> None:
-        """Take in that a node has no machine any more."""
+        """Forget which machine a node has: it needs no tables any more."""
 
     async def run(self) -> None:
-        """Make tables until cancelled; here there are none to make."""
+        """Make tables of machines until cancelled. This class makes them on first use, so there is nothing to do."""
         await asyncio.get_running_loop().create_future()
 
 
@@ -86,7 +86,7 @@ class Tabulator(AtOnce):
         timeout_s: float = TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``command`` starts the process, as ``allocator/fleet/kinds.py`` is one."""
+        """``command`` starts the process, as ``allocator/fleet/machine_kinds.py`` is one."""
         super().__init__()
         self._command, self._timeout_s, self._clock = command, timeout_s, clock
         self._wanted: dict[str, MachineKind] = {}  # by node, those first that have waited longest
@@ -95,8 +95,8 @@ class Tabulator(AtOnce):
         self._process: subprocess.Popen[bytes] | None = None
 
     def ready(self, node: str, machine: Machine) -> bool:
-        """See ``AtOnce``."""
-        if kinds.known(machine) or (kind := kinds.kind_of(machine)) is None:
+        """Return whether the tables of a node's machine exist, and have another process make them if they do not."""
+        if machine_kinds.known(machine) or (kind := machine_kinds.kind_of(machine)) is None:
             self.forget(node)
             return True
         if self._wanted.get(node) != kind:
@@ -105,11 +105,11 @@ class Tabulator(AtOnce):
         return False
 
     def forget(self, node: str) -> None:
-        """See ``AtOnce``. What was made for the node counts on: it might come again at once."""
+        """Forget which machine a node has. Tables that are being made for it are finished: it may come back at once."""
         self._wanted.pop(node, None)
 
     async def run(self) -> NoReturn:
-        """Make tables until cancelled."""
+        """Have another process make tables of new kinds of machines, one after another, until cancelled."""
         try:
             while True:
                 self._woken.clear()
@@ -127,7 +127,7 @@ class Tabulator(AtOnce):
             self._end()
 
     def next_node(self, now: float) -> str | None:
-        """Return the node whose turn it is; None while there is none."""
+        """Return the node whose machine's tables are made next; None while no node waits for tables."""
         for node in [node for node, turns in self._turns.items() if now - turns.last > CALM_S]:
             del self._turns[node]
         due = [node for node in self._wanted if self._turns_of(node).not_before <= now]
@@ -151,7 +151,7 @@ class Tabulator(AtOnce):
         if isinstance(failed, OSError | EOFError):
             self._end()
             # It is not tried again for each of them in turn.
-            waiting = [other for other, wanted in self._wanted.items() if wanted == kind]
+            waiting = [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]
             for other in waiting:
                 if other != node:
                     self._count(other, now)
@@ -162,9 +162,9 @@ class Tabulator(AtOnce):
             )  # fmt: skip
             return
         for number, part in enumerate(asking.result()):
-            kinds.keep(kind, number, part)
+            machine_kinds.keep(kind, number, part)
             await asyncio.sleep(0)
-        for other in [other for other, wanted in self._wanted.items() if wanted == kind]:
+        for other in [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]:
             self.forget(other)
             self.made(other)
 
@@ -187,9 +187,9 @@ class Tabulator(AtOnce):
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(kinds.question(kind))
+        process.stdin.write(machine_kinds.question(kind))
         process.stdin.flush()
-        return list(kinds.answer(process.stdout))
+        return list(machine_kinds.answer(process.stdout))
 
     def _end(self) -> None:
         """End the process, whatever it is doing; nobody waits for its answer any more."""

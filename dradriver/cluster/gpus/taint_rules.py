@@ -42,7 +42,7 @@ class TaintRule(msgspec.Struct, frozen=True):
     strange: bool = False
 
     def about(self, driver: str, pool: str) -> bool:
-        """Return whether it taints devices of a driver's pool, all or those of its name."""
+        """Return whether the taint rule is about devices of a driver's pool, all or those of its name."""
         return self.driver in ("", driver) and self.pool in ("", pool)
 
 
@@ -65,7 +65,7 @@ class _Rule(msgspec.Struct):
 
 
 def read_rule(data: msgspec.Raw) -> TaintRule | None:
-    """Return what is kept of a rule; None for one that taints nothing, or keeps nobody away.
+    """Return what is kept of a taint rule; None for one that keeps no claim away.
 
     Raises:
         BadJson: It is no rule.
@@ -95,7 +95,7 @@ class TaintRules:
         self._tainted: collections.Counter[str] = collections.Counter()  # of how many slices, by the rule's name
 
     def slice_changed(self, change: Change[SliceRecord]) -> Change[SliceRecord]:
-        """Take in what the slices' reflector saw. Returns it as the rules leave it."""
+        """Apply the taint rules to a slice that the reflector saw. Returns it as the rules leave it."""
         name = change.key[1]
         for piece in (change.old, change.new):
             if piece is None:
@@ -113,7 +113,7 @@ class TaintRules:
         return Change(change.key, change.old, self._taken(change.new))
 
     def rule_changed(self, change: Change[TaintRule]) -> list[Change[SliceRecord]]:
-        """Take in what the rules' reflector saw. Returns the slices that it concerns as they are from now on."""
+        """Update the taint rules. Returns the slices that the change concerns as they are from now on."""
         concerned: set[str] = set()
         if change.old is not None:
             where = change.old.pool, change.old.device
@@ -133,11 +133,11 @@ class TaintRules:
         return [Change(("", name), self._slices[name], self._taken(self._slices[name])) for name in sorted(concerned)]
 
     def left(self, piece: SliceRecord) -> SliceRecord:
-        """Return a slice as it was published without the devices that rules taint."""
+        """Return a slice without the devices that taint rules keep from claims."""
         return _without(piece, self._tainted_of(piece))
 
     def over(self, piece: PoolSlice, device: str) -> list[TaintRule]:
-        """Return the rules that taint a device of a slice, by its name."""
+        """Return the taint rules that taint a device of a slice, by its name."""
         if not self._rules:
             return []
         wheres = ((pool, one) for pool in (piece.pool, "") for one in (device, ""))
@@ -145,7 +145,7 @@ class TaintRules:
         return [rule for rule in every if rule.about(piece.driver, piece.pool)]
 
     def tainting(self) -> list[str]:
-        """Return the names of the rules that taint devices that would be handed out else."""
+        """Return the names of the taint rules that taint devices which would be handed out otherwise."""
         return sorted(self._tainted)
 
     def _matched(self, rule: TaintRule) -> set[str]:

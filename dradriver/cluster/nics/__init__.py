@@ -1,7 +1,7 @@
 """NICs that other drivers hand out.
 
-nics         all of them, and the claims that use them
+nic_inventory  all of them, and the claims that use them
 nic_counts   how many free NICs nodes have for a request
-nic_ways     the distance of NICs from the GPUs of their node
+nic_distances  the distance of NICs from the GPUs of their node
 nic_devices  what a slice says of a NIC
 """

@@ -13,12 +13,20 @@ import numpy as np
 
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.vocabulary import simple_cel
-from dradriver.api.vocabulary.nics import NicAsk, NicRequest, Tolerated
+from dradriver.api.vocabulary.nic_requests import (
+    NicAsk,
+    NicRequest,
+    Tolerated,
+)
 from dradriver.api.vocabulary.simple_cel import Term
 from dradriver.cluster.nics.nic_devices import Nic
-from dradriver.cluster.nics.nic_ways import Ways, of_gpu, same
+from dradriver.cluster.nics.nic_distances import (
+    Ways,
+    of_gpu,
+    same,
+)
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 
 _MOST: Final = 1024  # wishes of which it is kept: 25 KB each with 5000 nodes
 _MOST_SHORT: Final = 1024  # the same of which nodes were found short: 40 KB each
@@ -130,20 +138,20 @@ class Counts:
         self._ended: dict[NicAsk, dict[str, int]] = {}  # nodes, and when that was
 
     def changed(self, node: str) -> None:
-        """Take in that a node's NICs, who has them, its machine or what is free of it may be others."""
+        """Note that a node's NIC count may differ: its NICs, their claims, its machine or its free GPUs changed."""
         self.clock += 1
         if (row := self._nodes.find(node)) is not None:
             self._changes()[row] = self.clock
 
     def forget(self) -> None:
-        """Take in that anything may be otherwise."""
+        """Forget all NIC counts: anything may have changed."""
         self._known.clear()
         self._judges.clear()
         self._ended.clear()
         self.short.forget()
 
     def judge(self, requests: tuple[NicRequest, ...]) -> Judge:
-        """Return what says which NICs these requests may have."""
+        """Return the judge that says which NICs these requests may have."""
         found = self._judges.get(requests)
         if found is None:
             found = self._judges[requests] = Judge(
@@ -153,7 +161,7 @@ class Counts:
         return found
 
     def looked(self, ask: NicAsk, node: str, *, ended: bool) -> None:
-        """Take in that a node was looked at for somebody; ``ended``: in vain, and not for all that might have been."""
+        """Note that the NICs of a node were searched for a request; ``ended``: in vain, and not completely."""
         nodes = self._ended.get(ask)
         if nodes is not None:
             nodes.pop(node, None)
@@ -162,18 +170,18 @@ class Counts:
             _bound(self._ended, _MOST_ENDED, self._random)
 
     def has_ended(self, ask: NicAsk) -> bool:
-        """Return whether there are nodes that were looked at in vain, and not for all that might have been."""
+        """Return whether the NIC search on some nodes was in vain and not complete."""
         rows = {node: self._nodes.find(node) for node in self._ended.get(ask, ())}
         changes = self._changes()
         return any(row is not None and changes[row] <= self._ended[ask][node] for node, row in rows.items())
 
     def since(self, clocks: Ints) -> Bools:
-        """Return the nodes of which something changed since these clocks: (rows,)."""
+        """Return the nodes whose NICs changed since these clocks: (rows,)."""
         found: Bools = self._changes() > clocks
         return found
 
     def of(self, ask: NicAsk, fit: Bools, *, every: bool = False) -> Ints:
-        """Return how many free NICs nodes have that any of the requests may have; 0 where they are too few: (rows,).
+        """Return how many free NICs nodes have that any of the requests may have; 0 for too few: (rows,).
 
         Where NICs must be near GPUs, or have something in common with them, those count that are so with any GPU of
         their node.
@@ -291,7 +299,7 @@ class Short:
         self._found: dict[Hashable, Ints] = {}  # when each node was found to be short, by row; or -1
 
     def of(self, wish: Hashable, fit: Bools) -> Bools:
-        """Return those of some nodes that are known to be short for a wish: (rows,)."""
+        """Return those of some nodes that are known to have too few NICs for a request: (rows,)."""
         found = self._found.get(wish)
         if found is None:
             return np.zeros_like(fit)
@@ -299,17 +307,17 @@ class Short:
         return short
 
     def add(self, wish: Hashable, nodes: Bools) -> None:
-        """Take in that these nodes were found to be short for a wish."""
+        """Note that these nodes were found to have too few NICs for a request."""
         found = self._long_enough(wish, self._found.get(wish, np.zeros(0, np.int64)), len(nodes))
         found[nodes] = self._counts.clock
         _bound(self._found, _MOST_SHORT, self._random)
 
     def forget_of(self, wish: Hashable) -> None:
-        """Take in that the nodes that were found to be short for a wish need not be."""
+        """Forget which nodes had too few NICs for a request."""
         self._found.pop(wish, None)
 
     def forget(self) -> None:
-        """Take in that anything may be otherwise."""
+        """Forget which nodes had too few NICs for any request."""
         self._found.clear()
 
     def _long_enough(self, wish: Hashable, found: Ints, rows: int) -> Ints:

@@ -11,7 +11,12 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import Device, ResourceSlice
 from dradriver.api.base.objects import Taint
-from dradriver.api.vocabulary.nics import DRIVERS, Given, NicDriver, Tolerated
+from dradriver.api.vocabulary.nic_requests import (
+    DRIVERS,
+    Given,
+    NicDriver,
+    Tolerated,
+)
 from dradriver.api.vocabulary.simple_cel import Other, Value
 from dradriver.cluster.nodes.taints import pattern_of, patterns
 from dradriver.cluster.records.slice_records import PoolSlice, place_in_pool
@@ -62,7 +67,7 @@ class NicSlice(PoolSlice, frozen=True, kw_only=True, gc=False):
 
 
 def read_slice(data: msgspec.Raw) -> NicSlice | None:
-    """Return what is kept of a slice; None for one of other drivers, or of no single node.
+    """Return what is kept of a slice of NICs; None for one of other drivers, or of no single node.
 
     Raises:
         BadJson: It is no slice.

@@ -1,12 +1,12 @@
 """Which nodes a pod fits on, by kube-scheduler's own rules: a pod that is lifted onto another is stuck.
 
 requests     what a pod takes from its node
-ask          what one pod asks of a node, in a form that can be compared and hashed
+pod_demands  what one pod asks of a node, in a form that can be compared and hashed
 expressions  what an expression says of one label
 columns      texts and numbers of all nodes, one entry a row
 labels       rows by label: selectors and required affinity
 taints       rows by taint: tolerations
-classes      one mask of rows for each class of selectors and tolerations
+selector_classes  one mask of rows for each class of selectors and tolerations
 capacity     what every node has left, by resource
-table        NodeTable, which joins them and knows when trying again may help
+node_table   NodeTable, which joins them and knows when trying again may help
 """

@@ -51,17 +51,17 @@ class Capacity:
 
     @property
     def used(self) -> Mapping[str, Amounts]:
-        """What pods use on each node where they use anything, by name."""
+        """Return the resources that pods use on each node, by name."""
         return self._used
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows have nothing."""
+        """Add rows without capacity to the arrays of nodes."""
         self._rows = rows
         for column in self._columns.values():
             column.grow(rows)
 
     def set(self, row: int, name: str, allocatable: Mapping[str, int]) -> bool:
-        """Replace all that a row has to give, its former node's too. Returns whether a pod may fit that did not."""
+        """Replace the capacity of a node's row. Returns whether a pod may fit that did not."""
         used = self._used.get(name, {})
         helps = False
         for resource in allocatable.keys() - self._columns.keys():
@@ -75,7 +75,7 @@ class Capacity:
         return helps
 
     def use(self, name: str, row: int | None, request: Mapping[str, int], sign: int) -> None:
-        """Add (1) or take away (-1) what a pod uses on a node; ``row`` is the node's, None while it has none."""
+        """Add (1) or subtract (-1) what a pod uses of a node's capacity; ``row`` is None while the node has none."""
         used = self._used.setdefault(name, {})
         for resource, amount in request.items():
             now = used.get(resource, 0) + sign * amount
@@ -89,14 +89,14 @@ class Capacity:
             del self._used[name]
 
     def fitting(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> Bools:
-        """Return those of the rows that have all amounts left: shape (rows,), the caller's own."""
+        """Return those of the nodes' rows that have all amounts left: shape (rows,), the caller's own."""
         rows = rows.copy()
         for _, enough in self._enough(amounts, freed):
             rows &= enough
         return rows
 
     def columns(self, resources: Sequence[str], freed: Freed) -> Ints:
-        """Return what is left of some resources: shape (rows, resources), the caller's own."""
+        """Return what nodes have left of some resources: shape (rows, resources), the caller's own."""
         left = np.zeros((self._rows, len(resources)), np.int64)
         for at, resource in enumerate(resources):
             column = self._columns.get(resource)
@@ -111,7 +111,7 @@ class Capacity:
         return left
 
     def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> list[str]:
-        """Return what the rows lack: of each row the first of the amounts that is not left."""
+        """Return which resource nodes lack: of each row the first of the amounts that is not left."""
         resources = []
         rows = rows.copy()
         for resource, enough in self._enough(amounts, freed):

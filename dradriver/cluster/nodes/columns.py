@@ -20,7 +20,7 @@ _FEW = 3  # codes that are compared one by one; more are looked up in a table
 
 
 def grown(array: NDArray[Any], rows: int, fill: float = 0) -> NDArray[Any]:
-    """Return a copy of an array with more rows, filled with a value."""
+    """Return a copy of a column of nodes with more rows, filled with a value."""
     longer = np.full(rows, fill, array.dtype)
     longer[: len(array)] = array
     return longer
@@ -36,15 +36,15 @@ class Codes(Generic[_T]):
 
     @property
     def size(self) -> int:
-        """All codes are less than this."""
+        """Return a number that all codes of values are less than."""
         return len(self._users)
 
     def find(self, value: _T) -> int:
-        """Return a value's code; 0 if nobody uses it."""
+        """Return the code of a column's value; 0 if no row uses it."""
         return self._codes.get(value, 0)
 
     def take(self, value: _T, users: int = 1) -> int:
-        """Add users of a value and return its code."""
+        """Add users of a column's value and return its code."""
         code = self._codes.get(value)
         if code is None:
             if self._free:
@@ -57,7 +57,7 @@ class Codes(Generic[_T]):
         return code
 
     def give(self, value: _T) -> int:
-        """Take one user of a value away. Returns the code if it was the last, else 0."""
+        """Remove one user of a column's value. Returns the code if it was the last, else 0."""
         code = self._codes[value]
         self._users[code] -= 1
         if self._users[code]:
@@ -76,22 +76,22 @@ class Texts:
         self._rows = np.array([code.get(text, 0) for text in texts], np.int32)  # type: ignore[arg-type]
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows have no text."""
+        """Add rows without text to a column of texts."""
         self._rows = grown(self._rows, rows)
 
     def set(self, row: int, old: str | None, new: str | None) -> None:
-        """Replace a row's text; ``old`` is the one it has."""
+        """Replace the text of a row in a column; ``old`` is the one it has."""
         if old is not None:
             self._codes.give(old)
         self._rows[row] = self._codes.take(new) if new is not None else 0
 
     def present(self) -> Bools:
-        """Return the rows that have a text: shape (rows,)."""
+        """Return the rows of a column that have a text: shape (rows,)."""
         found: Bools = self._rows != 0
         return found
 
     def among(self, texts: Iterable[str]) -> Bools | None:
-        """Return the rows that have one of the texts: shape (rows,). None if there is none."""
+        """Return the rows of a column that have one of the texts: shape (rows,). None if there is none."""
         codes = {code for text in texts if (code := self._codes.find(text))}
         if not codes:
             return None
@@ -116,21 +116,21 @@ class Numbers:
         self._valid = np.array([number is not None for number in read], np.bool_)
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows have no number."""
+        """Add rows without number to a column of numbers."""
         self._numbers, self._valid = grown(self._numbers, rows), grown(self._valid, rows)
 
     def set(self, row: int, old: str | None, new: str | None) -> None:  # noqa: ARG002 (as Texts)
-        """Replace a row's text."""
+        """Replace the number of a row in a column by that of its text."""
         number = integer(new)
         self._numbers[row] = number or 0
         self._valid[row] = number is not None
 
     def above(self, bound: int) -> Bools:
-        """Return the rows with a greater number: shape (rows,)."""
+        """Return the rows of a column with a greater number: shape (rows,)."""
         found: Bools = (self._numbers > bound) & self._valid
         return found
 
     def below(self, bound: int) -> Bools:
-        """Return the rows with a lesser number: shape (rows,)."""
+        """Return the rows of a column with a lesser number: shape (rows,)."""
         found: Bools = (self._numbers < bound) & self._valid
         return found

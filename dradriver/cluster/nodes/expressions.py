@@ -10,7 +10,7 @@ _DIGITS: Final = 19
 
 
 def holds(value: str | None, operator: str, values: Sequence[str]) -> bool:
-    """Return whether an expression holds for a label's value, None for a label that is not there."""
+    """Return whether a selector's expression holds for a label's value, None for a label that is missing."""
     match operator:
         case "In":
             return value in values
@@ -31,7 +31,7 @@ def holds(value: str | None, operator: str, values: Sequence[str]) -> bool:
 
 
 def integer(text: str | None) -> int | None:
-    """Return a number as Go's ``ParseInt`` reads it: ASCII digits with an optional sign, 64 bits; else None."""
+    """Return the number in a selector's expression as Go's ``ParseInt`` reads it, 64 bits; else None."""
     if text is None or not text.isascii():
         return None
     digits = text[1:] if text[:1] in ("-", "+") else text

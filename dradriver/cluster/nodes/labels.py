@@ -8,9 +8,14 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from dradriver.cluster.nodes.ask import Constraints, Requirement, Terms, Where
 from dradriver.cluster.nodes.columns import Bools, Numbers, Texts
 from dradriver.cluster.nodes.expressions import integer
+from dradriver.cluster.nodes.pod_demands import (
+    Constraints,
+    Requirement,
+    Terms,
+    Where,
+)
 
 _NONE: Final[Mapping[str, str]] = {}
 _NAME: Final = "metadata.name"
@@ -29,7 +34,7 @@ class Index:
         self._numbers: dict[str, Numbers] = {}
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows are empty."""
+        """Add rows without labels to the index."""
         self._rows.extend([_NONE] * (rows - len(self._rows)))
         for texts in self._texts.values():
             texts.grow(rows)
@@ -37,7 +42,7 @@ class Index:
             numbers.grow(rows)
 
     def set(self, row: int, new: Mapping[str, str]) -> None:
-        """Replace what a row has. The mapping is kept, and must not change."""
+        """Replace the labels of a row in the index. The mapping is kept, and must not change."""
         old = self._rows[row]
         self._rows[row] = new
         for columns in (self._texts, self._numbers):
@@ -51,7 +56,10 @@ class Index:
                 del self._users[key]
 
     def holds(self, requirement: Requirement) -> Bools | bool:
-        """Return the rows where an expression holds: shape (rows,), the caller's own; one truth if all are alike."""
+        """Return the rows where an expression about labels holds; one truth if all are alike.
+
+        Shape (rows,), the caller's own.
+        """
         key, operator, values = requirement
         if key not in self._users:
             return operator in ("NotIn", "DoesNotExist")
@@ -76,7 +84,7 @@ class Index:
                 return False
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
-        """Return the values that a key has in some of the rows."""
+        """Return the values that a label has in some of the rows."""
         if key not in self._users:
             return frozenset()
         texts = (self._rows[row].get(key) for row in np.flatnonzero(rows).tolist())
@@ -102,28 +110,28 @@ class Labels:
         self._rows = 0
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows have no labels."""
+        """Add rows of nodes without labels."""
         self._rows = rows
         self._labels.grow(rows)
         self._fields.grow(rows)
 
     def set(self, row: int, name: str, labels: Mapping[str, str]) -> None:
-        """Replace a row's labels. The mapping is kept, and must not change."""
+        """Replace the labels of a node's row. The mapping is kept, and must not change."""
         self._labels.set(row, labels)
         self._fields.set(row, {_NAME: name})
 
     def clear(self, row: int) -> None:
-        """Forget a row's labels and name."""
+        """Remove the labels and the name of a node's row."""
         self._labels.set(row, _NONE)
         self._fields.set(row, _NONE)
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
-        """Return the rows that have a label with one of some values: shape (rows,), the caller's own."""
+        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
         mask = self._labels.holds((key, "In", tuple(values))) if values else False
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def having(self, key: str) -> Bools:
-        """Return the rows that have a label: shape (rows,), the caller's own."""
+        """Return the nodes that have a label: shape (rows,), the caller's own."""
         mask = self._labels.holds((key, "Exists", ()))
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
@@ -132,7 +140,7 @@ class Labels:
         return self._labels.values(key, rows)
 
     def selected(self, constraints: Constraints) -> Bools:
-        """Return the rows that a selector and an affinity choose: shape (rows,). Rows without a node mean nothing."""
+        """Return the nodes whose labels a selector and an affinity choose: shape (rows,)."""
         mask: Bools | bool = True
         for key, value in constraints.selector:
             mask = _both(mask, self._labels.holds((key, "In", (value,))))
@@ -141,7 +149,7 @@ class Labels:
         return np.full(self._rows, mask) if isinstance(mask, bool) else mask
 
     def reaching(self, volumes: Where) -> Bools:
-        """Return the rows that reach all of some volumes: shape (rows,), the caller's own."""
+        """Return the nodes that reach all of some volumes, by their labels: shape (rows,), the caller's own."""
         mask: Bools | bool = True
         for terms in volumes:
             mask = _both(mask, self._any(terms))

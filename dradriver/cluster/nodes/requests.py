@@ -40,7 +40,7 @@ def _read(resource: str, text: str) -> int:
 
 
 def amounts(quantities: Mapping[str, str]) -> Amounts:
-    """Return a list of resources as integers. Text that is no quantity counts as 0, endless text as the largest."""
+    """Return a pod's resource list as integers. Text that is no quantity counts as 0, endless text as the largest."""
     return {key: _read(key, text) if len(text) <= _LONGEST else LARGEST for key, text in quantities.items()}
 
 
@@ -81,15 +81,15 @@ class Told(Protocol):
 
     @property
     def type(self) -> str:
-        """What it is about."""
+        """Return the type of a pod's condition."""
 
     @property
     def reason(self) -> str:
-        """Why it is so, in a word."""
+        """Return the reason of a pod's condition."""
 
 
 def is_infeasible(conditions: Iterable[Told]) -> bool:
-    """Return whether a pod's node has said that it can never do the resize that the pod's spec asks for."""
+    """Return whether a pod's node has said that the resize of the pod's requests can never be done."""
     for condition in conditions:
         if condition.type == PENDING:
             return condition.reason == INFEASIBLE

@@ -20,14 +20,14 @@ _BLOCKING: Final = ("", "NoSchedule", "NoExecute")
 
 
 def pattern_of(key: str, operator: str, value: str, effect: str) -> Pattern | None:
-    """Return a toleration's pattern; None where it covers no taint that keeps pods away."""
+    """Return a toleration's pattern; None if it covers no taint that keeps pods away."""
     if effect not in _BLOCKING or operator not in ("", "Equal", "Exists"):
         return None
     return (key, effect) if operator == "Exists" else (key, effect, value)
 
 
 def patterns(taint: Taint) -> list[Pattern]:
-    """Return the patterns that cover a taint."""
+    """Return the patterns of tolerations that cover a taint."""
     pairs = {(key, effect) for key in ("", taint.key) for effect in ("", taint.effect)}
     return [*pairs, *((key, effect, taint.value) for key, effect in pairs)]
 
@@ -45,12 +45,12 @@ class Taints:
         self._slots = [np.zeros(0, np.intp)]  # the code of each row's first taint, of its second, …
 
     def grow(self, rows: int) -> None:
-        """Make room; new rows have no taints."""
+        """Add rows of nodes without taints."""
         self.cordoned = grown(self.cordoned, rows)
         self._slots = [grown(codes, rows) for codes in self._slots]
 
     def set(self, row: int, old: Iterable[Taint], new: Iterable[Taint], *, cordoned: bool) -> None:
-        """Replace a row's taints; ``old`` are those it has."""
+        """Replace the taints of a node's row; ``old`` are those it has."""
         for taint in _blocking(old):
             if code := self._codes.give(taint):
                 for pattern in patterns(taint):
@@ -67,7 +67,7 @@ class Taints:
         self.cordoned[row] = cordoned
 
     def tolerated(self, tolerations: tuple[Pattern, ...]) -> Bools:
-        """Return the rows all of whose taints the tolerations cover, a cordon aside: shape (rows,)."""
+        """Return the nodes all of whose taints the tolerations cover, except a cordon: shape (rows,)."""
         if ("", "") in tolerations:
             return np.ones(len(self.cordoned), np.bool_)
         covered = np.zeros(self._codes.size, np.bool_)

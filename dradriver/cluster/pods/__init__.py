@@ -1,13 +1,13 @@
 """Pods in the cluster cache, and what they use.
 
-gangs        which pods start together
+gang_pods    which pods start together
 kept_places  nodes of lost gang members, for the pods that replace them
-claims       where each claim stands, what it uses, and where its pods count
+claim_accounts  where each claim stands, what it uses, and where its pods count
 claim_users  the pods of each claim, and the leader of those that share one
-refusals     nodes on which the scheduler found no room, by equivalence class of pods
+scheduler_refusals  nodes on which the scheduler found no room, by equivalence class of pods
 volumes      where the volumes of waiting pods are, read when a pod names one
-neighbours   pods of ours that must not share a node
-channels     which claim uses a node's channel of multi-node NVLink
+anti_affinity  pods of ours that must not share a node
+nvlink_channels  which claim uses a node's channel of multi-node NVLink
 node_usage   CPU, memory and other resources that our pods use on nodes
 gpu_time     which fraction of which GPUs each claim uses
 gpu_hours    GPU time in each hour

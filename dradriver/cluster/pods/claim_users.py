@@ -29,7 +29,7 @@ class ClaimUsers:
         self._leads: dict[Key, Key] = {}  # as far as they are known
 
     def put(self, claim: Key, pod: Key) -> bool:
-        """Take in a pod of a claim that is new, changed or gone. Returns whether another may lead its set now."""
+        """Update a claim's users by a new, changed or gone pod. Returns whether another may lead a shared claim."""
         known = self._pods.get(pod)
         if known is not None and claim_key(known) != claim:
             known = None
@@ -42,19 +42,19 @@ class ClaimUsers:
         return False
 
     def has(self, claim: Key, pod: Key) -> bool:
-        """Return whether a pod counts as one of a claim's."""
+        """Return whether a pod counts as a user of a claim."""
         return pod in self._members.get(claim, ()) if is_set(claim) else self._owners.get(claim) == pod
 
     def every(self) -> list[tuple[Key, Key]]:
-        """Return all claims with their pods."""
+        """Return all claims with the pods that use them."""
         return [*self._owners.items(), *((claim, pod) for claim, pods in self._members.items() for pod in pods)]
 
     def led(self) -> tuple[Key, ...]:
-        """Return the sets of which it is known who leads."""
+        """Return the shared claims whose leading pod is known."""
         return tuple(self._leads)
 
     def misled(self, claim: Key) -> bool:
-        """Return whether the pod that is known to lead a set is another than the one that should."""
+        """Return whether the pod that is known to lead a shared claim is another than the one that should."""
         known = self._leads.get(claim)
         if known is None:
             return False
@@ -62,11 +62,11 @@ class ClaimUsers:
         return pod is None or (pod.metadata.namespace, pod.metadata.name) != known
 
     def forget_lead(self, claim: Key) -> None:
-        """Find out anew who leads a set."""
+        """Determine again which pod leads a shared claim."""
         self._leads.pop(claim, None)
 
     def of(self, claim: Key) -> Collection[Key]:
-        """Return the pods of a claim, those that have ended included."""
+        """Return the pods that use a claim, those that have ended included."""
         if is_set(claim):
             return tuple(self._members.get(claim, ()))
         return () if (pod := self._owners.get(claim)) is None else (pod,)
@@ -81,7 +81,7 @@ class ClaimUsers:
         return [(new.metadata.namespace, name) for name, _ in {*old.owners} ^ {*new.owners}]
 
     def lead(self, claim: Key) -> Pod | None:
-        """Return for whom the set of a claim that is not there would be chosen; None where nobody wants one.
+        """Return the pod for which a shared claim would be chosen; None if no pod wants one.
 
         Who is lifted already can go to few nodes, and comes first; then the oldest.
         """
@@ -93,18 +93,18 @@ class ClaimUsers:
         return self._pods[self._leads[claim]]
 
     def owners(self, claim: ClaimRecord) -> Iterator[Pod]:
-        """Yield the pods that a claim belongs to, as far as they are there still."""
+        """Yield the pods that own a claim and still exist."""
         for name, uid in claim.owners:
             pod = self._pods.get((claim.metadata.namespace, name))
             if pod is not None and pod.metadata.uid == uid:
                 yield pod
 
     def heir(self, claim: ClaimRecord) -> Pod | None:
-        """Return for whom a set that is not allocated is kept: the first of its owners; None if all have ended."""
+        """Return the pod for which a shared claim is kept that is not allocated; None if all owners have ended."""
         return _first(self.owners(claim), _waits)
 
     def staying(self, claim: ClaimRecord) -> tuple[tuple[str, str], ...]:
-        """Return the owners of a set that it is still for; all of them while few have finished.
+        """Return the owners that a shared claim is still for; all of them while few have finished.
 
         Of those that are deleted the garbage collector takes the names away. Finished ones may be there for long.
         """
@@ -114,7 +114,7 @@ class ClaimUsers:
         )
 
     def crowd(self, claim: Key) -> Amounts:
-        """Return what the pods of a set that wait for it take together, as many of them as may use a claim."""
+        """Return what the pods that wait for a shared claim take together."""
         total: Amounts = {}
         for pod in itertools.islice(filter(_may_lead, (self._pods[key] for key in self.of(claim))), MOST):
             for resource, amount in request_of(pod).items():

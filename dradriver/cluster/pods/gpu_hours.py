@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api.claims.usage import HOUR_S, MOST_PODS, MOST_ROWS, Bucket, Detail, Details, Hours, folds, largest_pods
+from dradriver.api.claims.usage_config_maps import (
+    HOUR_S,
+    MOST_PODS,
+    MOST_ROWS,
+    Bucket,
+    Detail,
+    Details,
+    Hours,
+    folds,
+    largest_pods,
+)
 from dradriver.event import Event
 
 _HOURS: Final = 4  # of a gap, before others have their turn
@@ -34,7 +44,7 @@ class GpuHours:
     Attributes:
         counts: Whether anything is counted.
         hours: GPU-seconds.
-        details: What is known of them beside.
+        details: What else is known of them.
         grown: Hours that have grown; whoever writes them down takes them out.
         spent: These GPU-seconds are added to this bucket.
     """
@@ -46,25 +56,25 @@ class GpuHours:
         self.counts = False
 
     def begin(self, hours: Hours, details: Details) -> None:
-        """Go on from these."""
+        """Continue counting GPU-seconds from these hours."""
         self.counts = True
         self.hours: Hours = hours
         self.details: Details = details
         self.grown: set[int] = set()
 
     def end(self) -> None:
-        """Count no more."""
+        """Stop counting GPU-seconds."""
         self.begin({}, {})
         self.counts = False
 
     def forget_before(self, hour: int) -> None:
-        """Forget what is older than an hour."""
+        """Remove GPU-seconds that are older than an hour."""
         for old in [each for each in self.hours if each < hour]:
             del self.hours[old]
             self.details.pop(old, None)
 
     def forget_pods_before(self, hour: int) -> None:
-        """Keep of older hours only the pods that had most: more of them are not written anyway."""
+        """Keep of older hours' GPU-seconds only the pods that had most."""
         for each, detail in self.details.items():
             if each < hour and len(detail.pods) > MOST_PODS:
                 detail.pods = largest_pods(detail.pods, MOST_PODS)
@@ -72,7 +82,7 @@ class GpuHours:
     def add(
         self, since: float, now: float, gpus: Mapping[Bucket, float], pod: str, gaps: list[Gap], *, idle: bool = False
     ) -> None:
-        """Add a span to the hours at its ends; all hours between are left in ``gaps``.
+        """Add GPU-seconds of a span to the hours at its ends; all hours between are left in ``gaps``.
 
         Args:
             since: From when, seconds since the epoch.
@@ -93,7 +103,7 @@ class GpuHours:
             self._add(last, gpus, now - last * HOUR_S, pod, idle=idle)
 
     def fill(self, gaps: list[Gap]) -> Iterator[None]:
-        """Add what was held for hours, each hour and bucket once, a slice at a time; the largest alone have owners.
+        """Add GPU-seconds that were held for hours, each hour and bucket once, a slice at a time.
 
         Pods are not told apart there: that is for whoever counts every minute.
         """

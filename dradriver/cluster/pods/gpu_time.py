@@ -16,7 +16,13 @@ import msgspec
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
-from dradriver.api.claims.usage import DAY_H, HOUR_S, Bucket, Details, Hours
+from dradriver.api.claims.usage_config_maps import (
+    DAY_H,
+    HOUR_S,
+    Bucket,
+    Details,
+    Hours,
+)
 from dradriver.api.policies.fields import MOST_DAYS
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.cluster.gpus.pools import Pool
@@ -84,7 +90,7 @@ def owner_of(pod: Pod | None) -> str:
 
 
 def whose(claim: ClaimRecord | None, pods: Mapping[Key, Pod | None]) -> Who:
-    """Return whose a claim is.
+    """Return whose GPU time a claim counts as.
 
     Args:
         claim: The claim; None where it is not there.
@@ -116,14 +122,14 @@ def decayed(hours: Hours, now: float, *, half_life_s: float) -> dict[str, float]
 
     What is not known whose it was is nobody's.
     """
-    found: dict[str, float] = {}
+    by_namespace: dict[str, float] = {}
     for hour, buckets in hours.items():
         middle = (hour * HOUR_S + min((hour + 1) * HOUR_S, now)) / 2
         weight = 0.5 ** (max(now - middle, 0.0) / half_life_s)
         for bucket, seconds in buckets.items():
             if bucket.namespace:
-                found[bucket.namespace] = found.get(bucket.namespace, 0.0) + seconds * weight
-    return found
+                by_namespace[bucket.namespace] = by_namespace.get(bucket.namespace, 0.0) + seconds * weight
+    return by_namespace
 
 
 class GpuTime:
@@ -167,11 +173,11 @@ class GpuTime:
 
     @property
     def hours(self) -> Hours:
-        """GPU-seconds as far as they are settled."""
+        """Return GPU-seconds by hour, as far as they are settled."""
         return self.book.hours
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
-        """Take in what a claim holds from now on.
+        """Start counting the GPU time of what a claim holds.
 
         Args:
             claim: The claim.
@@ -200,17 +206,17 @@ class GpuTime:
         self._tell(claim[0], known, new)
 
     def pool_known(self, node: str) -> None:
-        """Take in that a node has a pool: it is known by now which GPUs claims have there."""
+        """Count GPU time on a node by its pool, which is known now."""
         for claim in self._unknown.pop(node, ()):
             if (hold := self._holds.get(claim)) is not None:
                 self._weigh_again(claim, hold, sure=False)
 
     def claims(self) -> tuple[Key, ...]:
-        """Return the claims that are counted."""
+        """Return the claims whose GPU time is counted."""
         return tuple(self._holds)
 
     def of(self, claim: Key) -> dict[Bucket, float]:
-        """Return how many GPUs a claim is given or promised, by bucket."""
+        """Return how many GPUs a claim is given or promised, by bucket of GPU time."""
         hold = self._holds.get(claim)
         return {} if hold is None else hold.gpus
 
@@ -220,33 +226,33 @@ class GpuTime:
         return hold.gpus if hold is not None and hold.given else {}
 
     def recharge(self) -> list[str]:
-        """Add up anew what namespaces are given or promised. Returns those that were counted wrong."""
-        found: dict[str, dict[str, float]] = {}
+        """Add up again how many GPUs namespaces are given or promised. Returns those that were wrong."""
+        by_namespace: dict[str, dict[str, float]] = {}
         for (namespace, _), hold in self._holds.items():
-            _add_up(found.setdefault(namespace, {}), _by_product(hold))
+            _add_up(by_namespace.setdefault(namespace, {}), _by_product(hold))
         wrong = {}
-        for namespace in self.charges.keys() | found.keys():
-            own, right = self.charges.get(namespace, {}), found.get(namespace, {})
-            more = {product: right.get(product, 0.0) - own.get(product, 0.0) for product in own.keys() | right}
+        for namespace in self.charges.keys() | by_namespace.keys():
+            counted, right = self.charges.get(namespace, {}), by_namespace.get(namespace, {})
+            more = {product: right.get(product, 0.0) - counted.get(product, 0.0) for product in counted.keys() | right}
             if any(abs(gpus) > _WRONG for gpus in more.values()):
                 wrong[namespace] = more
-        self.charges = found
+        self.charges = by_namespace
         for namespace, more in wrong.items():
             self.charged(namespace, more)
         return sorted(wrong)
 
     def counts(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> bool:
-        """Return whether a claim is counted with what it holds."""
+        """Return whether a claim's GPU time is counted with what it holds."""
         known = self._holds.get(claim)
         return not holds if known is None else (known.holds == holds and known.given == given)
 
     def settle(self) -> None:
-        """Count all that is held until now."""
+        """Count the GPU time of all claims until now."""
         for _ in self._settling():
             pass
 
     async def catch_up(self) -> None:
-        """Count all that is held until now, and give way: thousands of claims may have been held for weeks."""
+        """Count the GPU time of all claims until now in small steps: thousands may have been held for weeks."""
         for _ in self._settling():
             await asyncio.sleep(0)
 
@@ -272,7 +278,7 @@ class GpuTime:
     def begin(
         self, hours: Hours, until: float, given_at: Callable[[Key], float], *, details: Details | None = None
     ) -> None:
-        """Go on from what another replica counted; what claims held since then counts, as far as they are there still.
+        """Continue counting GPU time from what another replica counted.
 
         It counts with the next ``catch_up`` or ``settle``.
 
@@ -280,7 +286,7 @@ class GpuTime:
             hours: What it counted.
             until: Until when, seconds since the epoch.
             given_at: Gives when a claim got its devices.
-            details: What it knew beside.
+            details: What else it knew.
         """
         self.book.begin(hours, {} if details is None else details)
         now = self._clock()
@@ -289,16 +295,16 @@ class GpuTime:
         self.until = until
 
     def end(self) -> None:
-        """Count no more: another replica does."""
+        """Stop counting GPU time: another replica does it."""
         self.book.end()
 
     def now(self) -> dict[str, tuple[float, float]]:
         """Return how many GPUs each namespace is given now, and how many it is given or promised."""
-        found: dict[str, tuple[float, float]] = {}
+        by_namespace: dict[str, tuple[float, float]] = {}
         for (namespace, _), hold in self._holds.items():
-            given, charged = found.get(namespace, (0.0, 0.0))
-            found[namespace] = given + hold.charged * hold.given, charged + hold.charged
-        return found
+            given, charged = by_namespace.get(namespace, (0.0, 0.0))
+            by_namespace[namespace] = given + hold.charged * hold.given, charged + hold.charged
+        return by_namespace
 
     def _weighed(self, claim: Key, holds: Mapping[Device, Usage], owner: str) -> dict[Bucket, float]:
         gpus: dict[Bucket, float] = {}
@@ -350,18 +356,18 @@ class GpuTime:
             return
         if since < now:
             self.book.add(since, now, hold.gpus, hold.who.pod, gaps)
-        if (said := hold.who.idle_since) is not None:
-            idle = max(said, hold.idle_until, now - _LONGEST_S)
+        if (idle_since := hold.who.idle_since) is not None:
+            idle = max(idle_since, hold.idle_until, now - _LONGEST_S)
             if idle < now:
                 self.book.add(idle, now, hold.gpus, hold.who.pod, gaps, idle=True)
                 hold.idle_until = now
 
 
 def _by_product(hold: _Hold | None) -> dict[str, float]:
-    found: dict[str, float] = {}
+    by_product: dict[str, float] = {}
     for bucket, gpus in ({} if hold is None else hold.gpus).items():
-        found[bucket.product] = found.get(bucket.product, 0.0) + gpus
-    return found
+        by_product[bucket.product] = by_product.get(bucket.product, 0.0) + gpus
+    return by_product
 
 
 def _add_up(total: dict[str, float], more: Mapping[str, float]) -> None:

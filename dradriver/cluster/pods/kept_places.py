@@ -12,8 +12,8 @@ from dradriver.allocator.request import Choice
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_owners import Rank
-from dradriver.cluster.pods.claims import Accounts
-from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.claim_accounts import Accounts
+from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.records import ClaimRecord
 
 KEPT_S: Final = 120.0  # a Job makes a lost pod anew after 10 s, and after 20, 40, 80 s where it goes on losing them
@@ -59,7 +59,7 @@ class KeptPlaces:
         self._of: dict[Key, dict[Key, Kept]] = {}
 
     def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
-        """Keep the place of a lost pod of a gang that runs on, unless all of it are to start anew.
+        """Keep the place of a lost pod of a gang that runs on, unless the whole gang starts again.
 
         Args:
             pod: The pod.
@@ -85,13 +85,13 @@ class KeptPlaces:
         self.trim(of.gang, claim.planned.size - running)
 
     def trim(self, gang: Key, most: int) -> None:
-        """Keep so many places of a gang at most, of those lost last: other pods came in the place of the rest."""
+        """Keep so many places of a gang at most, of those lost last."""
         places = tuple(self._of.get(gang, {}).values())
         for kept in places[: max(0, len(places) - max(0, most))]:
             self.let_go(kept)
 
     def let_go(self, kept: Kept) -> None:
-        """Keep a place no more; one that is not kept is no error."""
+        """Stop keeping the place of a lost pod; one that is not kept is no error."""
         places = self._of.get(kept.gang, {})
         if places.pop(kept.claim, None) is not None and not places:
             del self._of[kept.gang]
@@ -99,16 +99,16 @@ class KeptPlaces:
         self._recount(kept.claim)
 
     def end(self, gang: Key) -> None:
-        """Keep no place of a gang any more."""
+        """Stop keeping all places of a gang."""
         for kept in tuple(self._of.get(gang, {}).values()):
             self.let_go(kept)
 
     def gang_of(self, claim: Key) -> Key:
-        """Return the gang that what a claim had is kept for."""
+        """Return the gang for which the place of a lost pod's claim is kept."""
         return next(gang for gang, places in self._of.items() if claim in places)
 
     def find(self, gang: Key, rank: Rank | None) -> Kept | None:
-        """Return the place of the pod that had a rank; of those without ranks one that is free, or was lost first."""
+        """Return the kept place of the lost pod that had a rank; of those without ranks a free one."""
         places = [kept for kept in self._of.get(gang, {}).values() if kept.rank == rank]
         return min(places, key=lambda kept: bool(self._accounts.claims.get(kept.claim)), default=None)
 
@@ -119,6 +119,6 @@ class KeptPlaces:
         return None if claim is not None and claim.devices else kept
 
     def expire(self, now: float) -> None:
-        """Keep no more the places whose time is over."""
+        """Stop keeping the places whose time is over."""
         for kept in [each for places in self._of.values() for each in places.values() if each.until <= now]:
             self.let_go(kept)

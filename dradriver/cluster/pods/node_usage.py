@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.nodes.requests import Amounts, request_of
-from dradriver.cluster.nodes.table import NodeTable
 
 
 class NodeUsage:
@@ -25,20 +25,20 @@ class NodeUsage:
         self._taken: dict[Key, tuple[str, Amounts]] = {}
 
     def by(self, pod: Key) -> tuple[str, Amounts] | None:
-        """Return the node that a pod takes something from, and what; None for nothing."""
+        """Return the node whose resources a pod takes, and what; None for nothing."""
         return self._taken.get(pod)
 
     def node_of(self, pod: Key) -> str | None:
-        """Return the node that a pod takes something from; None for none."""
+        """Return the node whose resources a pod takes; None for none."""
         taken = self._taken.get(pod)
         return None if taken is None else taken[0]
 
     def pods(self) -> tuple[Key, ...]:
-        """Return the pods that take anything."""
+        """Return the pods that take any resources of nodes."""
         return tuple(self._taken)
 
     def recount(self, key: Key) -> bool:
-        """Count what a pod takes: from its node, or from the one that it is promised to. Returns whether it is news."""
+        """Count what a pod takes from its node, or from the one that it is promised to. Returns whether it changed."""
         pod = self._pods.get(key)
         node = "" if pod is None or pod.finished else pod.spec.node_name or self._promised(pod)
         before, after = self._taken.get(key), None

@@ -16,7 +16,13 @@ from dradriver.api.base.pods import NodeSelector, Pod
 from dradriver.api.base.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.nodes.ask import Term, Terms, Where, size_of, terms_of
+from dradriver.cluster.nodes.pod_demands import (
+    Term,
+    Terms,
+    Where,
+    size_of,
+    terms_of,
+)
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from dradriver.kube.workqueue import WorkQueue
@@ -59,7 +65,7 @@ class Volumes:
         self._same: dict[Where, Where] = {}  # thousands of volumes are in a few places
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        """Take in what a pod of ours was and is."""
+        """Update which volumes' claims waiting pods name, by a pod's old and new state."""
         before, after = _named(old), _named(new)
         if before == after:
             return
@@ -75,7 +81,7 @@ class Volumes:
             self._same.clear()
 
     def read(self, claim: Key, found: Where | Unbound | None) -> bool:
-        """Take in where a claim's volume is, None where that could not be read. Returns whether anybody has news."""
+        """Note where a claim's volume is, None if that could not be read. Returns whether a pod has news."""
         known = self._known.get(claim)
         if found is None:  # holds up no pod: the scheduler knows it
             found = () if known is None else known
@@ -85,11 +91,11 @@ class Volumes:
         return True
 
     def pods(self, claim: Key) -> Set[Key] | None:
-        """Return the waiting pods that name a claim, None for none: another object once all have gone."""
+        """Return the waiting pods that name a claim of storage, None for none."""
         return self._named_by.get(claim)
 
     def of(self, pod: Pod) -> Where:
-        """Return where all the volumes of a waiting pod are, as far as that is known: sorted, each once."""
+        """Return where all volumes of a waiting pod are, as far as known: sorted, each once."""
         return together(self._known.get(claim, ()) for claim in _named(pod))
 
     def unread_of(self, pod: Pod) -> list[Key]:
@@ -102,7 +108,7 @@ class Volumes:
         return next((answer.reason for answer in answers if isinstance(answer, Unbound)), None)
 
     def named(self) -> list[Key]:
-        """Return all claims that waiting pods name."""
+        """Return all claims of storage that waiting pods name."""
         return list(self._named_by)
 
 
@@ -122,12 +128,12 @@ class VolumeReader:
         self._again = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def want(self, claim: Key) -> None:
-        """Have a claim read now; the pods that name it are looked at again then."""
+        """Have a claim of storage read now; the pods that name it are looked at again then."""
         self._again.done(claim)
         self._first.put(claim)
 
     async def run(self) -> None:
-        """Read what is wanted until cancelled."""
+        """Read the claims of storage that are wanted until cancelled."""
         async with asyncio.TaskGroup() as group:
             for rounds in (self._first, self._again):
                 group.create_task(rounds.run())
@@ -164,12 +170,12 @@ class VolumeReader:
 
 
 def together(found: Iterable[Where | Unbound]) -> Where:
-    """Return where several volumes are, those that are somewhere: sorted, each once."""
+    """Return where several volumes are, those that have a place: sorted, each once."""
     return tuple(sorted({terms for where in found if not isinstance(where, Unbound) for terms in where}))
 
 
 async def locate(client: Client, claim: Key) -> Where | Unbound:
-    """Return where the volume of a claim is; everywhere while it has none and waits for a pod's node to make one.
+    """Return where the volume of a claim is; everywhere while it waits for a pod's node to make one.
 
     Raises:
         ApiError: The server does not let us read it, or it cannot be read.
@@ -204,7 +210,7 @@ async def _there(answer: Awaitable[T]) -> T | None:
 
 
 def where_of(volume: PersistentVolume) -> Where:
-    """Return what holds of the nodes that reach a volume, by its node affinity and by its labels.
+    """Return what nodes must have to reach a volume, by its node affinity and its labels.
 
     One term must hold of each entry. The labels count as for the scheduler's plugin VolumeZone (volume_zone.go,
     Kubernetes 1.36): a node must have one of their values, unless it has no label of any zone or region.
@@ -239,7 +245,7 @@ def _affinity(required: NodeSelector) -> list[Terms]:
 
 
 def claims_of(pod: Pod) -> tuple[Key, ...]:
-    """Return the claims of storage that a pod names, each once, as far as such names can be."""
+    """Return the claims of storage that a pod names, each once."""
     own, namespace = pod.metadata.name, pod.metadata.namespace
     named: dict[str, None] = {}
     for volume in pod.spec.volumes:

@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from dradriver.api.base import names, quantity
+from dradriver.api.base.allocating_driver import Ledger
 from dradriver.api.base.dra_objects import Device
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import Ledger
 from dradriver.api.claims import pins
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary import values
 from dradriver.topology.machine import Machine
 
@@ -58,7 +58,7 @@ def is_gpu(device: Device, ledger: Ledger) -> bool:
 
 
 def identity(device: Device, ledger: Ledger) -> str:
-    """Return which GPU another driver's device is or is a part of, for ``gpu_names``; empty where it does not say.
+    """Return which GPU another driver's device is or is a part of, for ``gpu_names``; empty if it does not say.
 
     That is the uuid or, of a device without its GPU's, ``pci/`` and the bus id.
     """
@@ -77,7 +77,7 @@ def gpu_names(said: Mapping[str, str], machine: Machine | None) -> dict[str, str
     """
     addresses = {} if machine is None else {f"{_ADDRESS}{gpu.pci}": gpu.uuid for gpu in machine.gpus if gpu.pci}
     return {
-        name: slices.device_name(uuid)
+        name: resource_slices.device_name(uuid)
         for name, identity in said.items()
         if (uuid := addresses.get(identity) if identity.startswith(_ADDRESS) else identity)
     }
@@ -102,7 +102,7 @@ _OWN_SLICES: Final = [[OwnSlice(counted, exclusive) for exclusive in (False, Tru
 
 
 def own_slice(device: Device) -> OwnSlice | None:
-    """Return what a device is that is a MIG slice; None for any other."""
+    """Return which MIG slice a device is; None for any other."""
     if device.text("type") != "mig" or device.allow_multiple_allocations:
         return None
     return _OWN_SLICES[bool(device.consumes_counters)][device.text("exclusiveTo") == "namespace"]

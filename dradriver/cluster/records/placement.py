@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice
+from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.pins import Device, Usage, taken_of
-from dradriver.api.claims.plans import Planned
-from dradriver.api.claims.preempts import Preempts
+from dradriver.api.claims.preemption_note import Preempts
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +43,10 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str:
-        """The chosen node."""
+        """Return the node of the placement."""
         return self.choice.node
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """What is taken of each chosen GPU's device."""
+        """Return what the placement takes of each chosen GPU's device."""
         return taken_of(self.choice, self.uuids)

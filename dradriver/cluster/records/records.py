@@ -10,19 +10,31 @@ import sys
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api.base import names, same_spec, seats
+from dradriver.api.base import (
+    gang_barrier_device,
+    names,
+    same_spec,
+)
 from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.gang_barrier_device import Seat
 from dradriver.api.base.objects import Metadata, Node
-from dradriver.api.base.seats import Seat
-from dradriver.api.claims import channels, claims, idleness, pins, plans, preempts, templates
+from dradriver.api.claims import (
+    claim_builder,
+    claim_templates,
+    compute_domains,
+    gang_plan_note,
+    idleness,
+    pins,
+    preemption_note,
+)
+from dradriver.api.claims.claim_templates import Template
+from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.idleness import Idle
 from dradriver.api.claims.pins import Claim, Key, Pin, Usage
-from dradriver.api.claims.plans import Planned
-from dradriver.api.claims.preempts import Preempts
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder
-from dradriver.api.vocabulary import nics
-from dradriver.api.vocabulary.nics import Given
+from dradriver.api.claims.preemption_note import Preempts
+from dradriver.api.pod import claim_alternatives
+from dradriver.api.vocabulary import nic_requests
+from dradriver.api.vocabulary.nic_requests import Given
 from dradriver.kube import codec
 
 
@@ -68,26 +80,26 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """Return the record's namespace and name of the claim."""
         return self.metadata.namespace, self.metadata.name
 
     @property
     def uid(self) -> str:
-        """The object's identity; another claim may take its name."""
+        """Return the record's uid of the claim; another claim may take its name."""
         return self.metadata.uid
 
     @property
     def deleting(self) -> bool:
-        """Whether it is on its way out."""
+        """Return whether the claim is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     def owned_by(self, uid: str) -> bool:
-        """Return whether the pod of this uid controls it, or is one of those that share it."""
+        """Return whether the pod of this uid controls the recorded claim, or is one of those that share it."""
         return any(owner[1] == uid for owner in self.owners)
 
 
 def claim_record(claim: Claim) -> ClaimRecord:
-    """Return what is kept of a claim."""
+    """Return the record that is kept of a claim."""
     ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
     return ClaimRecord(
         metadata=claim.metadata.bare,
@@ -99,22 +111,22 @@ def claim_record(claim: Claim) -> ClaimRecord:
         handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
         if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
         else "",
-        set=claims.read_set(claim.metadata.annotations[names.SET])
+        set=claim_builder.read_set(claim.metadata.annotations[names.SET])
         if ours and names.SET in claim.metadata.annotations
         else None,
-        planned=plans.read(claim) if ours else None,
-        seat=seats.of(claim),
-        preempts=preempts.read(claim) if ours else None,
+        planned=gang_plan_note.read(claim) if ours else None,
+        seat=gang_barrier_device.of(claim),
+        preempts=preemption_note.read(claim) if ours else None,
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
         idle=idleness.idle_of(claim),
         idle_end=idleness.asked(claim.metadata.annotations),
-        channels=channels.held(claim),
-        nics=nics.given(claim),
+        channels=compute_domains.held(claim),
+        nics=nic_requests.given(claim),
     )
 
 
 def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
-    """Return what is kept of a claim; None where it holds nothing that counts and no pod of ours can be waiting for it.
+    """Return the record of a claim; None if it holds nothing that counts and no pod of ours can wait for it.
 
     Raises:
         PartlyRead: Not all of it can be read: what it was given may be known all the same.
@@ -156,13 +168,13 @@ class ChannelSlice(msgspec.Struct, frozen=True):
 
 
 def read_channels(data: msgspec.Raw) -> ChannelSlice | None:
-    """Return what is kept of a slice of the driver of ComputeDomains; None for one without a channel.
+    """Return the record of a slice with multi-node NVLink channels; None for one without a channel.
 
     Raises:
         BadJson: It is no slice.
     """
     piece: ResourceSlice = codec.decode(data, ResourceSlice)
-    node = channels.node_of(piece)
+    node = compute_domains.node_of(piece)
     return None if node is None else ChannelSlice(piece.metadata.bare, node)
 
 
@@ -199,7 +211,7 @@ class _RawClass(msgspec.Struct):
 
 
 def read_class(data: msgspec.Raw) -> DeviceClass:
-    """Return what is kept of a device class.
+    """Return the record that is kept of a device class.
 
     Raises:
         BadJson: It is no device class.
@@ -222,12 +234,12 @@ def read_template(data: msgspec.Raw) -> Template:
         BadJson: It is no template.
     """
     raw: _RawTemplate = codec.decode(data, _RawTemplate)
-    short = len(memoryview(raw.spec)) <= templates.LONGEST
+    short = len(memoryview(raw.spec)) <= claim_templates.LONGEST
     return msgspec.structs.replace(_known(raw), spec=bytes(raw.spec) if short else b"")
 
 
 def known_template(data: msgspec.Raw) -> Template:
-    """Return what is kept of every ResourceClaimTemplate: not its spec, which hardly any pod of ours ever needs.
+    """Return the record of a ResourceClaimTemplate: not its spec, which hardly any pod of ours needs.
 
     Raises:
         BadJson: It is no template.
@@ -236,9 +248,9 @@ def known_template(data: msgspec.Raw) -> Template:
 
 
 def _known(raw: _RawTemplate) -> Template:
-    if ladder.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
-        return Template(raw.metadata.bare, None, domain=channels.domain_of(raw.spec))
+    if claim_alternatives.TEMPLATE_NAME.fullmatch(raw.metadata.name) is None:  # a copy's author wants to keep it
+        return Template(raw.metadata.bare, None, domain=compute_domains.domain_of(raw.spec))
     static = raw.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
-    short = 0 < len(memoryview(raw.spec)) <= templates.LONGEST
+    short = 0 < len(memoryview(raw.spec)) <= claim_templates.LONGEST
     digest = same_spec.digest(codec.decode(raw.spec, object)) if short else ""
     return Template(raw.metadata.bare, None, static, digest)

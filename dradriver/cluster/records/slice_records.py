@@ -9,16 +9,20 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.allocating_driver import (
+    OURS,
+    Ledger,
+    current_ledger,
+)
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import OURS, Ledger, current_ledger
 from dradriver.api.base.objects import Metadata
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import FIELDS
 from dradriver.cluster.records import devices
 from dradriver.cluster.records.devices import OwnSlice, PartsOf
 from dradriver.kube import codec
-from dradriver.topology import codec as machines
+from dradriver.topology import machine_codec as machines
 from dradriver.topology.check import is_identity, is_mig_uuid
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine
@@ -50,7 +54,7 @@ class PoolSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def place_in_pool(piece: ResourceSlice) -> dict[str, Any]:
-    """Return the fields of ``PoolSlice`` as a slice says them."""
+    """Return the place of a slice in its pool, as the fields of ``PoolSlice``."""
     return {
         "metadata": piece.metadata.bare,
         "driver": sys.intern(piece.spec.driver),
@@ -113,8 +117,8 @@ def slice_record(piece: ResourceSlice) -> SliceRecord | None:
         machine=None if text is None else _machine(text),
         lacks=frozenset(piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")) & FIELDS.keys(),
         ill=frozenset(d.name for d in piece.spec.devices if any(t.blocks and t.key != _HELD for t in d.taints)),
-        alone=slices.is_machine_alone(piece),
-        seats=bool(piece.spec.devices) and all(map(seats.known, piece.spec.devices)),
+        alone=resource_slices.is_machine_alone(piece),
+        seats=bool(piece.spec.devices) and all(map(gang_barrier_device.known, piece.spec.devices)),
     )
 
 

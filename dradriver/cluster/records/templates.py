@@ -12,8 +12,8 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.templates import Template
 from dradriver.api.policies.model import DEFAULTS
 from dradriver.api.vocabulary.messages import shown
 from dradriver.reason import Cause, Reason
@@ -34,7 +34,7 @@ class Templates:
         self._named_by: dict[Key, set[Key]] = {}
 
     def changed(self, key: Key, new: Template | None) -> None:
-        """Take in a template as a reflector shows it."""
+        """Update the known ResourceClaimTemplates by what a reflector shows."""
         if new is None:
             self.known.pop(key, None)
         else:
@@ -42,7 +42,7 @@ class Templates:
         self._keep(key)
 
     def read(self, key: Key, template: Template | None) -> None:
-        """Take in a whole template, None where it is not there, as the API server gave it to somebody who asked."""
+        """Note a whole ResourceClaimTemplate that was read, None if it does not exist."""
         if template is None:
             self.known.pop(key, None)
         elif key in self._named_by:
@@ -50,7 +50,7 @@ class Templates:
             self.known[key] = msgspec.structs.replace(template, spec=None)
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        """Take in what a pod of ours was and is."""
+        """Update which templates waiting pods name, by a pod's old and new state."""
         before, after = _named(old), _named(new)
         if before == after:
             return
@@ -82,7 +82,7 @@ class Templates:
         return key if key is not None and key in self.known and self.of(pod) is None else None
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return which template beside its own a pod cannot be placed without; None for none."""
+        """Return which template, other than its GPUs' own, a pod cannot be placed without; None for none."""
         lacking = next((name for name in beside(pod) if (pod.metadata.namespace, name) not in self.known), None)
         return None if lacking is None else missing(lacking)
 
@@ -101,7 +101,7 @@ class Templates:
             self._whole[key] = self._by_classes(whole)
 
     def set_nic_classes(self, classes: Mapping[str, str]) -> list[Key]:
-        """Read templates by these classes from now on. Returns those that may ask for something else by them."""
+        """Read templates by these NIC classes from now on. Returns those that may ask for something else now."""
         if classes == self.nic_classes:
             return []
         self.nic_classes = classes
@@ -115,13 +115,13 @@ class Templates:
 
 
 def missing(template: str) -> Reason:
-    """Return that a pod waits for a template."""
+    """Return that a pod waits for a ResourceClaimTemplate."""
     text = f"waits for ResourceClaimTemplate {shown(template)}, which is not there; create it in its namespace"
     return Reason(Cause.POD, text)
 
 
 def beside(pod: Pod) -> tuple[str, ...]:
-    """Return the templates that a pod names beside that of its GPUs, whose claims Kubernetes makes."""
+    """Return the templates that a pod names in addition to that of its GPUs."""
     entries = pod.spec.resource_claims
     return tuple(e.resource_claim_template_name for e in entries if e.resource_claim_template_name
                  and e.name != names.POD_CLAIM)  # fmt: skip

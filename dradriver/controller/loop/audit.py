@@ -15,10 +15,10 @@ from typing import Any, Final, TypeVar
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key, claim_key, is_set
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_devices import NicSlice
 from dradriver.cluster.nodes.requests import Amounts
-from dradriver.cluster.records.pods import Foreign
+from dradriver.cluster.records.pod_records import Foreign
 from dradriver.cluster.records.records import ChannelSlice
 from dradriver.cluster.records.slice_records import SliceRecord
 from dradriver.controller import metrics

@@ -11,15 +11,21 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base import seats
-from dradriver.api.base.ledger import OURS, current_ledger
-from dradriver.api.claims import channels
+from dradriver.api.base import gang_barrier_device as seats
+from dradriver.api.base.allocating_driver import OURS, current_ledger
+from dradriver.api.claims import compute_domains as channels
 from dradriver.api.policies.model import Policies
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.kueue_topologies import read_topology
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import read_rule
-from dradriver.cluster.records import pods, records, slice_records
+from dradriver.cluster.records import (
+    pod_records as pods,
+)
+from dradriver.cluster.records import (
+    records,
+    slice_records,
+)
 from dradriver.controller import metrics
 from dradriver.controller.loop import idle_pods, namespaces
 from dradriver.controller.loop.audit import Audit
@@ -36,7 +42,7 @@ from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
-from dradriver.kube.optional import OptionalReflector
+from dradriver.kube.optional_reflector import OptionalReflector
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import (
     DEVICE_CLASSES,

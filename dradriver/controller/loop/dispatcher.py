@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.loop.gang_observer import GangObserver
 from dradriver.controller.loop.running_gangs import RunningGangs

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.api.base import names
-from dradriver.api.claims.claims import digest
+from dradriver.api.claims.claim_builder import digest
 from dradriver.api.vocabulary.values import HAND_OVER
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.queue.caps import Caps
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.units import Unit
 from dradriver.reason import Cause, Reason
 

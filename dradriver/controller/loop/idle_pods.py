@@ -16,7 +16,7 @@ from typing import Final, Literal, NoReturn
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod
 from dradriver.controller import metrics
 from dradriver.controller.owners.idle_writer import IdleWriter
@@ -26,7 +26,7 @@ from dradriver.controller.steps.idle_workloads import idle_workloads, timeout_s
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 
 logger = logging.getLogger(__name__)
 

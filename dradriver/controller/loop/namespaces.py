@@ -13,10 +13,10 @@ from dradriver.api.base.objects import Metadata
 from dradriver.controller import metrics
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NAMESPACES
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import msgspec
 
 from dradriver.allocator.fleet.gang_effort import Effort, efforts
 from dradriver.allocator.request import NoPlaceError
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.pods.gangs import Membership
+from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.placing import gang_plan

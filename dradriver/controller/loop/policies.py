@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from dradriver.api.policies.read import PoliciesError
+from dradriver.api.policies.policies_reader import PoliciesError
 from dradriver.controller.loop.controller import Controller
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.process.watched_policies import WatchedPolicies

@@ -10,15 +10,15 @@ import msgspec
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.preempts import Preempts
-from dradriver.api.policies.tenants import Preemption as Terms
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.claims.preemption_note import Preempts
+from dradriver.api.policies.tenant_policies import Preemption as Terms
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing.preemption_plan import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
-from dradriver.queue.tenants import MINUTE_S, Tenants
+from dradriver.queue.namespace_tenants import MINUTE_S, Tenants
 from dradriver.queue.units import Unit
 
 UNREAD_S: Final = 30.0  # after which it is looked again whether the labels of a unit's namespace are read

@@ -25,10 +25,10 @@ import msgspec
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.preempts import Preempts, Victim
+from dradriver.api.claims.preemption_note import Preempts, Victim
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Preemption as Terms
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.policies.tenant_policies import Preemption as Terms
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -43,7 +43,7 @@ from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.queue.caps import Limits
 from dradriver.queue.lanes import Lanes, Slot
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason

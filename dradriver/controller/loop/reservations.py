@@ -14,21 +14,27 @@ from typing import Final, NoReturn
 import msgspec
 
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import reservations as stored
+from dradriver.api.claims import reservation_config_map as stored
 from dradriver.api.claims.pins import Device, Key
 from dradriver.api.policies.model import Policies
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.placing.reservable import SLICE_S, Reservable
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
-from dradriver.queue import reservation, reserved_for
+from dradriver.queue import reservation_access as reserved_for
+from dradriver.queue import reservation_rules as reservation
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Limits
-from dradriver.queue.reservation import Blocked, Reservation, Step, Terms
-from dradriver.queue.reserved_for import key_of
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.reservation_access import key_of
+from dradriver.queue.reservation_rules import (
+    Blocked,
+    Reservation,
+    Step,
+    Terms,
+)
 from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason

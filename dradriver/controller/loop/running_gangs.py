@@ -8,7 +8,7 @@ from typing import Protocol
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.owners.owner_restarts import AGAIN_S
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_running import Anew, running_step

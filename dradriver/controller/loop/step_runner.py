@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dradriver.api.base.errors import WordError
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.loop.hand_over import HandOver
 from dradriver.controller.loop.placer import Placer

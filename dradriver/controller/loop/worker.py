@@ -11,7 +11,7 @@ from typing import Final
 
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller import metrics
@@ -45,8 +45,8 @@ from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Caps
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.shares import Shares
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.waiting import Queue
 

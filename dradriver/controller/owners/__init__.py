@@ -4,9 +4,9 @@ owner_kinds        the version in which the server has a kind of owner
 owner_reader       how many pods a gang has, from its owner
 owner_restarts     restarts gangs: suspends and resumes their owners
 owner_suspension   whether an owner can be suspended now, and the write that does it
-owner_tops         the topmost owner of some pods
+topmost_owner      the topmost owner of some pods
 evictions          ends pods for others: evicts them or suspends their owner
 eviction_refusals  pods that could not be evicted, and until when they are left alone
-budgets            disruption budgets of pods that are ended together
+evict_pods         evicts or deletes pods together, if disruption budgets allow it
 idle_writer        warns and ends pods whose GPUs do nothing
 """

@@ -28,7 +28,7 @@ class EvictionRefusals:
         self._refusals: dict[Key, _Refusal] = {}
 
     def add(self, unit: Key, now: float) -> None:
-        """Take in that a unit could not be ended: it is left alone, each time in a row for twice as long.
+        """Note that a workload could not be evicted: it is left alone, each time in a row for twice as long.
 
         A plan that has begun asks again every few seconds. What it is answered while the unit is left alone anyway
         does not count as one more time.
@@ -40,10 +40,10 @@ class EvictionRefusals:
         self._refusals[unit] = _Refusal(times, now + wait_s(times, first_s=FIRST_S, longest_s=LONGEST_S))
 
     def forget(self, unit: Key) -> None:
-        """Take in that a unit was told to end and nothing kept it from that."""
+        """Forget that a workload could not be evicted: nothing prevented it this time."""
         self._refusals.pop(unit, None)
 
     def left_alone_s(self, unit: Key, now: float) -> float:
-        """Return for how many seconds more a unit is left alone; 0 if it is not."""
+        """Return for how many seconds more evictions leave a workload alone; 0 if they do not."""
         known = self._refusals.get(unit)
         return 0.0 if known is None else max(known.until - now, 0.0)

@@ -15,12 +15,12 @@ from typing import Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_owners, suspends
+from dradriver.api.gangs import gang_owners, suspendable_owners
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller import metrics
-from dradriver.controller.owners.budgets import ask_budgets, evict
+from dradriver.controller.owners.evict_pods import ask_budgets, evict
 from dradriver.controller.owners.eviction_refusals import EvictionRefusals
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_suspension import DONE
@@ -28,7 +28,7 @@ from dradriver.controller.writing import several_writes
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.controller.writing.reasons import Record
 from dradriver.kube.client import ApiError, Client
-from dradriver.queue.tenants import MINUTE_S
+from dradriver.queue.namespace_tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
@@ -74,30 +74,30 @@ class Evictions:
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
     def may_end(self, unit: Workload) -> bool:
-        """Return whether there is a way to end all of a unit, as far as is known."""
-        kinds = {_suspended_by(one.pod) for one in unit.pods} if unit.key in self._picture.gangs else {()}
+        """Return whether all pods of a workload can be ended for others, as far as is known."""
+        kinds = {_suspended_by(member.pod) for member in unit.pods} if unit.key in self._picture.gangs else {()}
         if kinds == {()}:
             return True
-        if any(suspends.of_kueue(one.pod.metadata) for one in unit.pods):
+        if any(suspendable_owners.of_kueue(member.pod.metadata) for member in unit.pods):
             return False
-        return all(not self._suspendable.isdisjoint(own) for own in kinds)
+        return all(not self._suspendable.isdisjoint(owners) for owners in kinds)
 
     def refused_for(self, unit: Key) -> float:
-        """Return for how many seconds more a unit is nobody's victim because it could not be ended; 0 for none."""
+        """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
         return self._refusals.left_alone_s(unit, asyncio.get_running_loop().time())
 
     def ended(self) -> tuple[tuple[Key, float], ...]:
-        """Return the units that were told to end within the last minute, each with how many seconds ago."""
+        """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
         now = asyncio.get_running_loop().time()
-        self._ended = {one: at for one, at in self._ended.items() if now < at + MINUTE_S}
+        self._ended = {unit: at for unit, at in self._ended.items() if now < at + MINUTE_S}
         return tuple((unit, now - at) for (unit, _), at in self._ended.items())
 
     def begin(self, unit: Key) -> None:
-        """Take in that others are to end for a unit, whatever was so of those of before."""
+        """Begin the evictions for a workload, whatever was so of earlier ones."""
         self._stopped.pop(unit, None)
 
     async def ask(self, pods: Collection[Pod]) -> None:
-        """Raise unless disruption budgets let all of these pods end now.
+        """Raise unless disruption budgets let all of these pods be evicted now.
 
         Raises:
             RefusedError: They do not, or nobody can tell.
@@ -125,16 +125,16 @@ class Evictions:
                 raise
 
     def refuse(self, unit: Key) -> None:
-        """Take in that a unit could not be ended."""
+        """Note that a workload could not be evicted."""
         self._refusals.add(unit, asyncio.get_running_loop().time())
 
     def why_not(self, unit: Key) -> str:
-        """Return why somebody could not be ended for a unit lately; empty where nothing kept anybody from it."""
+        """Return why a recent eviction for a workload failed; empty if none did."""
         until, why = self._stopped.get(unit, (0.0, ""))
         return why if asyncio.get_running_loop().time() < until else ""
 
     def has_begun(self, pods: Iterable[Pod]) -> bool:
-        """Return whether one of some pods was told to end, or its owner suspended, though no pod shows it yet."""
+        """Return whether one of some pods was evicted, or its owner suspended, though no pod shows it yet."""
         suspended = self._restarts.suspended()
         for pod in pods:
             if (gang := self._suspended_with(pod)) is not None:
@@ -145,7 +145,7 @@ class Evictions:
         return False
 
     def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return those of some pods that were not told to end a moment ago."""
+        """Return those of some pods that were not evicted a moment ago."""
         now = asyncio.get_running_loop().time()
         self._told = {uid: until for uid, until in self._told.items() if now < until}
         self._evicted = {uid: until for uid, until in self._evicted.items() if now < until}
@@ -163,7 +163,7 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        """Tell pods to end that have not been told so yet.
+        """Evict pods that were not evicted yet.
 
         Nobody is told before the API server has accepted, in dry runs, every write that ends these pods, and unless
         they can end in time.
@@ -304,7 +304,7 @@ class Evictions:
         unit = self._unit(pod)
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
-            there = await evict(
+            existed = await evict(
                 self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
@@ -318,7 +318,7 @@ class Evictions:
             return
         self._told[pod.metadata.uid] = self._evicted[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
         self._refusals.forget(unit)
-        if not there:  # a reflector will show that it is gone
+        if not existed:  # a reflector will show that it is gone
             return
         now = asyncio.get_running_loop().time()
         self._ended.setdefault((unit, pod.metadata.uid if unit == key else ""), now)
@@ -343,7 +343,7 @@ def _suspended_by(pod: Pod) -> tuple[str, ...]:
     kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
     if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:
         return "JobSet", "TrainJob"
-    return (kind,) if kind in suspends.FIELDS else ()
+    return (kind,) if kind in suspendable_owners.FIELDS else ()
 
 
 def _key(pod: Pod) -> Key:

@@ -13,12 +13,12 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Claim, Key
-from dradriver.api.gangs import suspends
+from dradriver.api.gangs import suspendable_owners
 from dradriver.cluster.derived.workloads import Workload, suspendable_owner
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.owners.budgets import ask_budgets, evict, not_permitted
+from dradriver.controller.owners.evict_pods import ask_budgets, evict, not_permitted
 from dradriver.controller.owners.owner_kinds import OwnerKinds
-from dradriver.controller.owners.owner_tops import Top, top_of
+from dradriver.controller.owners.topmost_owner import Top, top_of
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -108,9 +108,11 @@ class IdleWriter:
         kind, metadata = top.resource.kind, top.found.metadata
         if top.found.suspended and names.IDLE in metadata.annotations:
             return False
-        if refusal := suspends.obstacle(kind, top.found):
+        if refusal := suspendable_owners.obstacle(kind, top.found):
             raise RefusedError(refusal)
-        owned = [pod for pod in self._pods.values() if not pod.finished and suspends.belongs(pod, kind, metadata)]
+        owned = [
+            pod for pod in self._pods.values() if not pod.finished and suspendable_owners.belongs(pod, kind, metadata)
+        ]
         if any(pod.metadata.uid not in ending for pod in owned):
             raise RefusedError(f"{top} has other pods, which are not to end now")
         await ask_budgets(self._client, owned or pods)
@@ -122,7 +124,7 @@ class IdleWriter:
     async def _rest(self, top: Top, why: str) -> None:
         metadata = top.found.metadata
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
-        body = suspends.rest(top.resource.kind, top.found, why=why, now=now)
+        body = suspendable_owners.rest(top.resource.kind, top.found, why=why, now=now)
         try:
             await self._client.patch(
                 top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, type=msgspec.Raw
@@ -130,7 +132,7 @@ class IdleWriter:
         except ApiError as error:
             if not error.forbidden:
                 raise
-            right = suspends.grant(top.resource.kind, "suspend")
+            right = suspendable_owners.grant(top.resource.kind, "suspend")
             raise not_permitted(error, f"suspend {top}", f"{right}, or suspend it yourself") from None
         logger.info("%s of namespace %s is suspended: %s", top, metadata.namespace, why)
 

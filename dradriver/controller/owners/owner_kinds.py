@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from dradriver.api.gangs import suspends
+from dradriver.api.gangs import suspendable_owners
 from dradriver.kube.client import Client
 from dradriver.kube.resources import Resource
 
@@ -35,10 +35,10 @@ class OwnerKinds:
         self._found: dict[str, tuple[float, Resource | None]] = {}
 
     async def resource(self, kind: str, api_version: str = "") -> Resource | None:
-        """Return how objects of a kind are asked for; None where the server has none of it.
+        """Return the API resource of a kind of owner; None if the server has none of it.
 
         Args:
-            kind: One of ``suspends.OBJECTS``.
+            kind: One of ``suspendable_owners.OBJECTS``.
             api_version: What somebody says that it is: tried after the versions that are known.
 
         Raises:
@@ -49,7 +49,7 @@ class OwnerKinds:
         until, found = self._found.get(kind, (now, None))
         if found is not None and now < until:
             return found
-        group, plural = suspends.OBJECTS[kind]
+        group, plural = suspendable_owners.OBJECTS[kind]
         known = _VERSIONS[group] if now >= until else ()
         said_group, _, said = api_version.rpartition("/")
         for version in dict.fromkeys((*known, *([said] if said_group == group and _VERSION.fullmatch(said) else ()))):

@@ -12,10 +12,10 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_sizes
+from dradriver.api.gangs import gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone, Owner
-from dradriver.api.gangs.gangs import Size
-from dradriver.api.gangs.suspends import grant, shown
+from dradriver.api.gangs.suspendable_owners import grant, shown
 from dradriver.api.vocabulary import messages
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.errors import DriverError
@@ -78,7 +78,7 @@ class OwnerReader:
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def size(self, unit: Key, owner: Owner) -> Answer | None:
-        """Return what a gang's object says; None while it is being read: then the gang is looked at again.
+        """Return a gang's size by its owner; None while that is being read.
 
         As long as the gang waits the object is read again now and then, for its author may change the number.
         """
@@ -91,19 +91,19 @@ class OwnerReader:
         return entry.answer
 
     def retries(self, unit: Key, owner: Owner) -> int | None:
-        """Return how often a gang's object tries each index again, as read for ``size``; None if nobody knows."""
+        """Return how often a gang's owner tries each index again, as read for ``size``; None if it is not known."""
         entry = self._entries.get(_key(unit, owner))
         return None if entry is None else entry.retries
 
     async def run(self) -> None:
-        """Read what is wanted until cancelled; what cannot be read is tried again after a pause."""
+        """Read the owners that are wanted until cancelled; what cannot be read is tried again after a pause."""
         for key in self._entries:  # what was under way when this was cancelled before
             self._rounds.done(key)
             self._rounds.put(key)
         await self._rounds.run()
 
     async def read(self) -> bool:
-        """Read everything that is wanted now, pauses or not. Returns whether any of it has news."""
+        """Read all owners that are wanted now, pauses or not. Returns whether any has news."""
         return any([await self._read(key) for key in list(self._entries)])
 
     def __len__(self) -> int:
@@ -147,7 +147,7 @@ class OwnerReader:
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
         owner = entry.owner
         one = shown(owner.kind, owner.name)
-        if owner.kind not in gang_sizes.OBJECTS:
+        if owner.kind not in gang_size_of_owner.OBJECTS:
             return WordError(f"{one}: how many pods such an object has is not known: {_WRITE}")
         resource: Resource | None = None
         try:
@@ -159,8 +159,8 @@ class OwnerReader:
             if len(memoryview(raw)) > MOST_BYTES:
                 return WordError(f"{one} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
             found = codec.decode(raw, dict)
-            size = gang_sizes.size_from(owner, found)
-            entry.retries = gang_sizes.retries_from(owner, found)
+            size = gang_size_of_owner.size_from(owner, found)
+            entry.retries = gang_size_of_owner.retries_from(owner, found)
             return size
         except WordError as error:
             return error

@@ -1,7 +1,8 @@
 """Starts gangs anew by their owners' own means: suspended and resumed, or, where that is no failure, pods deleted.
 
-What is suspended is always resumed: a record on the object says that it has to be (``suspends``), whoever leads finds
-it by its label, and an object that others have changed is left as they want it. Nothing here evicts a Job's pods.
+What is suspended is always resumed: a record on the object says that it has to be (``suspendable_owners``). Each
+leader finds it by its label, and leaves an object that others have changed as they want it. Nothing here evicts a Job's
+pods.
 """
 
 from __future__ import annotations
@@ -16,22 +17,27 @@ import msgspec
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import suspends
-from dradriver.api.gangs.suspends import Suspendable
-from dradriver.controller.owners.budgets import ask_budgets, delete
+from dradriver.api.gangs import suspendable_owners
+from dradriver.api.gangs.suspendable_owners import Suspendable
+from dradriver.controller.owners.evict_pods import ask_budgets, delete
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_suspension import (
     DONE,
     PAUSED,
     digest,
     is_done,
+    left_suspended,
     patch,
     pause_s,
     refuse_kueues,
     suspend,
     try_to_suspend,
 )
-from dradriver.controller.owners.owner_tops import Top, left_suspended, maker, top_of
+from dradriver.controller.owners.topmost_owner import (
+    Top,
+    maker,
+    top_of,
+)
 from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
@@ -125,7 +131,7 @@ class OwnerRestarts:
         wanted: Callable[[], bool] = lambda: True,
         at_once: bool = False,
     ) -> str:
-        """Have all of a gang start anew, once for these pods. Returns why that cannot be; empty while it is under way.
+        """Have a whole gang restarted by its owner, once for these pods. Returns why that cannot be.
 
         Args:
             gang: The gang; it is looked at again when either is known.
@@ -190,13 +196,13 @@ class OwnerRestarts:
         return frozenset(gang for restart in restarts for gang in (restart.gang, *restart.asks) if gang is not None)
 
     def take_back(self, gang: Key) -> None:
-        """Forget what was asked for a gang; what is suspended already is resumed all the same."""
+        """Forget a gang's restart; an owner that is suspended already is resumed all the same."""
         if (ask := self._asks.get(gang)) is not None and gang not in self.suspended():
             del self._asks[gang]
             ask.open = False
 
     async def run(self) -> None:
-        """Start anew what is asked for and resume what a predecessor left suspended, until cancelled."""
+        """Restart gangs and resume what a predecessor left suspended, until cancelled."""
         self._put_all()  # what was under way when this was cancelled before
         async with asyncio.TaskGroup() as group:
             group.create_task(self._queue.run())
@@ -207,14 +213,14 @@ class OwnerRestarts:
                 await asyncio.sleep(LIST_S if whole else AGAIN_LIST_S)
 
     async def find(self) -> bool:
-        """Take up what was suspended here and not resumed. Returns whether all was read that may be."""
+        """Find owners that were suspended here and not resumed. Returns whether all were read that may be."""
         left, whole = await left_suspended(self._client, self._kinds)
         for top in left:
             self._take_up(top)
         return whole
 
     async def settle(self) -> None:
-        """Do what is open, pauses or not, once; for those who drive it by hand."""
+        """Do all restarts that are open once, pauses or not; for callers that drive it by hand."""
         self._put_all()
         await self._queue.flush()
 
@@ -252,16 +258,16 @@ class OwnerRestarts:
     async def _begin(self, gang: Key, ask: _Ask) -> float | None:
         """Begin, or answer; returns when to try again, where it is too early."""
         refuse_kueues(ask.pods)
-        if all(maker(pod).kind == suspends.DELETES for pod in ask.pods):
+        if all(maker(pod).kind == suspendable_owners.DELETES for pod in ask.pods):
             return await self._delete(gang, ask)
         top = await top_of(self._client, self._kinds, ask.pods)
-        if suspends.under_way(top.found) is not None:
+        if suspendable_owners.under_way(top.found) is not None:
             self._take_up(top).asks[gang] = ask
             return None
         if is_done(top, ask.loss):
             self._close(gang, ask, DONE)
             return None
-        if why := suspends.obstacle(top.resource.kind, top.found):
+        if why := suspendable_owners.obstacle(top.resource.kind, top.found):
             raise RefusedError(why)
         wait_s = pause_s(top)
         if wait_s > 0:
@@ -282,7 +288,7 @@ class OwnerRestarts:
 
     async def _delete(self, gang: Key, ask: _Ask) -> float | None:
         """Delete the pods of a StatefulSet, or of a LeaderWorkerSet's; returns when, where it is too early."""
-        if len({suspends.set_of(pod) for pod in ask.pods}) > 1:
+        if len({suspendable_owners.set_of(pod) for pod in ask.pods}) > 1:
             raise RefusedError("its pods have more than one owner: delete them yourself")
         now = asyncio.get_running_loop().time()
         until, times = self._deleted.get(gang, (0.0, 0))
@@ -290,9 +296,9 @@ class OwnerRestarts:
             return until
         await delete(self._client, [pod for pod in ask.pods if self._lives(pod)])
         logger.info("%s/%s: its pods are deleted, to be made anew: %s", *gang, ask.reason)
-        if now > until + suspends.LONGEST_PAUSE_S:
+        if now > until + suspendable_owners.LONGEST_PAUSE_S:
             times = 0
-        pause_s = min(suspends.FIRST_PAUSE_S * 2.0 ** min(times, 16), suspends.LONGEST_PAUSE_S)
+        pause_s = min(suspendable_owners.FIRST_PAUSE_S * 2.0 ** min(times, 16), suspendable_owners.LONGEST_PAUSE_S)
         self._deleted.pop(gang, None)
         self._deleted[gang] = now + pause_s, times + 1
         if len(self._deleted) > MOST_KEPT:
@@ -319,7 +325,7 @@ class OwnerRestarts:
             self._over(top.key, restart)
             restart = None
         if restart is None:
-            record = suspends.under_way(top.found)
+            record = suspendable_owners.under_way(top.found)
             gang = None if record is None else (metadata.namespace, record.gang)
             restart = _Restart(top.resource, metadata.name, metadata.uid, now + LONGEST_S, gang, {})
             self._restarts[top.key] = restart
@@ -335,12 +341,12 @@ class OwnerRestarts:
                 raise
             self._over(key, restart)
             return None
-        top, record = Top(restart.resource, found), suspends.under_way(found)
+        top, record = Top(restart.resource, found), suspendable_owners.under_way(found)
         if record is None or found.metadata.uid != restart.uid:
             self._over(key, restart)  # whoever took the record away sees to the rest
             return None
         if not found.suspended or found.kueues:
-            await patch(self._client, top, suspends.let_go(found, record))
+            await patch(self._client, top, suspendable_owners.let_go(found, record))
             self._over(key, restart)
             return None
         now = asyncio.get_running_loop().time()
@@ -348,7 +354,7 @@ class OwnerRestarts:
             # The controller reads at most MOST_IN_NAMESPACE owners of a namespace in LOOK_S, however many are marked.
             count = sum(namespace == key[0] for namespace, _ in self._restarts)
             return min(now + LOOK_S * max(1.0, count / MOST_IN_NAMESPACE), restart.until)
-        await patch(self._client, top, suspends.resume(top.resource.kind, found, record))
+        await patch(self._client, top, suspendable_owners.resume(top.resource.kind, found, record))
         logger.info("%s of namespace %s is resumed", top, key[0])
         self._over(key, restart)
         return None
@@ -372,7 +378,11 @@ class OwnerRestarts:
     def _of(self, top: Top) -> dict[Key, Pod]:
         """Return the pods of ours that an object has made and that have not ended."""
         kind, made_by = top.resource.kind, top.found.metadata
-        return {k: pod for k, pod in self._pods.items() if not pod.finished and suspends.belongs(pod, kind, made_by)}
+        return {
+            k: pod
+            for k, pod in self._pods.items()
+            if not pod.finished and suspendable_owners.belongs(pod, kind, made_by)
+        }
 
     def _over(self, key: Key, restart: _Restart) -> None:
         if self._restarts.get(key) is restart:  # else another object of that name is being started anew by now

@@ -24,14 +24,15 @@ from dradriver.allocator.request import (
 )
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import plans, results
+from dradriver.api.claims import gang_plan_note as plans
+from dradriver.api.claims import result_annotations as results
 from dradriver.api.claims.pins import Key, Pin, claim_key
-from dradriver.api.slices import slices
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.slices import resource_slices as slices
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived import conflicts
-from dradriver.cluster.nodes.ask import lasts_s, listed
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.pod_demands import lasts_s, listed
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement

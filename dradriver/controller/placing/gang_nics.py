@@ -11,11 +11,11 @@ import numpy as np
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NEAR_REQUIRED, Whole
 from dradriver.api.base.errors import WordError
-from dradriver.api.gangs.gangs import Gang
-from dradriver.api.vocabulary.nics import NicAsk
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.api.vocabulary.nic_requests import NicAsk
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.nics.nics import Place
+from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.controller.placing import nic_choice, nic_places
 from dradriver.controller.placing.nic_choice import Chosen, Gpus, NoNicsError

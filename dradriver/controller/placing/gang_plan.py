@@ -17,17 +17,18 @@ from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
 from dradriver.api.base import names
 from dradriver.api.base.affinity import anywhere
-from dradriver.api.base.ledger import OURS, current_ledger
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import plans, results
+from dradriver.api.claims import gang_plan_note as plans
+from dradriver.api.claims import result_annotations as results
+from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.pins import claim_key
-from dradriver.api.claims.plans import Planned
-from dradriver.api.gangs.gangs import Gang
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.nodes.table import GOING
+from dradriver.cluster.nodes.node_table import GOING
+from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord

@@ -16,9 +16,9 @@ from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Device, Key
-from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
-from dradriver.api.gangs.gangs import Gang
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.claims.preemption_note import MOST as MOST_VICTIMS
+from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.records.placement import Placement

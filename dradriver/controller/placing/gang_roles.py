@@ -12,13 +12,13 @@ from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.gangs.gangs import Gang
-from dradriver.api.vocabulary.nics import NicAsk
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.api.vocabulary.nic_requests import NicAsk
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.nodes.ask import longest
 from dradriver.cluster.nodes.columns import Bools, Ints
-from dradriver.cluster.pods import neighbours
+from dradriver.cluster.nodes.pod_demands import longest
+from dradriver.cluster.pods import anti_affinity as neighbours
 from dradriver.controller.placing import gang_nics
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member

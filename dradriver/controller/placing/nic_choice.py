@@ -18,10 +18,10 @@ from dradriver.allocator.choice.nearest_nics import NEVER, Costs
 from dradriver.allocator.choice.served_gpus import served
 from dradriver.allocator.request import NEAR_REQUIRED, NoPlaceError
 from dradriver.api.claims.pins import Key
-from dradriver.api.vocabulary.nics import Alike, NicAsk
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.nics.nic_ways import of_gpu, same
-from dradriver.cluster.nics.nics import Place
+from dradriver.api.vocabulary.nic_requests import Alike, NicAsk
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.nics.nic_distances import of_gpu, same
+from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.controller.placing.nic_node import NodeNics, Tries, Usable
 from dradriver.reason import Cause
 from dradriver.topology.machine import Gpu

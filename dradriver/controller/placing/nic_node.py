@@ -11,10 +11,10 @@ import numpy as np
 from dradriver.allocator.choice.nearest_nics import NEVER, Costs
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.claims.pins import Key
-from dradriver.api.vocabulary.nics import Alike, NicAsk
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.vocabulary.nic_requests import Alike, NicAsk
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_devices import Nic
-from dradriver.cluster.nics.nics import Place
+from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.topology.machine import Machine
 
 Usable: TypeAlias = list[set[int]]

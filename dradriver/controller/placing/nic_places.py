@@ -14,8 +14,8 @@ from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, Choice, N
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Pin
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.nics.nics import Place
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing import nic_choice
 from dradriver.controller.placing.nic_choice import Chosen, Gpus

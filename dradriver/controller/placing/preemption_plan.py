@@ -14,8 +14,8 @@ import msgspec
 
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.claims.pins import Device, Key
-from dradriver.api.claims.preempts import MOST as MOST_VICTIMS
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.claims.preemption_note import MOST as MOST_VICTIMS
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.records.placement import Placement

@@ -11,10 +11,10 @@ import msgspec
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
 from dradriver.api.vocabulary.values import PREFER_SPOT
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.pods.neighbours import BESIDE
+from dradriver.cluster.pods.anti_affinity import BESIDE
 from dradriver.controller.placing import nic_choice, nic_places
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause

@@ -15,18 +15,18 @@ from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Device, Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
-from dradriver.cluster.derived.ends import ends_at, given_at
+from dradriver.cluster.derived.end_times import ends_at, given_at
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.queue import reservation
+from dradriver.queue import reservation_rules as reservation
 from dradriver.queue.caps import Limits
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.reservation import Candidate, Use
-from dradriver.queue.reserved_for import MOST_GPUS
+from dradriver.queue.reservation_access import MOST_GPUS
+from dradriver.queue.reservation_rules import Candidate, Use
 from dradriver.queue.units import Member, Unit
 
 SLICE_S: Final = 0.005  # of work before others get the loop

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dradriver.api.vocabulary.nics import DRIVERS
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.vocabulary.nic_requests import DRIVERS
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics import nic_devices
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Reflector
@@ -17,7 +17,7 @@ from dradriver.kube.resources import RESOURCE_SLICES
 
 
 def field_selector(driver: str) -> str:
-    """Return what selects a driver's slices."""
+    """Return the field selector of a NIC driver's slices."""
     return f"spec.driver={driver}"
 
 
@@ -44,11 +44,11 @@ class NicSlices:
         }
 
     def begin(self) -> None:
-        """Follow the slices from now on."""
+        """Start to follow the slices of NIC drivers."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Follow the slices from ``begin`` on, until cancelled."""
+        """Follow the slices of NIC drivers from ``begin`` on, until cancelled."""
         await self._wanted.wait()
         async with asyncio.TaskGroup() as tasks:
             for driver, reflector in self.reflectors.items():

@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.pods.volumes import VolumeReader
 from dradriver.controller.reading.template_reader import TemplateReader
 from dradriver.reason import Cause, Reason

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.claims.pins import Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records import records
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.codec import BadJson
@@ -34,16 +34,16 @@ class TemplateReader:
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def want(self, key: Key) -> None:
-        """Have a template read; the pods that name it are looked at again then."""
+        """Have a ResourceClaimTemplate read; the pods that name it are looked at again then."""
         self._wanted[key] = None
         self._rounds.put(key)
 
     async def run(self) -> None:
-        """Read what is wanted until cancelled; what cannot be read is tried again after a pause."""
+        """Read the templates that are wanted until cancelled; what cannot be read is tried again after a pause."""
         await self._rounds.run()
 
     async def read(self) -> bool:
-        """Read what is wanted now, pauses or not; what cannot be read stays wanted. Returns whether any was read."""
+        """Read all templates that are wanted now, pauses or not. Returns whether any was read."""
         return any([await self._read(key) for key in list(self._wanted)])
 
     async def _work(self, key: Key) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NoReturn
 
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.isolated import Unread
 from dradriver.kube.resources import RESOURCE_CLAIMS
 
@@ -20,7 +20,7 @@ Record = Callable[[Unread], Awaitable[None]]
 
 
 def recorder(client: Client, *, instance: str) -> Record:
-    """Return what writes an Event about a claim; ``instance`` is the replica that says so."""
+    """Return the recorder of Events about claims that cannot be read; ``instance`` is the replica."""
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(unread: Unread) -> None:
@@ -45,14 +45,14 @@ class UnreadClaims:
         self._woken = asyncio.Event()
 
     def tell(self, unread: Unread) -> None:
-        """Have an Event written about a claim, unless that says it already, or too many wait."""
+        """Have an Event written about a claim that cannot be read, unless it has one already."""
         uid = unread.identity.uid
         if uid and self._told.get(uid) != unread.why and (uid in self._waiting or len(self._waiting) < MOST):
             self._waiting[uid] = unread
             self._woken.set()
 
     async def run(self) -> NoReturn:
-        """Write what is to be told, until cancelled."""
+        """Write Events about claims that cannot be read, until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()

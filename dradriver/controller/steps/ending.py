@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.reason import Cause, Reason

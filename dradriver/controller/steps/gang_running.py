@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.steps.deadlines import BOUND_S, Deadlines
 
 

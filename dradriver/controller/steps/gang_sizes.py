@@ -6,11 +6,12 @@ from typing import Protocol
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs import gang_of_pod as gang_members
+from dradriver.api.gangs import gang_size_of_owner as gang_sizes
+from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone, Owner
-from dradriver.api.gangs.gangs import Size
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.pods.gangs import Gangs, Membership
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.pods.gang_pods import Gangs, Membership
 from dradriver.reason import Cause, Reason
 
 

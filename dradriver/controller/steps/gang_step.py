@@ -23,9 +23,9 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.base.seats import GO
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.gangs.gang_owners import Rank
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import nic_places
 from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait

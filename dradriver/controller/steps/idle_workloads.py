@@ -8,7 +8,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import claim_key, is_set
 from dradriver.api.pod import resolved
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload, Workloads
 
 

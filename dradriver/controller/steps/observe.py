@@ -29,12 +29,12 @@ from collections.abc import Mapping
 import msgspec
 
 from dradriver.api.base.errors import WordError
+from dradriver.api.base.gang_barrier_device import OFF
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import OFF
 from dradriver.api.claims.pins import is_set
-from dradriver.api.gangs.gangs import Size
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.nodes.ask import lasts_s, longest
+from dradriver.api.gangs.gang_annotations import Size
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.nodes.pod_demands import lasts_s, longest
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import nic_places
 from dradriver.controller.steps.ending import Ending, ending_for

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.api.base import names
+from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO
 from dradriver.api.claims.pins import claim_key, is_set
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait

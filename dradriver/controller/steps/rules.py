@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from dradriver.api.base import names
+from dradriver.api.base.gang_barrier_device import OFF
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import OFF
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.deadlines import LET_GO_S, SCHEDULER_PAUSE_S, Deadlines

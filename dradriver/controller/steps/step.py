@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.steps.actions import Step
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_step import gang_step

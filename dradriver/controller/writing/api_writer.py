@@ -10,9 +10,10 @@ from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims, templates
+from dradriver.api.claims import claim_builder as claims
+from dradriver.api.claims import claim_templates as templates
 from dradriver.api.claims.pins import Claim, Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord, claim_record

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from dradriver.api.base import seats
+from dradriver.api.base import gang_barrier_device
+from dradriver.api.base.gang_barrier_device import GO, OFF
 from dradriver.api.base.pods import Pod
-from dradriver.api.base.seats import GO, OFF
 from dradriver.api.claims.pins import Claim
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord, claim_record
@@ -268,7 +268,9 @@ class Commit:
     async def _tell(self, claim: ClaimRecord, condition: str) -> None:
         assert claim.seat is not None, "asked of seats"
         namespace, name = claim.key
-        body = seats.status(claim.metadata, claim.seat, condition, now=datetime.datetime.now(datetime.UTC))
+        body = gang_barrier_device.status(
+            claim.metadata, claim.seat, condition, now=datetime.datetime.now(datetime.UTC)
+        )
         try:
             told = await self._client.patch(
                 RESOURCE_CLAIMS, name, body, kind=PatchKind.APPLY, namespace=namespace, subresource="status",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from dradriver.api.claims.pins import claim_key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics

@@ -8,7 +8,7 @@ from typing import Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim, Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord, claim_record
 from dradriver.controller.writing.api_writer import ApiWriter
 from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome

@@ -9,9 +9,9 @@ import msgspec
 
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claims
+from dradriver.api.claims import claim_builder as claims
 from dradriver.api.claims.pins import Claim, Key
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord, claim_record
 from dradriver.controller.writing.outcome import MovedOnError
 from dradriver.kube.client import ApiError, Client, PatchKind

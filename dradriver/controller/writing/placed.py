@@ -13,7 +13,7 @@ from dradriver.api.base.objects import seconds
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key, Pin
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics

@@ -8,7 +8,7 @@ from typing import Any, Final
 from dradriver.api.base import affinity, names
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.writing.outcome import MovedOnError
 from dradriver.kube.client import ApiError, Client, PatchKind

@@ -14,7 +14,7 @@ from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome
 from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.workqueue import WorkQueue
 from dradriver.queue.lanes import Lanes
 from dradriver.reason import Cause, Reason

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import reservations
+from dradriver.api.claims import reservation_config_map as reservations
 from dradriver.controller.writing.usage_store import class_uid
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client

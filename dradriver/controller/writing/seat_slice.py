@@ -15,16 +15,16 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from dradriver.api.base import seats
+from dradriver.api.base import gang_barrier_device as seats
 from dradriver.api.base.objects import Metadata
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.writing.outcome import Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import asked_s
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 
 logger = logging.getLogger(__name__)

@@ -20,11 +20,12 @@ from dradriver.api.base import names, same_spec
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives as ladder
+from dradriver.api.pod import resolved
 from dradriver.api.pod.resolved import Resolved
-from dradriver.cluster.records.pods import Foreign, Static
+from dradriver.cluster.records.pod_records import Foreign, Static
 from dradriver.controller.writing.reasons import Record
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable

@@ -18,19 +18,25 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
-from dradriver.api.claims import usage
+from dradriver.api.claims import usage_config_maps as usage
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.usage import DAY_H, HOUR_S, Detail, Details, Hours
+from dradriver.api.claims.usage_config_maps import (
+    DAY_H,
+    HOUR_S,
+    Detail,
+    Details,
+    Hours,
+)
 from dradriver.api.policies.fields import MOST_DAYS
-from dradriver.cluster.cache.picture import Picture
-from dradriver.cluster.derived.ends import given_at
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.derived.end_times import given_at
 from dradriver.cluster.pods.gpu_time import decayed
 from dradriver.controller import metrics
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
 
 logger = logging.getLogger(__name__)
 

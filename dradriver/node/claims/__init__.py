@@ -1,19 +1,19 @@
 """Claims on this node: made ready for a pod, remembered, given back.
 
 prepare        preparing and unpreparing claims
-reader         the claims as the API server has them
-allocation     from an allocated claim to what is prepared
+claim_reader   the claims as the API server has them
+prepare_plan   from an allocated claim to what is prepared
 container_env  what a container is told of its devices
 metadata       device metadata, a file that it can read
-nccl           what NCCL is told
+nccl_settings  what NCCL is told
 near_nics      the network cards near a container's GPUs
-not_told       tells pods what their containers are not told
+missing_info_events  tells pods what their containers are not told
 host_server    the server below a virtual machine
 status         what a claim's status says of its devices
-info           whose a prepared GPU is, in names
+prepared_gpu_info  whose a prepared GPU is, in names
 gpu_processes  processes that are on GPUs which change hands
-instances      which MIG instances a claim has lost
-making         what has to be made on the hardware for a claim
+missing_devices  which MIG instances a claim has lost
+claim_hardware  what has to be made on the hardware for a claim
 ledgers        all that is kept on disk of claims
 checkpoint     what the kubelet was answered
 cdi            what the container runtime reads of it

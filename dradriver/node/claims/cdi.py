@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice, checked_uid
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
 
@@ -33,7 +33,7 @@ def device_ids(claim: PreparedClaim, device: PreparedDevice) -> list[str]:
 
 
 def spec(claim: PreparedClaim) -> dict[str, Any]:
-    """Return the claim's CDI spec; a device that it would not edit is not in it, because runtimes refuse such ones.
+    """Return the CDI spec of a claim, without devices that it would not edit, because runtimes refuse those.
 
     What a request brings as a whole are edits of its first device: the runtime concatenates the edits of all devices of
     a container, so they reach every container that uses the request, and no other.
@@ -47,7 +47,7 @@ def spec(claim: PreparedClaim) -> dict[str, Any]:
 
 
 def device_name(claim: PreparedClaim, device: PreparedDevice) -> str:
-    """Return the device's name in the claim's spec, by which the runtime knows what a running pod has."""
+    """Return the device's name in the claim's CDI spec, by which the runtime knows what a running pod has."""
     share = f"-{device.share_id}" if device.share_id else ""
     return f"{claim.uid}-{device.request}-{device.device}{share}"
 
@@ -120,7 +120,7 @@ class CdiFolder:
         self._folder = folder
 
     def write(self, claim: PreparedClaim) -> None:
-        """Make the claim's spec stand in the folder; one without devices is no spec, and is gone.
+        """Write the CDI spec of a claim into the folder; one without devices is removed.
 
         Raises:
             ClaimError: The claim's uid cannot be a file's name.
@@ -137,12 +137,12 @@ class CdiFolder:
         except FileNotFoundError:
             pass
         except IsADirectoryError:
-            files.remove(path, durable=False)
+            atomic_files.remove(path, durable=False)
         self._folder.mkdir(parents=True, exist_ok=True)
-        files.write(path, data, durable=False)
+        atomic_files.write(path, data, durable=False)
 
     def read(self, uid: str) -> dict[str, Edits] | None:
-        """Return what the claim's spec brings to containers, by the devices' names in it; empty where there is none.
+        """Return what a claim's CDI spec brings to containers, by the devices' names in it; empty without one.
 
         None where it says what this agent does not write.
 
@@ -159,27 +159,27 @@ class CdiFolder:
         return {device.name: device.container_edits.read() for device in written.devices}
 
     def remove(self, uid: str) -> None:
-        """Make the claim's spec be gone; an unknown uid is fine.
+        """Remove the CDI spec of a claim; an unknown uid is fine.
 
         Raises:
             ClaimError: The uid cannot be a file's name.
             OSError: It is still there.
         """
-        files.remove(self._path(uid), durable=False)
+        atomic_files.remove(self._path(uid), durable=False)
 
     def sweep(self, *, keep: Collection[str]) -> list[str]:
-        """Remove our specs of all other claims and what a killed writer left; return the uids whose spec is gone.
+        """Remove the CDI specs of all other claims and what a killed writer left; return the removed claims' uids.
 
         Raises:
             OSError: Something is still there.
         """
-        for path in self._folder.glob(f"{_PREFIX}*{files.TEMPORARY}"):
-            files.remove(path, durable=False)
+        for path in self._folder.glob(f"{_PREFIX}*{atomic_files.TEMPORARY}"):
+            atomic_files.remove(path, durable=False)
         gone = []
         for path in sorted(self._folder.glob(f"{_PREFIX}*.json")):
             uid = path.stem.removeprefix(_PREFIX)
             if uid not in keep:
-                files.remove(path, durable=False)
+                atomic_files.remove(path, durable=False)
                 gone.append(uid)
         return gone
 

@@ -57,7 +57,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     admin: bool = False
 
     def excludes(self, other: PreparedDevice) -> bool:
-        """Return whether both cannot be prepared at a time: a GPU has one owner, unless both hold parts of one kind.
+        """Return whether two prepared devices exclude each other: a GPU has one owner, unless both hold parts.
 
         Whether two parts fit beside each other is for their kind, and for the hardware.
         """
@@ -86,7 +86,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     devices: tuple[PreparedDevice, ...]
 
     def first(self, device: PreparedDevice) -> bool:
-        """Return whether the device is the first of its request, which carries what the request brings as a whole."""
+        """Return whether the device is the first of its request in the prepared claim."""
         return device is next(other for other in self.devices if other.request == device.request)
 
 
@@ -155,12 +155,12 @@ def _read_older(text: bytes) -> PreparedClaim:
 
 
 def is_uid(text: str) -> bool:
-    """Return whether a text can be an object's uid, and so part of file names."""
+    """Return whether a text can be a claim's uid, and so part of file names."""
     return _UID.fullmatch(text) is not None
 
 
 def checked_uid(uid: str) -> str:
-    """Return the uid, which becomes part of file names.
+    """Return the claim's uid, which becomes part of file names.
 
     Raises:
         ClaimError: It is no object's uid.

@@ -10,14 +10,14 @@ from dradriver.allocator.request import Choice
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import claims, config
-from dradriver.api.claims.config import ClaimConfig
-from dradriver.api.slices import slices
+from dradriver.api.claims import claim_builder, opaque_config
+from dradriver.api.claims.opaque_config import ClaimConfig
+from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary.values import NCCL_AUTO, NEAR_NICS
 from dradriver.node.claims import metadata, near_nics
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.metadata import Described
-from dradriver.node.claims.nccl import Nccl
+from dradriver.node.claims.nccl_settings import Nccl
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.vendors import NVIDIA
@@ -62,7 +62,7 @@ class ContainerEnv:
     def tell(
         self, claim: ResourceClaim, request: str, asked: ClaimRequest, machine: Machine, *, below: Machine | None
     ) -> Told:
-        """Return what the containers of a request are told.
+        """Return the environment variables and files that the containers of a request are given.
 
         Args:
             claim: The claim.
@@ -107,20 +107,20 @@ class ContainerEnv:
         return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
-        """Return the device metadata of each request, which ``tell`` has mounted, by the file's name.
+        """Return the device metadata files of each request that ``tell`` has mounted, by the file's name.
 
         Args:
             claim: The claim.
             done: The claim as it is prepared: what parts of GPUs are is known once they are made.
             machine: The machine as it is now.
         """
-        ring = [slices.device_name(uuid) for uuid in ring_of(claim)]
+        ring = [resource_slices.device_name(uuid) for uuid in ring_of(claim)]
         choice, attributes = choice_of(claim), self._of(machine)
         by_request: dict[str, list[Described]] = {}
         for result, device in zip(claim.results, done.devices, strict=True):
-            own = attributes.get(slices.device_name(device.uuid), {})
+            own = attributes.get(resource_slices.device_name(device.uuid), {})
             if device.told:
-                own = slices.of_part(own, device.told)
+                own = resource_slices.of_part(own, device.told)
             by_request.setdefault(device.request, []).append(Described(result, own))
         return {
             _file(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
@@ -129,7 +129,7 @@ class ContainerEnv:
 
     def _of(self, machine: Machine) -> Mapping[str, Mapping[str, Any]]:
         if self._attributes[0] is not machine:
-            self._attributes = (machine, slices.attributes(machine))
+            self._attributes = (machine, resource_slices.attributes(machine))
         return self._attributes[1]
 
 
@@ -138,9 +138,9 @@ def _file(request: str, path: str) -> str:
 
 
 def choice_of(claim: ResourceClaim) -> Choice | None:
-    """Return the set of whole GPUs that the claim was made from; None where there is none, or nobody can read it."""
+    """Return the whole GPUs that the claim was made from, to tell the container; None if that is not known."""
     try:
-        choice = claims.read_choice(claim)
+        choice = claim_builder.read_choice(claim)
     except WordError as error:
         logger.warning("%s", error)
         return None
@@ -148,12 +148,12 @@ def choice_of(claim: ResourceClaim) -> Choice | None:
 
 
 def request_of(result: AllocationResult) -> str:
-    """Return the request that a result is for, without its subrequest."""
+    """Return the request that an allocation result is for, without its subrequest."""
     return result.request.split("/", 1)[0]
 
 
 def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:
-    """Return the configuration of a result's request; a claim's own wins over its class's, a later over an earlier.
+    """Return the opaque configuration of a result's request; a claim's own wins over its class's.
 
     Raises:
         WordError: It cannot be read.
@@ -167,11 +167,11 @@ def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | 
         and entry.opaque.driver == names.DRIVER
         and (not entry.requests or asked & set(entry.requests))
     ]
-    return config.read(max(entries, key=lambda entry: entry[:2])[2]) if entries else None
+    return opaque_config.read(max(entries, key=lambda entry: entry[:2])[2]) if entries else None
 
 
 def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the uuids of a claim's GPUs in the order of the best ring through them; empty where it is not known.
+    """Return the uuids of a claim's GPUs in the order of the best ring through them; empty if it is not known.
 
     A choice has the machine's numbers of that time, which shift when a GPU is lost. The configuration has the uuids of
     each request in the order of the choice's containers, as results have the requests in the order of the claim's.

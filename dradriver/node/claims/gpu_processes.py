@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.errors import DriverError
-from dradriver.node.claims.allocation import Plan
 from dradriver.node.claims.ledgers import Ledgers
+from dradriver.node.claims.prepare_plan import Plan
 from dradriver.node.discovery import Discovery
 from dradriver.node.errors import NotYetError, OccupiedError
 from dradriver.node.lock import locked
@@ -37,7 +37,7 @@ _MOST_PIDS: Final = 8
 
 
 def asked_of(discovery: Discovery) -> Processes:
-    """Return what asks a discovery for the processes on GPUs: in one thread of its own, where the answer can hang."""
+    """Return the function that asks for processes on GPUs, in a thread of its own."""
     thread = Thread("processes")
 
     async def processes(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:
@@ -50,7 +50,7 @@ def asked_of(discovery: Discovery) -> Processes:
 
 
 async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature
-    """Return that no process is on any GPU: for nodes where others use the GPUs rightly."""
+    """Return that no process is on any GPU: for nodes whose GPUs are rightly used outside Kubernetes."""
     return {}
 
 
@@ -112,7 +112,7 @@ async def _occupied(processes: Processes, own: Sequence[str], *, until: float) -
 
 
 def text(pids: Sequence[int]) -> str:
-    """Return what to tell people of processes that should not be there."""
+    """Return what to tell people of processes on GPUs that should not be there."""
     more = len(pids) - _MOST_PIDS
     named = ", ".join(map(str, pids[:_MOST_PIDS])) + (f" and {more} more" if more > 0 else "")
     return f"processes still on it: {named}; end them, or restart the node if they cannot end"

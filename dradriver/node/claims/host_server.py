@@ -33,7 +33,7 @@ class HostServer:
         self._read: dict[str, Machine] = {}
 
     async def find(self) -> Machine | None:
-        """Return the server, None where none is named for this node's instance type.
+        """Return the server below this virtual machine, None if none is named for its instance type.
 
         Raises:
             NotYetError: The node cannot be read now.

@@ -13,9 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
-from dradriver.node import files, metrics, selinux
-from dradriver.node.claims import instances
+from dradriver.api.slices import resource_slices
+from dradriver.node import (
+    atomic_files,
+    metrics,
+    selinux,
+)
+from dradriver.node.claims import missing_devices
 from dradriver.node.claims.cdi import CdiFolder
 from dradriver.node.claims.checkpoint import Checkpoint, PreparedClaim, PreparedDevice, checked_uid, is_uid
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
@@ -89,7 +93,7 @@ class Ledgers:
                 self._write_spec(entries[uid].value)
             except OSError as error:
                 trouble = error
-        away = {uid for uid in whole if instances.is_away(entries[uid].value, self._machine())}
+        away = {uid for uid in whole if missing_devices.is_away(entries[uid].value, self._machine())}
         gone = self.cdi.sweep(keep=whole - away | self.claims.kept())
         self.mounted.sweep(keep=entries.keys() | self.claims.kept())
         metrics.CLAIMS_PREPARED.set(len(entries))
@@ -100,7 +104,7 @@ class Ledgers:
             raise trouble
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
-        """Return the entry of a claim that is ready; None where there is none, or it has to be prepared anew.
+        """Return the ledger entry of a claim that is ready; None if there is none, or it must be prepared again.
 
         So it has where something made for it is missing, and after a reboot where it has files: only the ledgers are
         sure to have survived a power cut.
@@ -115,7 +119,7 @@ class Ledgers:
         return None if has_files and entry.value.boot != self._boot else entry
 
     def show(self, claim: PreparedClaim) -> Entry[PreparedClaim]:
-        """Return the entry of a prepared claim with a new stamp, its spec written where it is missing.
+        """Return the ledger entry of a prepared claim with a new stamp, its spec written if it is missing.
 
         Raises:
             OSError: A file cannot be read or written.
@@ -128,7 +132,7 @@ class Ledgers:
 
         Nothing of it is after a reboot, nor after the driver's module was loaded anew.
         """
-        if instances.has_moved(claim, self._machine()):
+        if missing_devices.has_moved(claim, self._machine()):
             return False
         driver = self._driver()
         made = [self.made.get(device.made) for device in claim.devices if device.made]
@@ -167,7 +171,7 @@ class Ledgers:
         return made if self.cdi.read(uid) else made.to_undo()
 
     def put(self, claim: PreparedClaim, content: Mapping[str, bytes] | None = None) -> Entry[PreparedClaim]:
-        """Make the claim prepared, with these files mounted, and return its entry.
+        """Write a prepared claim into the ledgers, with these files mounted, and return its entry.
 
         Raises:
             OSError: It may be prepared or not.
@@ -182,9 +186,9 @@ class Ledgers:
     def _write_spec(self, claim: PreparedClaim) -> None:
         """Write a claim's spec, unless the device nodes that it opens may be another GPU's by now."""
         machine = self._machine()
-        is_sure = not (instances.is_away(claim, machine) or instances.lacks_instance(claim, machine))
+        is_sure = not (missing_devices.is_away(claim, machine) or missing_devices.lacks_instance(claim, machine))
         if machine is None:
-            is_sure = not instances.has_instances(claim)
+            is_sure = not missing_devices.has_instances(claim)
         if is_sure or self.cdi.read(claim.uid):  # one that was removed is not written again before that is known
             self.cdi.write(claim)
 
@@ -193,12 +197,12 @@ class Ledgers:
         machine = self._machine()
         for uid, entry in self.claims.read().items():
             if uid != claim.uid and (
-                instances.is_away(entry.value, machine) or instances.has_moved(entry.value, machine)
+                missing_devices.is_away(entry.value, machine) or missing_devices.has_moved(entry.value, machine)
             ):
                 self.cdi.remove(uid)
 
     def drop(self, uid: str) -> None:
-        """Make the claim unprepared; what was made for it has been undone, or stays noted to be undone later.
+        """Remove a claim from the ledger of prepared claims; its hardware changes were undone, or stay noted.
 
         Raises:
             OSError: It is prepared still.
@@ -209,7 +213,7 @@ class Ledgers:
         metrics.CLAIMS_PREPARED.set(len(self.claims))
 
     def left(self) -> list[Made]:
-        """Return what was made, or may have been, for claims that are not prepared.
+        """Return the hardware changes that were made, or may have been, for claims that are not prepared.
 
         Raises:
             OSError: A file cannot be read.
@@ -218,7 +222,7 @@ class Ledgers:
         return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
 
     def held(self, gpus: Collection[str]) -> set[str]:
-        """Return which of these GPUs, by uuid, are somebody's, or may be, or were changed for a claim.
+        """Return which of these GPUs, by uuid, some claim in the ledgers has or may have.
 
         Who looks on has nothing of a GPU.
 
@@ -242,10 +246,10 @@ class Ledgers:
         named = self.cdi.read(uid) or {}
         if not made and not named:
             return None
-        return made | {gpu for gpu in gpus if any(slices.device_name(gpu) in name for name in named)}
+        return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Raise unless no other claim holds a device of this one, and no other namespace has parts of its GPUs.
+        """Raise if another claim in the ledgers holds a device of this one, or another namespace has parts of its GPUs.
 
         The last only of GPUs whose parts are of one namespace at a time, and of a claim that was not let in before:
         those that shared a GPU when the rule came are prepared anew after a reboot, and each would be refused for
@@ -300,7 +304,7 @@ class Mounted:
         self._folder = folder
 
     def path(self, uid: str, name: str) -> str:
-        """Return where a claim's file is on the host.
+        """Return where a file that is mounted for a claim is on the host.
 
         Raises:
             ClaimError: The uid cannot be a file's name.
@@ -308,18 +312,18 @@ class Mounted:
         return str(self._of(uid) / name)
 
     def write(self, uid: str, content: Mapping[str, bytes]) -> None:
-        """Write the claim's files.
+        """Write the files that are mounted for a claim.
 
         Raises:
             OSError: One was not written.
         """
         for name, data in content.items():
             self._of(uid).mkdir(parents=True, exist_ok=True)
-            files.write(self._of(uid) / name, data, durable=False)
+            atomic_files.write(self._of(uid) / name, data, durable=False)
             selinux.label(self._of(uid) / name)
 
     def read(self, uid: str) -> list[bytes]:
-        """Return the contents of those of the claim's files that can be read."""
+        """Return the contents of those files that can be read, which are mounted for a claim."""
         contents = []
         for path in self._of(uid).glob("*"):
             with contextlib.suppress(OSError):
@@ -327,25 +331,25 @@ class Mounted:
         return contents
 
     def remove(self, uid: str) -> None:
-        """Remove the claim's files; none there is fine.
+        """Remove the files that are mounted for a claim; none there is fine.
 
         Raises:
             OSError: One is still there.
         """
         folder = self._of(uid)
         for path in folder.glob("*"):
-            files.remove(path, durable=False)
+            atomic_files.remove(path, durable=False)
         with contextlib.suppress(FileNotFoundError):
             folder.rmdir()
 
     def sweep(self, *, keep: Collection[str]) -> None:
-        """Remove the files of all other claims, and what a killed writer left; what is no claim's folder stays.
+        """Remove the mounted files of all other claims, and what a killed writer left.
 
         Raises:
             OSError: One is still there.
         """
-        for path in self._folder.glob(f"*/*{files.TEMPORARY}"):
-            files.remove(path, durable=False)
+        for path in self._folder.glob(f"*/*{atomic_files.TEMPORARY}"):
+            atomic_files.remove(path, durable=False)
         for folder in self._folder.glob("*"):
             if folder.name not in keep and is_uid(folder.name) and folder.is_dir():
                 self.remove(folder.name)

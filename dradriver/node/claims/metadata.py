@@ -31,7 +31,7 @@ class Described(NamedTuple):
 
 
 def path(claim: ResourceClaim, request: str) -> str:
-    """Return where a container finds the file of a request."""
+    """Return where a container finds the device metadata file of a request."""
     pod_claim = _pod_claim(claim)
     where = f"resourceclaims/{claim.metadata.name}" if pod_claim is None else f"resourceclaimtemplates/{pod_claim}"
     return f"{FOLDER}/{where}/{request}/{names.DRIVER}-metadata.json"
@@ -43,7 +43,7 @@ def build(
     choice: Choice | None,
     ring: Sequence[str],
 ) -> bytes:
-    """Return the content of a request's file.
+    """Return the content of a request's device metadata file.
 
     Args:
         claim: The claim.

@@ -20,7 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,63}")  # NCCL copies a name into 64
 
 
 def near(machine: Machine, gpus: Sequence[int]) -> list[int]:
-    """Return positions of the cards that NCCL's verbs can use and that are nearest to one of the GPUs, ascending.
+    """Return positions of the network cards that NCCL can use and that are nearest to a GPU, ascending.
 
     Nearest is the best path that the GPU has to any of them, up or down: what is a switch away on one server is the
     host bridge away on another. A card that is down gives its GPU no card of others. A virtual function is where its
@@ -44,7 +44,7 @@ def near(machine: Machine, gpus: Sequence[int]) -> list[int]:
 
 
 def hca(machine: Machine, gpus: Sequence[int], active: Mapping[str, Sequence[int]]) -> tuple[str, str]:
-    """Return the variable's value, ``=mlx5_0:1,mlx5_1:1``, or nothing and why there is none.
+    """Return the value of ``NCCL_IB_HCA``, ``=mlx5_0:1,mlx5_1:1``, or nothing and why there is none.
 
     ``=`` has names match whole: without it ``mlx5_1`` is ``mlx5_10`` as well.
 

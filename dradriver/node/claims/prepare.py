@@ -1,9 +1,10 @@
 """Preparing and unpreparing claims.
 
 What changes the ledgers happens under the node's lock in one piece without an await, so the kubelet's cancellation
-after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``making``. All that is done
-for one call has the claim's lock, so that no two calls for a claim cross, whichever instances of the agent they reach:
-what a call has read of the claim stands until it ends, and what outlives a call is over before the next begins.
+after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``claim_hardware``. All that
+is done for one call has the claim's lock, so that no two calls for a claim cross, whichever instances of the agent they
+reach: what a call has read of the claim stands until it ends, and what outlives a call is over before the next
+begins.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.slices import mig_devices
 from dradriver.errors import DriverError
 from dradriver.event import Event
-from dradriver.node.claims import gpu_processes, instances
-from dradriver.node.claims.allocation import Plan, plan
+from dradriver.node.claims import gpu_processes, missing_devices
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
+from dradriver.node.claims.claim_hardware import Making
+from dradriver.node.claims.claim_reader import (
+    GET_S,
+    ClaimReader,
+    GetClaim,
+)
 from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.making import Making
-from dradriver.node.claims.nccl import Nccl
-from dradriver.node.claims.reader import GET_S, ClaimReader, GetClaim
+from dradriver.node.claims.nccl_settings import Nccl
+from dradriver.node.claims.prepare_plan import Plan, plan
 from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
@@ -52,7 +57,7 @@ class Preparer:
     Two instances of the agent may work on the same folders: what counts is on disk.
 
     Attributes:
-        made_ready: Told of a claim that was made ready anew.
+        made_ready: Called with a claim that was made ready again.
         given_back: Told of the uid of a claim that is not prepared any more.
     """
 
@@ -126,7 +131,7 @@ class Preparer:
             self._ledgers.recover()
 
     async def run(self) -> None:
-        """Keep CDI specs as the machine is until cancelled: a GPU that is away has none, and has it again when back.
+        """Keep the CDI specs of prepared claims as the machine is until cancelled.
 
         The agent has called ``recover`` before.
         """
@@ -144,12 +149,12 @@ class Preparer:
         self.poke()
 
     def poke(self) -> None:
-        """Let every prepare that waits try again now: a device came free, or the machine changed."""
+        """Let every prepare call that waits try again now: a device became free, or the machine changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def doubt(self, uid: str) -> None:
-        """Have the claim compared with the API again before it is answered from its entry."""
+        """Have a prepared claim compared with the API again before it is answered from its entry."""
         self._sure.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
@@ -164,7 +169,7 @@ class Preparer:
         checked_uid(uid)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        said = ""
+        logged = ""
         while True:
             changed = self._changed
             try:
@@ -174,15 +179,15 @@ class Preparer:
                 left = started + min(self._budget_s, error.patience_s) - loop.time()
                 if left <= 0:
                     raise
-                if str(error) != said:
-                    said = str(error)
-                    logger.info("claim %s/%s waits: %s", namespace, name, said)
+                if str(error) != logged:
+                    logged = str(error)
+                    logger.info("claim %s/%s waits: %s", namespace, name, logged)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(RETRY_S, left)):
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make anew what is gone of a prepared claim's devices, as with their driver; return whether something was.
+        """Make again what is missing of a prepared claim's devices; return whether something was.
 
         Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
 
@@ -193,11 +198,11 @@ class Preparer:
         try:
             async with self._alone(uid, until=loop.time()) as held:
                 machine = self._machine()
-                if instances.is_away(prepared, machine):
+                if missing_devices.is_away(prepared, machine):
                     return False
-                if instances.doubtful(prepared, machine):  # a reading, made before the claim maybe
+                if missing_devices.doubtful(prepared, machine):  # a reading, made before the claim maybe
                     await self._making.look(uid)
-                if instances.awaited(prepared, machine):
+                if missing_devices.awaited(prepared, machine):
                     return False
                 async with locked(self._lock):
                     entry = self._ledgers.claims.get(uid)
@@ -211,7 +216,7 @@ class Preparer:
         return True
 
     async def unprepare(self, uid: str) -> None:
-        """Give the claim's devices back, after the calls before this one; a claim that is not prepared is fine.
+        """Unprepare a claim: release its devices; a claim that is not prepared is fine.
 
         Raises:
             ClaimError: The uid is none, something could not be undone, a file could not be removed, or an earlier call
@@ -239,7 +244,7 @@ class Preparer:
         return by_uuid
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """Return a claim as it is prepared, as far as a look without the lock can tell."""
+        """Return a claim as it is prepared, read without the lock."""
         try:
             entry = self._ledgers.claims.get(uid)
         except OSError:
@@ -247,7 +252,7 @@ class Preparer:
         return entry.value if entry is not None else None
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
-        """Give the claim's devices back unless it was prepared again since its entry had this stamp; return whether.
+        """Unprepare a claim unless it was prepared again since its entry had this stamp; return whether.
 
         Nor are they while a call for the claim is under way.
 
@@ -274,7 +279,7 @@ class Preparer:
         return await self._making.rest([gpu.uuid for gpu in gpus if gpu.mig == () and mig_devices.can_be_whole(gpu)])
 
     async def rebuild(self) -> set[str]:
-        """Write anew the entries that a newer agent wrote; return the uids of those whose claims do not exist any more.
+        """Rebuild the entries that a newer agent wrote; return the uids of those whose claims do not exist any more.
 
         Raises:
             DriverError: Another instance does not let go of the lock.
@@ -306,7 +311,7 @@ class Preparer:
         if not planned.claim.devices:
             return planned.claim
         try:
-            if entry is not None:  # allocated anew since
+            if entry is not None:  # allocated again since
                 await self._give_back(uid, held)
             await gpu_processes.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
             if planned.intents:
@@ -324,7 +329,7 @@ class Preparer:
         """Return a claim that is prepared, once what was made for it can be used.
 
         Raises:
-            NotYetError: It cannot be yet. The claim stays prepared, so that nobody has to make it anew.
+            NotYetError: It cannot be yet. The claim stays prepared, so that nothing has to prepare it again.
         """
         uid = entry.value.uid
         await self._making.check(uid)
@@ -337,7 +342,7 @@ class Preparer:
     async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
         """Return the entry of a claim that is prepared, and whether it surely is what the claim is allocated to.
 
-        Between two calls the kubelet may have lost its memory and the claim been allocated anew, which only the API
+        Between two calls the kubelet may have lost its memory and the claim been allocated again, which only the API
         can tell: entries of this process's own are sure until the reconciler doubts them.
         """
         try:

@@ -21,12 +21,16 @@ from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.claim_reader import (
+    AnotherError,
+    ClaimReader,
+    GoneError,
+)
 from dradriver.node.claims.container_env import config_for, request_of
 from dradriver.node.claims.ledgers import Ledgers
-from dradriver.node.claims.reader import AnotherError, ClaimReader, GoneError
 from dradriver.node.container_edits import Edits
+from dradriver.node.devices.device_kinds import AllocatedDevice, MadeKind
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.kinds import AllocatedDevice, MadeKind
 from dradriver.node.errors import NotYetError
 from dradriver.node.lock import locked
 from dradriver.topology.machine import Machine
@@ -70,7 +74,7 @@ class Rebuilder:
         self._boot = boot
 
     async def rebuild(self) -> set[str]:
-        """Rebuild what can be; return the uids of those whose claims do not exist any more, damaged entries' too.
+        """Rebuild the checkpoint entries that a newer agent wrote; return the uids of claims that are gone.
 
         Of these the device metadata says which claim it was: text that is damaged may say any name, and one that does
         not exist.

@@ -13,9 +13,14 @@ from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.claims import gpu_processes
 from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.claims.claim_reader import (
+    AnotherError,
+    ClaimReader,
+    GetClaim,
+    GoneError,
+)
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.prepare import Preparer
-from dradriver.node.claims.reader import AnotherError, ClaimReader, GetClaim, GoneError
 from dradriver.node.errors import ClaimError
 from dradriver.node.journal import Stamp
 
@@ -77,22 +82,22 @@ class Reconciler:
         self._strays: set[str] = set()
 
     async def run(self) -> None:
-        """Look now and after every interval, sooner where it failed, until cancelled."""
-        said = ""
+        """Compare prepared claims with the API now and after every interval until cancelled."""
+        logged = ""
         while True:
             pause_s = self._interval_s
             try:
                 await self.once()
-                said = ""
+                logged = ""
             except (DriverError, OSError) as error:
                 pause_s = min(AGAIN_S, self._interval_s)
-                if str(error) != said:
-                    said = str(error)
-                    logger.error("prepared claims cannot be compared with the cluster's: %s", said)
+                if str(error) != logged:
+                    logged = str(error)
+                    logger.error("prepared claims cannot be compared with the cluster's: %s", logged)
             await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
-        """Compare all that is prepared, give back what was unused twice, and make anew what is gone of what is in use.
+        """Compare all prepared claims with the API, release what was unused twice, and repair what is missing.
 
         It begins with what an agent does at its start, which the disk may not have let it do, and puts back CDI specs
         that somebody removed.
@@ -152,7 +157,7 @@ class Reconciler:
         await asyncio.gather(*map(self._made_anew, used))
 
     async def _made_anew(self, prepared: PreparedClaim) -> None:
-        """Make anew what is gone of a claim in use: the kubelet does not ask for it when a container starts again."""
+        """Make again what is gone of a claim in use: the kubelet does not ask for it when a container starts again."""
         try:
             if await self._preparer.again(prepared):
                 logger.warning("claim %s/%s was made anew: its devices were gone", prepared.namespace, prepared.name)
@@ -179,8 +184,8 @@ class Reconciler:
         try:
             pids = await self._processes(owned)
         except (DriverError, TimeoutError) as error:
-            said = str(error) or "no answer"
-            return dict.fromkeys(owned, f"{what}: whether a process is on it cannot be known: {said}")
+            trouble = str(error) or "no answer"
+            return dict.fromkeys(owned, f"{what}: whether a process is on it cannot be known: {trouble}")
         return {uuid: f"{what}: {gpu_processes.text(pids[uuid])}" for uuid in owned if pids.get(uuid)}
 
     async def _without_claim(self) -> dict[str, str]:
@@ -215,7 +220,7 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
-        now = self._preparer.get(prepared.uid)  # it may have been given back, or made anew, while this waited
+        now = self._preparer.get(prepared.uid)  # it may have been released, or prepared again, while this waited
         if now is not None:
             self.used(claim, now)
         return None

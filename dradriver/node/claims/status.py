@@ -59,7 +59,7 @@ class Statuses:
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have the claim's status written; where too many wait, it is not."""
+        """Have a claim's status written by the agent; if too many wait, it is not."""
         if prepared.uid not in self._waiting and len(self._waiting) >= _WAITING:
             metrics.STATUS_LOST.inc()
             return
@@ -68,7 +68,7 @@ class Statuses:
         self._changed.set()
 
     def check(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have a claim's status written anew unless it says what the claim's devices are now.
+        """Have a claim's status written again unless it describes the claim's devices as they are now.
 
         An agent may end before it has written all, or the server not answer; and after a reboot a part is elsewhere.
         That they are idle is written when it begins and when it ends, and while the controller asks, again and again.
@@ -93,12 +93,12 @@ class Statuses:
         return idleness.asked(claim.metadata.annotations) is not None
 
     def forget(self, uid: str) -> None:
-        """Forget a claim that is not prepared any more."""
+        """Forget the status of a claim that is not prepared any more."""
         self._written.discard(uid)
         self._waiting.pop(uid, None)
 
     async def run(self) -> None:
-        """Write what comes, until cancelled."""
+        """Write claims' statuses until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 await self._changed.wait()
@@ -159,7 +159,7 @@ def body(
     now: datetime.datetime,
     idle_since: datetime.datetime | None = None,
 ) -> dict[str, Any]:
-    """Return what is applied: an entry for each device, with its condition and what the set was chosen for.
+    """Return what is applied to a claim's status: an entry for each device with its condition.
 
     A part says what it is, as nothing else in the API does of a claim without a pin: of a MIG instance ``profile``,
     ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``, of both ``parentUUID``. All say

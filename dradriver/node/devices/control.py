@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, Protocol
 
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.mps_files import Server
 from dradriver.topology.machine import MigProfile
 
 # Why a call is refused (nvml.h, nvmlReturn_t).
@@ -34,7 +34,7 @@ class Control(Protocol):
     """Every method but ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py). GPUs are named by uuid."""
 
     def driver(self) -> str:
-        """Return what tells this load of the driver's module from any other of this boot; empty where none is loaded.
+        """Return the identifier of this load of the driver's module; empty if none is loaded.
 
         It does not ask the driver, and may be called in any thread.
         """
@@ -43,7 +43,7 @@ class Control(Protocol):
         """Return N of ``/dev/nvidiaN``, which a change of MIG mode may change."""
 
     def mig_mode(self, gpu: str) -> bool:
-        """Return whether MIG mode is on."""
+        """Return whether MIG mode of a GPU that may be changed is on."""
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
         """Turn MIG mode on or off now; what waits for a reset to turn it on is taken back where it is off.
@@ -52,7 +52,7 @@ class Control(Protocol):
         """
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return the profiles that its instances can have."""
+        """Return the MIG profiles that instances of a GPU can be created with."""
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
         """Return where each GPU instance is, by its number; none with MIG mode off."""
@@ -73,16 +73,16 @@ class Control(Protocol):
         """Destroy a compute instance; ``IN_USE`` while a process uses it, ``NOT_FOUND`` where there is none."""
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
-        """Return how many processes compute on a compute instance's MIG device."""
+        """Return how many processes compute on a compute instance's MIG device that may be destroyed."""
 
     def compute_mode(self, gpu: str) -> int:
-        """Return who may use the GPU: one of the compute modes above."""
+        """Return who may use the GPU, by its compute mode: one of those above."""
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Set who may use the GPU; it stays so until the next boot."""
+        """Change who may use the GPU, by its compute mode; it stays so until the next boot."""
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Have shares of the GPU served with these limits; ``IN_USE`` where they are with others."""
+        """Start to serve MPS shares of the GPU with these limits; ``IN_USE`` if they are served with others."""
 
     def check_mps(self, gpu: str, server: Server) -> None:
         """Raise ``TIMEOUT``, and why, unless shares of the GPU are served with these limits now.

@@ -11,8 +11,12 @@ import msgspec
 
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
+from dradriver.node.devices.device_kinds import (
+    AllocatedDevice,
+    AnyKind,
+    MadeKind,
+)
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.kinds import AllocatedDevice, AnyKind, MadeKind
 from dradriver.node.errors import HardwareError, InUseError, NotYetError
 from dradriver.node.threads import Thread
 from dradriver.topology.machine import Gpu, Machine
@@ -27,7 +31,7 @@ _AGAIN_S: Final = 0.2
 
 
 class Device(NamedTuple):
-    """A device that a claim has: its kind, and what the kind found of it (``kinds.Found``)."""
+    """A device that a claim has: its kind, and what the kind found of it (``device_kinds.Found``)."""
 
     kind: AnyKind
     gpu: Gpu
@@ -61,7 +65,7 @@ class DeviceManager:
         self._in_use_s = in_use_s
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Device | None:
-        """Return what a device is on this machine; None where it is not there now.
+        """Return the kind and state of a device on this machine; None if it is not there now.
 
         Raises:
             DriverError: What the claim says of it cannot be understood, or not now.
@@ -72,7 +76,7 @@ class DeviceManager:
         return None
 
     def edits(self, gpu: Gpu, made: Made) -> Edits:
-        """Return what a device that was made brings to a container.
+        """Return the container edits of a device that the manager made.
 
         Raises:
             DriverError: It cannot be known now.
@@ -80,11 +84,11 @@ class DeviceManager:
         return self._made[made.kind].edits(gpu, made)
 
     def told(self, made: Made) -> dict[str, Any]:
-        """Return what is said of a device that was made, beside its GPU."""
+        """Return the attributes of a device that was made, in addition to its GPU's."""
         return self._made[made.kind].told(made)
 
     async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
-        """Return the intents of one claim with all decided that was left open, in their order.
+        """Return the intents of one claim's devices with all choices made, in their order.
 
         Args:
             intents: What is to be made, as it was asked for.
@@ -115,11 +119,11 @@ class DeviceManager:
             yield noted
 
     def driver(self) -> str:
-        """Return what tells this load of the driver's module from any other; empty where none is loaded."""
+        """Return the identifier of this load of the driver's module; empty if none is loaded."""
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
-        """Undo what was made; nothing there is fine, and so is a GPU that is gone. One in use is waited for a little.
+        """Undo a device that the manager made; one that is gone is fine. One in use is waited for a little.
 
         Args:
             made: What was made, or may have been.
@@ -147,7 +151,7 @@ class DeviceManager:
             await asyncio.sleep(_AGAIN_S)
 
     def check(self, made: Made) -> None:
-        """Raise unless what was made can be used now.
+        """Raise unless a device that the manager made can be used now.
 
         Raises:
             NotYetError: Why not.
@@ -159,7 +163,7 @@ class DeviceManager:
             raise NotYetError(f"device {made.device}: {error}") from error
 
     async def there(self, made: Made) -> bool:
-        """Return whether what was made is there still.
+        """Return whether a device that the manager made still exists.
 
         Raises:
             NotYetError: The hardware does not say.
@@ -168,7 +172,7 @@ class DeviceManager:
         return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
-        """Clear what devices that are gone may have left on a GPU, by its uuid, of which the ledger has no entry.
+        """Clear what devices that are gone may have left on a GPU, of which the ledger has no entry.
 
         Raises:
             NotYetError: The hardware refused or did not answer.
@@ -178,7 +182,7 @@ class DeviceManager:
             await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
 
     def afterwards(self, work: Callable[[], None]) -> None:
-        """Have the work done once all calls to the hardware have ended, also those that nobody waits for any more."""
+        """Run the work once all calls to the devices' hardware have ended, also abandoned ones."""
         self._thread.put(work)
 
     def _of(self, made: Made) -> tuple[MadeKind[Any, Any, Any], Control]:

@@ -15,7 +15,12 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from dradriver.node.devices.records import MigInstance, MigPlace, MpsServed, MpsShare
+from dradriver.node.devices.part_records import (
+    MigInstance,
+    MigPlace,
+    MpsServed,
+    MpsShare,
+)
 from dradriver.node.journal import Entry, Journal
 
 logger = logging.getLogger(__name__)
@@ -60,20 +65,20 @@ class Change(msgspec.Struct, Generic[W, D], frozen=True, kw_only=True, omit_defa
 
     @property
     def key(self) -> str:
-        """Its name in the ledger."""
+        """Return the key of the hardware change in the journal."""
         return f"{self.owner}.{self.number}"
 
     @property
     def noted(self) -> D | None:
-        """What the kind noted of the change, be it to be undone or not; None where nobody knows."""
+        """Return what the kind of device noted of the hardware change; None if nothing knows."""
         return self.done or self.was
 
     def in_load(self, driver: str) -> bool:
-        """Return whether it is in this load of the driver's module, as far as is known."""
+        """Return whether the hardware change is of this load of the driver's module."""
         return self.driver in ("", driver)
 
     def to_undo(self) -> Change[W, D]:
-        """Return the entry that says that it is to be undone."""
+        """Return the journal entry that says that the hardware change must be undone."""
         return msgspec.structs.replace(self, done=None, was=self.noted)
 
 
@@ -81,7 +86,7 @@ Made = Change[Any, Any]  # of any kind: only the kind looks into what it noted
 
 
 def typed(kind: str, wanted: Any, *noted: Any) -> tuple[Any, ...]:
-    """Return what a ledger has of a change as the kind's own records; of a kind that is not known, as it stands.
+    """Return a hardware change's record as its kind of device defines it; of an unknown kind unchanged.
 
     Args:
         kind: The kind's name.
@@ -118,7 +123,7 @@ class HardwareJournal(Journal[Made]):
         self._again = again
 
     def read(self) -> dict[str, Entry[Made]]:
-        """Return all entries by key, in order of key, those included that can be written anew.
+        """Return all entries of the hardware journal by key, in order of key.
 
         Raises:
             OSError: The folder cannot be read, or a file not be written.
@@ -128,7 +133,7 @@ class HardwareJournal(Journal[Made]):
         return super().read()
 
     def get(self, key: str) -> Entry[Made] | None:
-        """Return one entry, written anew where it cannot be read; None where there is none, or nobody knows it.
+        """Return one entry of the hardware journal; None if there is none.
 
         Raises:
             ClaimError: The key cannot be a file's name.
@@ -142,7 +147,7 @@ class HardwareJournal(Journal[Made]):
         return entry
 
     def of(self, owner: str) -> list[Made]:
-        """Return the changes for a claim, in the order in which they were intended.
+        """Return the hardware changes for a claim, in the order in which they were intended.
 
         Raises:
             OSError: The folder cannot be read.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.container_edits import Edits
-from dradriver.node.devices.kinds import AllocatedDevice, Found
+from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.topology.machine import Gpu, Machine
 
 
@@ -32,4 +32,4 @@ class Whole:
 
 def named(machine: Machine, device: str) -> Gpu | None:
     """Return the GPU whose own device has this name."""
-    return next((gpu for gpu in machine.gpus if slices.device_name(gpu.uuid) == device), None)
+    return next((gpu for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) == device), None)

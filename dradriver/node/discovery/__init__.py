@@ -1,18 +1,18 @@
 """Reading the machine: one way to ask, and what is read alike for all vendors' GPUs.
 
-watch      reads again and again, and tells of changes
-simulated  a profile's machine in place of a real one
-failures   what is broken on a simulated machine
+machine_watch  reads again and again, and tells of changes
+simulated_machine  a profile's machine in place of a real one
+simulated_failures  what is broken on a simulated machine
 slots      which slot each GPU is in, which is its number
 sysfs      NUMA nodes, CPU and name, from /sys and /proc
 pci        the PCI tree of /sys
-nics       network cards
+nic_discovery  network cards
 nic_functions  their virtual and scalable functions
 kept_nics  those that pods have
 driver_load  whether a driver was loaded anew since it was read
-links      links that a GPU should have and has not
+link_faults  links that a GPU should have and has not
 debounce   what is published, which does not flutter
-nothing    a machine none of whose GPUs is handed out
+empty_machine  a machine none of whose GPUs is handed out
 problem    what could not be read
 """
 
@@ -31,7 +31,7 @@ class Discovery(Protocol):
     """A way to read this node's machine."""
 
     def edits(self, gpu: Gpu) -> Edits:
-        """Return what a container needs to use a GPU of this machine."""
+        """Return the container edits that make a GPU of this machine usable."""
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
         """Return the pids that compute on each of the GPUs, given by uuid, that is there.
@@ -49,7 +49,7 @@ class Discovery(Protocol):
 
     @property
     def slow(self) -> bool:
-        """Whether reading takes long or can hang, so that it is done beside the event loop."""
+        """Return whether reading the machine takes long or can hang, so that it is done outside the event loop."""
 
     @property
     def faults(self) -> Faults:
@@ -68,7 +68,7 @@ class Discovery(Protocol):
         """Uuids of GPUs that the last reading shows to have been reset since the one before."""
 
     def read(self) -> Machine:
-        """Return the machine as it is now; a GPU that does not answer is left out.
+        """Return the machine as it is now by a new reading; a GPU that does not answer is left out.
 
         Raises:
             RestartError: This process cannot read it any more, another can.
@@ -76,4 +76,4 @@ class Discovery(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of whatever is held between readings."""
+        """Release whatever is held between readings of the machine."""

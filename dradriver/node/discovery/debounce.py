@@ -27,7 +27,7 @@ class Debounce:
         self._calm = 0
 
     def machine(self, read: Machine) -> Machine:
-        """Return what to publish after a reading."""
+        """Return the debounced machine to publish after a reading: a change counts when it lasts."""
         before = self._published
         if before is None or _urgent(before) != _urgent(read):
             return self._accept(read)

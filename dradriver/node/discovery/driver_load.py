@@ -29,13 +29,13 @@ class DriverLoad(NamedTuple):
     devices: Mapping[str, int]
 
     def outlives(self, now: DriverLoad) -> bool:
-        """Return whether what was read at this time is still so now; devices that came or went change no other."""
+        """Return whether what was read at this time still holds for this load of the driver."""
         same = all(now.devices.get(busid, number) == number for busid, number in self.devices.items())
         return self.module == now.module and same
 
 
 def read(root: Path, driver: str) -> DriverLoad:
-    """Return a driver as it is now.
+    """Return the load of a driver's module as it is now.
 
     Args:
         root: Where the host's /sys is.

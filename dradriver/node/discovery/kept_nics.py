@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.discovery.nic_functions import is_scalable
 from dradriver.node.discovery.pci import PciTree
 from dradriver.topology.check import is_bus_id
@@ -41,7 +41,7 @@ class FoundNic(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that no other NIC has."""
+        """Return the devices that only this NIC has."""
         return (self.scalable,) if self.scalable else self.busids
 
 
@@ -69,7 +69,7 @@ class KeptNics:
         self._said = ""
 
     def gone(self, found: Sequence[FoundNic], tree: PciTree) -> list[FoundNic]:
-        """Return the known cards that were not found, whose devices are there and no found card's.
+        """Return the kept network cards that were not found although their devices exist and are no found card's.
 
         Args:
             found: The cards that /sys has.
@@ -87,7 +87,7 @@ class KeptNics:
         ]
 
     def at_best(self, cards: Sequence[FoundNic]) -> list[FoundNic]:
-        """Return the cards, each at the best rate that it was seen at in this boot, now or before."""
+        """Return the network cards, each at the best rate that it was seen at in this boot, now or before."""
         before = {(card.nic.name, card.busids): card.nic.gbps for card in self._read()}
         return [
             card if (best := before.get((card.nic.name, card.busids), 0.0)) <= card.nic.gbps else _at(card, best)
@@ -95,17 +95,17 @@ class KeptNics:
         ]
 
     def names(self) -> dict[str, str]:
-        """Return the known cards' names by PCI function: a function's parent may be in a pod."""
+        """Return the names of the kept network cards by PCI function: a function's parent may be in a pod."""
         return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci and not card.scalable}
 
     def keep(self, cards: Sequence[FoundNic]) -> None:
-        """Remember the cards; what cannot be written now is written with the next reading."""
+        """Store the network cards; what cannot be written now is written with the next reading."""
         self._known = tuple(cards)
         if self._path is None or not self._writes or self._known == self._written:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            files.write(self._path, msgspec.json.encode(_Written(self._boot, self._known)))
+            atomic_files.write(self._path, msgspec.json.encode(_Written(self._boot, self._known)))
         except OSError as error:
             self._say(f"which network cards there are is not written: {error}")
             return
@@ -150,5 +150,5 @@ def _is_card(card: FoundNic) -> bool:
 
 
 def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:
-    """Return cards in the natural order of their names."""
+    """Return network cards in the natural order of their names."""
     return sorted(cards, key=lambda card: natural(card.nic.name))

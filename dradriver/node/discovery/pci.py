@@ -12,7 +12,7 @@ import msgspec
 from dradriver.node.discovery import sysfs
 from dradriver.topology.check import is_bus_id
 from dradriver.topology.machine import PciDevice
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.paths import Place
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -40,7 +40,7 @@ class Seat(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> Place:
-        """Where the device is, as ``paths.pcie_path`` compares it."""
+        """Return the place of a PCI device, as ``paths.pcie_path`` compares it."""
         return Place(numa=self.numa, root=self.root, switches=self.bridges)
 
 
@@ -55,25 +55,25 @@ class PciTree:
         self._folders: dict[str, Path] = {}
 
     def pci_class(self, busid: str) -> str:
-        """Return the class (``0x030200``); empty where there is no such device."""
+        """Return the class of a PCI device (``0x030200``); empty if there is no such device."""
         found = sysfs.text(self._devices / busid / "class") if is_bus_id(busid) else ""
         return found if _CLASS.fullmatch(found) else ""
 
     def vendor(self, busid: str) -> str:
-        """Return the vendor (``0x15b3``); empty where it is not known."""
+        """Return the vendor of a PCI device (``0x15b3``); empty if it is not known."""
         return sysfs.text(self._devices / busid / "vendor")
 
     def has_auxiliary(self, name: str) -> bool:
-        """Return whether a device (``mlx5_core.sf.4``) is on the auxiliary bus."""
+        """Return whether the PCI tree has a device on the auxiliary bus (``mlx5_core.sf.4``)."""
         return os.path.exists(self._auxiliary / name)
 
     def gpus(self) -> set[str]:
-        """Return the bus ids of NVIDIA's GPUs, whoever drives them: a virtual machine's are bound to ``vfio-pci``."""
+        """Return the PCI bus ids of NVIDIA's GPUs, whichever driver has them: a virtual machine's have ``vfio-pci``."""
         nvidias = (busid for busid in sysfs.entries(self._devices) if self.vendor(busid) == _NVIDIA)
         return {busid for busid in nvidias if self.pci_class(busid).startswith(_DISPLAY)}
 
     def seat(self, busid: str) -> Seat | None:
-        """Return where a device hangs, or None where /sys does not know it."""
+        """Return where a PCI device hangs, or None if /sys does not know it."""
         if busid not in self._seats:
             self._seats[busid] = self._read_seat(busid)
         return self._seats[busid]
@@ -105,12 +105,12 @@ class PciTree:
         return next((part for part in reversed(Path(os.path.realpath(folder)).parts) if is_bus_id(part)), "")
 
     def gbps(self, busid: str) -> float | None:
-        """Return the bandwidth of a device's own link as NCCL counts it, or None where /sys knows no speed."""
+        """Return the bandwidth of a PCI device's own link as NCCL counts it, or None if /sys knows no speed."""
         speed, width = self._link(busid)
-        return facts.pci_gbps(speed, width) if speed in facts.LINK_SPEEDS else None
+        return nccl_bandwidths.pci_gbps(speed, width) if speed in nccl_bandwidths.LINK_SPEEDS else None
 
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
-        """Return the devices that /sys knows and all bridges above them, parents first, by bus id on each level."""
+        """Return the PCI devices that /sys knows and all bridges above them, parents first, by bus id."""
         below: dict[str | None, set[str]] = {}
         placed: set[str] = set()  # by who says it first: read while devices come and go, /sys may say two places
         for busid in busids:

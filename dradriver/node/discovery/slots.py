@@ -96,7 +96,7 @@ class Slots:
         self.missing: tuple[LostGpu, ...] = ()
 
     async def number(self, machine: Machine) -> Machine:
-        """Return a machine, as its driver numbers the GPUs, with their slots as numbers. It never fails."""
+        """Return a machine with the slots of its GPUs as their numbers. It never fails."""
         if self._journal is None or self._lock is None:
             return self._number(machine)
         try:

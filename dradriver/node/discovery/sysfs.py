@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,12}")
 
 
 def text(path: Path) -> str:
-    """Return a file's text, stripped; empty where it cannot be read (some of /sys fail while a link is down)."""
+    """Return the text of a file of /sys, stripped; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace").strip()
@@ -43,13 +43,13 @@ def text(path: Path) -> str:
 
 
 def number(path: Path) -> int | None:
-    """Return the whole number that a file holds, or None where it holds none."""
+    """Return the whole number that a file of /sys holds, or None if it holds none."""
     found = text(path)
     return int(found) if _NUMBER.fullmatch(found) else None
 
 
 def entries(folder: Path) -> list[str]:
-    """Return the names in a folder in natural order (``mlx5_2`` before ``mlx5_10``); none where it cannot be read.
+    """Return the names in a folder of /sys in natural order; none if it cannot be read.
 
     A name that is no printable text (``listdir`` has a surrogate for a byte that is no UTF-8) is left out.
     """
@@ -78,7 +78,7 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def cpu(root: Path, *, proc_root: Path | None = None) -> tuple[Cpu | None, bool | None]:
-    """Return the model of the first CPU, None where it is not known, and whether this is a virtual machine.
+    """Return the model of the server's first CPU, None if it is not known, and whether this is a virtual machine.
 
     An x86 CPU has a flag for that. For others the firmware's words decide; None where it has none.
 

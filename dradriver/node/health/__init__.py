@@ -2,8 +2,8 @@
 
 kmsg     what drivers report in the kernel's log
 runtime  whether the container runtime gives containers CDI devices
-events   telling the pods that hold a GPU
+pod_events  telling the pods that hold a GPU
 node_events  telling the Node
-record   which faults are in force, as taints
-watch    what readings and the kernel's log say, brought together
+faults_in_force  which faults are in force, as taints
+health_watch  what readings and the kernel's log say, brought together
 """

@@ -33,19 +33,19 @@ class Reports(Protocol):
     """
 
     def take(self, text: str, at_s: float) -> None:
-        """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
+        """Take one record of the kernel's log: its text, and when it came, seconds of the log's clock."""
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Forget what is old of GPUs of which the driver said, at that time, that nothing needs to be done."""
+        """Forget old reports of the kernel's log about GPUs whose driver said later that they need no action."""
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Forget all that was reported of GPUs that were reset since."""
+        """Forget all reports of the kernel's log about GPUs that were reset since."""
 
     def move(self, name: str, to: str) -> None:
-        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+        """Keep the reports of the kernel's log about a GPU under another name, too."""
 
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that were reported, by uuid.
+        """Return the faults that the kernel's log reported, by uuid.
 
         Args:
             uuids: The GPUs' uuids by the names under which reports are kept.
@@ -76,7 +76,7 @@ class KernelLog:
         self.found: set[str] = set()
 
     def read(self) -> None:
-        """Take in what is new; where the log cannot be read that is said once."""
+        """Read the new records of the kernel's log; if it cannot be read that is logged once."""
         try:
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,7 +96,7 @@ class KernelLog:
                 self._told = True
 
     def take(self, record: bytes) -> None:
-        """Take in one record; whatever is none of the kernel's own is passed over."""
+        """Take one record of the kernel's log; whatever is none of the kernel's own is passed over."""
         match = _RECORD.match(record)
         if match is not None and not int(match[1]) >> 3:
             text = match[3].decode("utf-8", "replace")
@@ -106,7 +106,7 @@ class KernelLog:
             self.reports.take(text, int(match[2]) / 1e6)
 
     def close(self) -> None:
-        """Close the log; the next ``read`` opens it again."""
+        """Close the kernel's log; the next ``read`` opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import NoReturn
 
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node.faults import Fault
-from dradriver.node.health.events import Place, named, tell
-from dradriver.node.health.record import Record
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.pod_events import (
+    Place,
+    named,
+    tell,
+)
 
 
 class NodeEvents:
@@ -42,11 +46,11 @@ class NodeEvents:
         self._changed = asyncio.Event()
 
     def poke(self) -> None:
-        """Look again: a fault came or is over, or the Node was read."""
+        """Check again whether the Node needs an Event about a fault of a GPU."""
         self._changed.set()
 
     async def run(self) -> NoReturn:
-        """Tell until cancelled."""
+        """Write Events on the Node about faults of GPUs until cancelled."""
         while True:
             await self._changed.wait()
             self._changed.clear()

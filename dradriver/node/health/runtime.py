@@ -18,7 +18,7 @@ import grpc.aio
 import msgspec
 
 from dradriver.node.faults import of_all
-from dradriver.node.health.record import Record
+from dradriver.node.health.faults_in_force import Record
 from dradriver.node.protos.runtime import runtime_pb2, runtime_pb2_grpc
 from dradriver.topology.machine import Machine
 
@@ -69,7 +69,7 @@ class RuntimeWatch:
         self._interval_s = interval_s
 
     async def run(self) -> None:
-        """Ask until cancelled, as long as there is a machine that the answer is about, and a containerd to ask."""
+        """Check until cancelled whether the container runtime has CDI on."""
         while True:
             machine, kubelets = self._machine(), self._kubelets()
             known = machine is not None and kubelets
@@ -79,7 +79,7 @@ class RuntimeWatch:
 
 
 async def trouble(host_root: Path) -> str | None:
-    """Return why containers would get no GPU; None where some containerd gives them theirs, or none says.
+    """Return why the container runtime would give containers no GPU; None if it gives them theirs, or does not say.
 
     One that is not up, or knows no such word, says nothing: that is no reason to keep pods away.
     """

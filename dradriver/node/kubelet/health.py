@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
-from dradriver.node.health.record import Standing
+from dradriver.node.health.faults_in_force import Standing
 from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
 from dradriver.node.protos.health.v1alpha1 import health_pb2 as v1alpha1
@@ -62,17 +62,17 @@ class HealthStream:
         self._ended = False
 
     def poke(self) -> None:
-        """Tell all that watch now: a GPU came, went, or has another fault."""
+        """Send the GPUs' health to all kubelets that watch now: a GPU came, went, or has another fault."""
         self._changed.set()
         self._changed = asyncio.Event()
 
     def end(self) -> None:
-        """Let every kubelet go, so that the server need not wait for them."""
+        """End the health streams of all kubelets, so that the server need not wait for them."""
         self._ended = True
         self.poke()
 
     def serve(self, server: grpc.aio.Server) -> None:
-        """Add both versions of the service to a server."""
+        """Add both versions of the kubelet's health service to a server."""
         self._ended = False
         v1_grpc.add_DRAResourceHealthServicer_to_server(_Servicer(self, v1), server)  # type: ignore[no-untyped-call]
         v1alpha1_grpc.add_DRAResourceHealthServicer_to_server(  # type: ignore[no-untyped-call]
@@ -80,7 +80,7 @@ class HealthStream:
         )
 
     async def watch(self, words: Any) -> AsyncIterator[Any]:
-        """Yield the whole state again and again until ``end``, in the words of one version."""
+        """Yield the health of all GPUs again and again until ``end``, in the words of one version."""
         while not self._ended:
             changed = self._changed
             devices = [self._device(uuid, name, words) for uuid, name in await self._names()]
@@ -107,7 +107,9 @@ class HealthStream:
                 self._said = str(error)
                 logger.warning("the health of parts of GPUs is not told: what is prepared cannot be read: %s", error)
         return [
-            (uuid, name) for uuid in uuids for name in dict.fromkeys((slices.device_name(uuid), *parts.get(uuid, ())))
+            (uuid, name)
+            for uuid in uuids
+            for name in dict.fromkeys((resource_slices.device_name(uuid), *parts.get(uuid, ())))
         ]
 
     def _device(self, uuid: str, name: str, words: Any) -> Any:

@@ -1,7 +1,7 @@
 """The kubelet's side of the agent: both gRPC servers, and knowing whether the kubelet has the plugin registered.
 
 Nobody tells a plugin that it was dropped. What can be seen is its sockets: when they vanish, because the kubelet's
-folders were wiped, it is not registered any more, and serves anew.
+folders were wiped, it is not registered any more, and serves again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Plugin:
         self.registered = False
 
     async def run(self) -> None:
-        """Serve until cancelled; then the sockets are gone.
+        """Serve the kubelet's plugin sockets until cancelled; then they are gone.
 
         Raises:
             SetupError: A socket cannot be served, or a folder is not there to be written to.

@@ -36,7 +36,7 @@ class DraService:
         self._idle.set()
 
     async def idle(self) -> None:
-        """Return once no call is under way."""
+        """Return once no DRA call of the kubelet is under way."""
         await self._idle.wait()
 
     @contextlib.contextmanager

@@ -34,7 +34,7 @@ class SocketPaths(msgspec.Struct, frozen=True):
 
 
 def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
-    """Return the sockets of the instance that runs in the pod of this uid.
+    """Return the plugin's sockets of the agent that runs in the pod of this uid.
 
     Raises:
         SetupError: A path is too long for a unix socket, or not absolute: the kubelet dials it as it is.
@@ -54,7 +54,7 @@ def paths(*, kubelet_root: Path, state_dir: Path, pod_uid: str) -> SocketPaths:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells this file from any later one at its path; None where there is none."""
+    """Return the identity of a socket file; None if there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -63,7 +63,7 @@ def identity(path: Path) -> tuple[int, int] | None:
 
 
 async def remove_dead(own: SocketPaths) -> None:
-    """Remove sockets of earlier instances that nobody listens on: the kubelet would go on dialling them.
+    """Remove the plugin's sockets of earlier instances that no process listens on.
 
     Raises:
         SetupError: A living process listens on a path of ours.
@@ -89,7 +89,7 @@ async def remove_dead(own: SocketPaths) -> None:
 
 
 def remove_own(path: Path, was: tuple[int, int] | None) -> None:
-    """Remove the socket unless another process has put its own there."""
+    """Remove the plugin's socket unless another process has put its own there."""
     if was is not None and identity(path) == was:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()

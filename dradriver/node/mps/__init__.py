@@ -3,8 +3,8 @@
 main        the command line
 supervisor  keeps the daemons that are wanted
 daemon      the daemon of one GPU
-limits      what it and its servers give clients at most
+mps_limits  what it and its servers give clients at most
 shm         what clients leave in their common /dev/shm
 enter       running it in the driver's own file system
-files       what the agent and this process tell each other
+mps_files   what the agent and this process tell each other
 """

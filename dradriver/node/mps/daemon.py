@@ -24,10 +24,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from dradriver.node import files, selinux
+from dradriver.node import atomic_files, selinux
 from dradriver.node.errors import SetupError
-from dradriver.node.mps import enter, limits
-from dradriver.node.mps.files import SHM_MIB, Server
+from dradriver.node.mps import enter, mps_limits
+from dradriver.node.mps.mps_files import SHM_MIB, Server
 from dradriver.node.mps.shm import SharedFolder
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Daemon:
         self._hangs: subprocess.Popen[bytes] | None = None  # what was asked last, where it cannot even be killed
 
     def start(self, server: Server) -> None:
-        """Have it run with these limits; one that runs already gets them.
+        """Have the MPS daemon run with these limits; one that runs already gets them.
 
         Raises:
             SetupError: It does not run, or does not take the limits.
@@ -105,7 +105,7 @@ class Daemon:
         self.restore(server)
 
     def tidy(self) -> None:
-        """Remove what clients that have ended left in their common ``/dev/shm``.
+        """Remove what ended clients of the MPS daemon left in their common ``/dev/shm``.
 
         Raises:
             OSError: The folder cannot be read.
@@ -116,7 +116,7 @@ class Daemon:
             logger.info(message, self._gpu, len(removed), ", ".join(map(repr, removed)))
 
     def alive(self) -> bool:
-        """Return whether it runs."""
+        """Return whether the MPS daemon runs."""
         if self._known is None or not self._known.goes_on():
             own = self._own()
             daemons = [process for process in own if process.parent not in {other.pid for other in own}]
@@ -124,7 +124,7 @@ class Daemon:
         return self._known is not None
 
     def stop(self) -> None:
-        """End it, and its servers with it, and leave nothing of it; none running is fine.
+        """End the MPS daemon and its servers; none running is fine.
 
         Raises:
             SetupError: It goes on.
@@ -139,7 +139,7 @@ class Daemon:
         self._clear()
 
     def restore(self, server: Server) -> list[str]:
-        """Give it and its servers their limits back where somebody changed them; root of a container may.
+        """Set the limits of the MPS daemon and its servers again if a container changed them.
 
         Returns:
             What was changed; empty where all stand.
@@ -149,10 +149,10 @@ class Daemon:
         """
         self._trim()
         self._refuse_another()
-        return limits.hold(self.ask, self._gpu, server)
+        return mps_limits.hold(self.ask, self._gpu, server)
 
     def ask(self, line: str) -> str:
-        """Return what it answers to a line.
+        """Return what the MPS daemon answers to a line.
 
         Raises:
             SetupError: There is no daemon, or it does not answer.
@@ -233,7 +233,7 @@ class Daemon:
         for name in _FOLDERS:
             enter.unmount(self.folder / name)
             for path in (self.folder / name).glob("*"):  # of an agent before there was a mount
-                files.remove(path, durable=False)
+                atomic_files.remove(path, durable=False)
 
     def _resize(self, server: Server) -> None:
         """Give ``shm`` the size that is wanted now; it keeps its own while it holds more than that."""

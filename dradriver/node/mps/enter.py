@@ -33,7 +33,7 @@ _DETACH: Final = 2
 
 
 def mount(target: Path, options: str) -> None:
-    """Mount an empty file system in memory that containers may write to, but run nothing from.
+    """Mount an empty file system in memory for MPS clients that containers may write to, but run nothing from.
 
     Raises:
         OSError: It cannot be mounted.
@@ -42,7 +42,7 @@ def mount(target: Path, options: str) -> None:
 
 
 def resize(target: Path, options: str) -> None:
-    """Give a mount of ``mount`` other limits.
+    """Give a mount for MPS clients other limits.
 
     Raises:
         OSError: It holds more than that already.
@@ -51,7 +51,7 @@ def resize(target: Path, options: str) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Take a mount away; none there is fine. Who has it open keeps it until the end.
+    """Remove a mount for MPS clients; none there is fine. A process that has it open keeps it until the end.
 
     Raises:
         OSError: It is still there.
@@ -61,7 +61,7 @@ def unmount(target: Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Become the program."""
+    """Replace this process by the program, in the driver's file system."""
     root, folder, *words = argv
     _check(_libc().unshare(_NEW_MOUNTS), Path("/"))
     _mount("", Path("/"), "", _RECURSIVE | _SLAVE)

@@ -24,7 +24,7 @@ class Options(options.Common):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of its options."""
+    """Return the parser of the MPS process's command-line options."""
     made = options.parser(
         "python -m dradriver mps",
         "Runs the MPS control daemons of one node, as its agent wants them. Its end is the end of their clients.",
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Run daemons until a signal ends this and return the process's exit status."""
+    """Run MPS daemons until a signal ends this and return the process's exit status."""
     args = parser().parse_args(argv, namespace=Options())
     from dradriver.process import run as process  # --help costs nothing
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, path: str = PATH) -> None:
-    """Keep the daemons that are wanted until cancelled.
+    """Keep the MPS daemons that are wanted until cancelled.
 
     Args:
         state_dir: The agent's folder.
@@ -68,10 +68,10 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
     """
     from dradriver.node.boot import boot_id
     from dradriver.node.mps.daemon import Daemon
-    from dradriver.node.mps.files import MpsFolder
+    from dradriver.node.mps.mps_files import MpsFolder
     from dradriver.node.mps.supervisor import Supervisor
     from dradriver.node.threads import Thread
-    from dradriver.process.serve import serve_health
+    from dradriver.process.health_server import serve_health
 
     supervisor = Supervisor(
         MpsFolder(state_dir / "mps", boot=boot_id()),

@@ -52,7 +52,7 @@ class SharedFolder:
         self._next_s = self._all_s = clock()
 
     def tidy(self, daemon: Collection[int]) -> list[str]:
-        """Remove what clients have left that have ended; return the names.
+        """Remove what ended MPS clients have left in ``/dev/shm``; return the names.
 
         Args:
             daemon: Processes of the daemon and its servers: they hold files for their clients.

@@ -19,7 +19,11 @@ from prometheus_client import Counter
 
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.daemon import Daemon
-from dradriver.node.mps.files import MpsFolder, Server, Wanted
+from dradriver.node.mps.mps_files import (
+    MpsFolder,
+    Server,
+    Wanted,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +80,7 @@ class Supervisor:
         self._answering = threading.Lock()
 
     def wanted(self) -> dict[str, Wanted | None]:
-        """Return what is wanted of each GPU that has a folder, by the folder's name; as it was where none can tell."""
+        """Return which MPS daemons are wanted, by the folder's name; as it was if nothing can tell."""
         try:
             every = self._folder.every()
         except OSError as error:
@@ -97,7 +101,7 @@ class Supervisor:
         return by_name
 
     def look(self, name: str, wanted: Wanted | None) -> None:
-        """Start a GPU's daemon if it is wanted and does not run, and end what runs and is not wanted.
+        """Start a GPU's MPS daemon if it is wanted and does not run; end one that is not wanted.
 
         Nothing is raised: the end of this process would be that of all GPUs' daemons.
         """
@@ -119,13 +123,13 @@ class Supervisor:
                 logger.exception("MPS of %s: look again", name)
 
     def hangs(self, name: str, wanted: Wanted | None) -> None:
-        """Say that a look at a GPU does not come back, in the log and to the agent."""
+        """Say in the log and to the agent that a check of a GPU's MPS daemon does not come back."""
         said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
         self._say(name, said)
         self._tell(name, wanted, said)  # a look that comes back after all takes it back
 
     def leave(self) -> None:
-        """Say that no daemon serves any more: they end with this process."""
+        """Say that no MPS daemon serves any more: they end with this process."""
         with self._answering:
             self._left = True
         for name in {*self._kept, *self._answers}:

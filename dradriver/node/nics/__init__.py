@@ -4,5 +4,5 @@ ports      one reading: each card's ports, their state, rate, GIDs and error cou
 troubles   what is wrong with a port, by what its siblings are
 history    what is wrong with it by what it did within the last hour: a link that comes and goes, growing errors
 gpudirect  whether cards can reach the memory of GPUs
-watch      reads again and again; metrics, and Events on the Node about what changed
+nic_watch  reads again and again; metrics, and Events on the Node about what changed
 """

@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def answer(root: Path, vendor: Vendor, *, proc_root: Path | None = None) -> Answer | None:
-    """Return whether the cards reach the GPUs' memory; None for a vendor of whose GPUs the files say nothing.
+    """Return whether GPUDirect RDMA lets network cards reach the GPUs' memory; None if the files do not say.
 
     Args:
         root: Where the host's /sys and /boot are.

@@ -80,12 +80,12 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def up(self) -> bool:
-        """Whether NCCL would use it: it skips all others without a word (``net_ib/init.cc``)."""
+        """Return whether NCCL would use the port: it skips all others without a word (``net_ib/init.cc``)."""
         return self.state == ACTIVE
 
     @property
     def verbs(self) -> bool:
-        """Whether NCCL's verbs transport can use it at all."""
+        """Return whether NCCL's verbs transport can use the port at all."""
         return self.layer in (INFINIBAND, ETHERNET)
 
 

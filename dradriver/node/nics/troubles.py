@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tuple[Trouble, ...]:
-    """Return what is wrong, by card and port.
+    """Return what is wrong with the network cards' ports, by card and port.
 
     Args:
         nics: A reading.

@@ -8,5 +8,5 @@ pool        which writes make a pool hold the wanted slices
 other_drivers  whether something else hands out the same GPUs
 mode_transition  as what each GPU is published while the policies file changes
 remembered_modes  as what they were published last
-allocated   which of the node's devices claims have, as the API server knows
+allocated_devices  which of the node's devices claims have, as the API server knows
 """

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 async def ask(client: Client, *, node: str, node_uid: str) -> SliceFeatures:
-    """Return what the server keeps, as dry runs of this node's slices tell; nothing is stored.
+    """Return which slice features the server keeps, by dry runs of this node's slices; nothing is stored.
 
     A server that calls such slices invalid can do none of it: that is never dangerous, and says so in the log.
 

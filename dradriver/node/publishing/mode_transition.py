@@ -23,9 +23,13 @@ from dradriver.api.base import names, quantity
 from dradriver.api.base.dra_objects import Device, ResourceSlice
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.fields import SharedWord
+from dradriver.api.policies.gpu_modes import (
+    Mode,
+    mode_of,
+    uncut,
+)
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.modes import Mode, mode_of, uncut
-from dradriver.api.slices import mig_devices, slices
+from dradriver.api.slices import mig_devices, resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
 from dradriver.node.errors import NotYetError
@@ -106,7 +110,7 @@ class ModeTransitions:
         self.uncut: set[str] = set()
 
     def sharing(self, gpu: Gpu) -> Sharing:
-        """Return how a GPU is shared.
+        """Return how a GPU is shared now, while its mode may change.
 
         Raises:
             NotYetError: That is not known yet.
@@ -145,7 +149,7 @@ class ModeTransitions:
         able: SliceFeatures,
         allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Decide anew, into ``modes``; return the taints of GPUs that are kept from new claims, by uuid.
+        """Decide again how each GPU is published; return the taints of GPUs that are kept from new claims.
 
         Args:
             machine: The machine.
@@ -165,7 +169,7 @@ class ModeTransitions:
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
             before = self._before(gpu, published)
-            mode = slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
+            mode = resource_slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
             if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
                 self.mig_off.add(gpu.uuid)
                 mode = Mode()
@@ -264,12 +268,12 @@ def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
 
 def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
     """Return whether one of these names is of the GPU's device, or of a part of it."""
-    name = slices.device_name(gpu.uuid)
+    name = resource_slices.device_name(gpu.uuid)
     return any(device == name or device.startswith(f"{name}-") for device in devices)
 
 
 def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
-    """Return the names of the parts of GPUs that a node's slices have as devices, by the GPU's uuid."""
+    """Return the names of GPUs' parts that a node's slices have as devices, by the GPU's uuid."""
     names_of: dict[str, list[str]] = {}
     for piece in found:
         for device in piece.spec.devices:

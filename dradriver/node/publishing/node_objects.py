@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Node
-from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.event import Event
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.node.discovery.slots import Published
-from dradriver.node.vendors.nvidia.discovery import release
+from dradriver.node.vendors.nvidia.discovery import driver_release
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 
@@ -59,17 +59,17 @@ class NodeObjects:
 
     @property
     def node(self) -> Node | None:
-        """The Node; None until it was read, and where there is none."""
+        """Return the Node; None until it was read, or if there is none."""
         return self._nodes.store.get(("", self.name))
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """The node's labels; none until the node was read."""
+        """Return the labels of the Node; none until it was read."""
         return {} if self.node is None else self.node.metadata.labels
 
     @property
     def runtime(self) -> str:
-        """The container runtime that the kubelet uses: ``containerd://2.1.4``; empty until the node was read."""
+        """Return the container runtime of the Node: ``containerd://2.1.4``; empty until it was read."""
         return "" if self.node is None else self.node.status.node_info.container_runtime_version
 
     def is_removed(self, uuid: str) -> bool:
@@ -84,20 +84,20 @@ class NodeObjects:
         return Published(self.earlier(), lost_gpus.read(self.ours, None))
 
     def released(self) -> str | None:
-        """Return why nobody may hold the node's driver now, in words; None where all may."""
-        return release.reason(self.labels)
+        """Return why no process may hold the node's driver now, in words; None if all may."""
+        return driver_release.reason(self.labels)
 
     @property
     def ours(self) -> list[ResourceSlice]:
-        """The slices of this driver."""
+        """Return this node's slices of this driver."""
         return [piece for piece in self._slices.store.values() if piece.spec.driver == names.DRIVER]
 
     def others(self, driver: str) -> list[ResourceSlice]:
-        """Return the slices of all drivers but one."""
+        """Return this node's slices of all drivers but one."""
         return [piece for piece in self._slices.store.values() if piece.spec.driver != driver]
 
     def earlier(self) -> Machine | None:
         """Return the machine that is published, or last was, by an earlier agent too; None without any."""
         with contextlib.suppress(TopologyError):
-            self._earlier = slices.read_machine(self.ours) or self._earlier
+            self._earlier = resource_slices.read_machine(self.ours) or self._earlier
         return self._earlier

@@ -8,7 +8,7 @@ from typing import Final
 
 from dradriver.api.base.objects import Node
 from dradriver.api.slices import slice_features
-from dradriver.kube.events import Recorder, Reference
+from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node import metrics
 from dradriver.topology.vendors import Vendor
 
@@ -28,7 +28,7 @@ class Notices:
         self._no_parts = False
 
     async def withheld(self, node: Node, why: str | None, *, twice: bool) -> None:
-        """Tell why nothing is published, or that nothing keeps it any more.
+        """Tell why the node publishes nothing, or that nothing prevents it any more.
 
         Args:
             node: The node.
@@ -42,7 +42,7 @@ class Notices:
             await self._say(node, "GPUsWithheld", f"nothing is published, because {why}{_TWICE if twice else ''}")
 
     async def lacking(self, node: Node | None, fields: Collection[str]) -> None:
-        """Tell what the API server newly lacks, of the names of ``slice_features.FIELDS``; nobody while no node is."""
+        """Tell which slice features the API server newly lacks, by the names of ``slice_features.FIELDS``."""
         for name in fields:
             if name not in self._lacking and node is not None:
                 said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"

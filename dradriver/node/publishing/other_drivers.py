@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from dradriver.api.base import ledger, quantity
+from dradriver.api.base import allocating_driver, quantity
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Node
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import ASCEND, NVIDIA, Vendor
 
-_DRIVERS: Final[Mapping[str, str]] = {other.vendor: other.driver for other in ledger.OTHERS} | {
+_DRIVERS: Final[Mapping[str, str]] = {other.vendor: other.driver for other in allocating_driver.OTHERS} | {
     ASCEND.word: "npu.huawei.com"
 }
 OTHER_DRIVERS: Final = frozenset(_DRIVERS.values())
 
 
 def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NVIDIA) -> str | None:
-    """Return who else hands out the node's GPUs, in words; None when nobody does.
+    """Return which other driver or plugin hands out the node's GPUs, in words; None if none does.
 
     Extended resources that a DeviceClass serves are in no node's allocatable, so they do not count.
 
@@ -40,7 +40,7 @@ def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NV
 
 def of_another_vendor(machine: Machine) -> str | None:
     """Return, in words, that who hands out GPUs here has those of another vendor; None where that is not so."""
-    current = ledger.current_ledger()
+    current = allocating_driver.current_ledger()
     if not current.vendor or not machine.gpus or machine.vendor.word == current.vendor:
         return None
     return f"in this cluster only GPUs of {current.driver} are chosen, and these are of {machine.vendor.word}"

@@ -39,7 +39,7 @@ class Writes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_times(wanted: Sequence[Object], found: Sequence[Object]) -> list[Object]:
-    """Return the wanted slices with the times of those taints that are published already, by an earlier agent too."""
+    """Return the wanted slices with the times of taints that the pool has already, by an earlier agent too."""
     times = {
         (device["name"], taint.get("key"), taint.get("effect")): taint["timeAdded"]
         for obj in found
@@ -62,10 +62,10 @@ def writes(
     least_generation: int = 0,
     tolerated: Mapping[str, frozenset[str]],
 ) -> Writes:
-    """Return what turns the slices found into those wanted; the generation grows only where content changes.
+    """Return the writes that turn a pool's slices into those wanted; the generation grows only with content.
 
     Args:
-        wanted: The pool's slices, as ``api.slices.slices.build`` makes them.
+        wanted: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
         found: This driver's slices of this node, as the API server has them.
         least_generation: What consumers may have seen: of this content when it was last written, or one more than of
             other content.
@@ -94,7 +94,7 @@ def writes(
 
 
 def differences(wanted: Object, found: Object) -> frozenset[str]:
-    """Return the paths at which two slices differ in content; quantities are compared by amount.
+    """Return the paths at which two slices of a pool differ in content; quantities are compared by amount.
 
     A field that the API server does not know, or whose feature is off, is dropped without an error: it shows up here
     when what came back from a write is compared with what was sent.

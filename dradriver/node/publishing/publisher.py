@@ -17,22 +17,26 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from typing import Any, Final, Protocol
 
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.base.ledger import OURS, current_ledger
 from dradriver.api.base.objects import Node
 from dradriver.api.policies.model import DEFAULTS
-from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
-from dradriver.kube.events import Recorder
+from dradriver.kube.event_recorder import Recorder
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.publishing import allocated, feature_probe, pool
+from dradriver.node.publishing import (
+    allocated_devices,
+    feature_probe,
+    pool,
+)
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.notices import Notices
@@ -58,20 +62,20 @@ class Taints(Protocol):
     """Which taints GPUs should have."""
 
     def taints(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return the taints by the GPU's uuid."""
+        """Return the taints of GPUs to publish, by uuid."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
-        """Take in which taints are published, as names of devices with keys, before ``taints`` is called."""
+        """Take over the published taints, as names of devices with keys, before ``taints`` is called."""
 
 
 class LostGpus(Protocol):
     """Which GPUs the node lost."""
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None, /) -> None:
-        """Take in those that are published, maybe by an earlier agent, and with which machine, before ``lost``."""
+        """Take over the published lost GPUs, maybe of an earlier agent, and their machine, before ``lost``."""
 
     def lost(self) -> Sequence[LostGpu]:
-        """Return them."""
+        """Return the lost GPUs to publish."""
 
 
 class Publisher:
@@ -142,29 +146,29 @@ class Publisher:
 
     @property
     def settled(self) -> bool:
-        """True when there is nothing left to do: published, or deliberately not."""
+        """Return whether all slices are published, or deliberately not."""
         return self.published or self.withheld is not None
 
     def whole(self) -> list[str]:
-        """Return the uuids of published GPUs outside MIG mode, which nobody may use but who has a claim."""
+        """Return the uuids of published GPUs outside MIG mode, which only pods with a claim may use."""
         machine = self._machine()
         if machine is None or self._beside or not self.published:
             return []
         return [gpu.uuid for gpu in machine.gpus if gpu.mig is None]
 
     def poke(self) -> None:
-        """Look again: the machine changed."""
+        """Publish again: the machine changed."""
         self._wake.set()
 
     def registration_changed(self) -> None:
-        """Look again: the kubelet registered the plugin, or dropped it."""
+        """Publish again: the kubelet registered the plugin, or dropped it."""
         if not self._registered():
             self.published = False
         self._kubelet_is_up.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the slices right until cancelled."""
+        """Keep the node's slices right until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
             group.create_task(self._keep())
@@ -220,7 +224,7 @@ class Publisher:
         if withheld is not None or not machine.gpus:
             wanted = []
         elif current_ledger() is not OURS:
-            wanted = slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
+            wanted = resource_slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
         else:
             wanted = await self._handed_out(node, machine)
         self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
@@ -246,11 +250,11 @@ class Publisher:
         )
         changing = decide()
         if self._changing.ripe:
-            changing = decide(allocated=await allocated.devices(self._client, pool=self._node))
+            changing = decide(allocated=await allocated_devices.devices(self._client, pool=self._node))
         await self._notices.mig_off(node, self._changing.mig_off)
         await self._notices.no_parts(node, self._changing.uncut, machine.vendor)
         taints = {} if self._taints is None else self._taints.taints()
-        return slices.build(
+        return resource_slices.build(
             machine,
             node=self._node,
             node_uid=node.metadata.uid,

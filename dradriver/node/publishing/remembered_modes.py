@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.api.policies.modes import Mode
-from dradriver.node import files
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.node import atomic_files
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Remembered:
         self._known: dict[str, Mode] = {}
 
     def read(self) -> dict[str, Mode]:
-        """Return the modes that were written last, by the GPU's uuid, without those that cannot be read."""
+        """Return the remembered modes of GPUs, by uuid, without those that cannot be read."""
         try:
             entries = msgspec.json.decode(self._path.read_bytes(), type=dict[str, msgspec.Raw])
         except FileNotFoundError:
@@ -43,12 +43,12 @@ class Remembered:
         return dict(self._known)
 
     def write(self, modes: Mapping[str, Mode]) -> None:
-        """Write the modes into the file; what cannot be written now is tried again at the next call."""
+        """Write the GPUs' modes into the file; what cannot be written now is tried again at the next call."""
         if modes == self._known:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            files.write(self._path, msgspec.json.encode(modes))
+            atomic_files.write(self._path, msgspec.json.encode(modes))
         except OSError as error:
             logger.warning("as what GPUs are handed out is not written: %s", error)
             return

@@ -2,7 +2,7 @@
 
 A room knows no other room.
 
-present  whose GPUs a node publishes
+vendor_of_node  whose GPUs a node publishes
 nvidia   by NVML, with MIG and shares
 amd      from /sys, whole GPUs
 ascend   simulated NPUs alone

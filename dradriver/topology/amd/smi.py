@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from dradriver.topology.amd import smi_json
-from dradriver.topology.amd.parts import link_gbps
+from dradriver.topology.amd.amd_products import link_gbps
 from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
@@ -53,7 +53,7 @@ class _Table(msgspec.Struct):
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine that the text shows.
+    """Return the machine that the text of ``amd-smi topology`` or ``rocm-smi --showtopo`` shows.
 
     The texts tell no products and, but for ``amd-smi``, no bus ids; identities are made up. GPUs are numbered in the
     text's order. The number of a pair's links is its most bandwidth over its least, where ``amd-smi`` says both, else
@@ -229,7 +229,7 @@ def _count(cell: str) -> int | None:
 
 
 def likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return what one xGMI link and one PCIe link carry, GB/s, of the likeliest parts with such links (g x g).
+    """Return what one xGMI link and one PCIe link of the likeliest AMD products carry, GB/s (g x g).
 
     Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
     """

@@ -21,7 +21,11 @@ Matrices = dict[str, dict[str, dict[str, str]]]
 
 
 def matrices(text: str) -> Matrices:
-    """Return the cells, by the GPUs' bus ids, or by ``GPU0`` where there are none.
+    """Return the cells of the matrices in the JSON of ``amd-smi topology``.
+
+    Keys are the GPUs' bus ids, or ``GPU0`` if there are none.
+
+    Keys are the GPUs' bus ids, or ``GPU0`` if there are none.
 
     Raises:
         TopologyError: No such JSON, or a GPU that stands twice or is not named.

@@ -2,20 +2,20 @@
 
 xml           NCCL's dialect of XML
 tree          the devices of a file, each with its place
-links         NVLink counts
+nvlink_elements  NVLink counts
 pcilinks      links between PCIe switches
-facts         how NCCL counts bandwidth
-reader        from a file to a machine
-writer        from a machine to a file
+nccl_bandwidths  how NCCL counts bandwidth
+nccl_file_reader  from a file to a machine
+nccl_file_writer  from a machine to a file
 invent        a PCI tree for a machine of which only the paths are known
-like          a virtual machine with the paths of the server below it
-limits        how many children an element may have
+host_paths    a virtual machine with the paths of the server below it
+child_limits  how many children an element may have
 checker       what NCCL would make of a file
-rules         everything that some NCCL refuses, in words
+checker_rules  everything that some NCCL refuses, in words
 device_rules  the rules for PCI devices, GPUs, links and NICs
-notes         findings: places that break a rule
+findings      findings: places that break a rule
 tuning        variables for a kind of machine
-explain       whether a machine needs a file at all
+file_needed   whether a machine needs a file at all
 """
 
 from typing import TYPE_CHECKING
@@ -24,9 +24,11 @@ from dradriver import lazy
 
 if TYPE_CHECKING:
     from dradriver.topology.nccl.checker import check
-    from dradriver.topology.nccl.reader import read
-    from dradriver.topology.nccl.writer import write
+    from dradriver.topology.nccl.nccl_file_reader import read
+    from dradriver.topology.nccl.nccl_file_writer import write
 
 __all__ = ["check", "read", "write"]
 
-__getattr__ = lazy.exports(__name__, {"checker": ["check"], "reader": ["read"], "writer": ["write"]})
+__getattr__ = lazy.exports(
+    __name__, {"checker": ["check"], "nccl_file_reader": ["read"], "nccl_file_writer": ["write"]}
+)

@@ -1,6 +1,6 @@
 """What NCCL 2.18 to 2.30 would make of a topology file: every place where some version refuses or misreads it.
 
-``rules`` has the words, ``xml`` notes what is wrong with the form, ``device_rules`` with devices; here are the
+``checker_rules`` has the words, ``xml`` notes what is wrong with the form, ``device_rules`` with devices; here are the
 elements' order and number, the CPUs, and the comparison with a machine.
 """
 
@@ -11,11 +11,15 @@ from collections.abc import Sequence
 
 from dradriver.topology import cpulist
 from dradriver.topology.machine import Machine, PciDevice
-from dradriver.topology.nccl import device_rules, facts
+from dradriver.topology.nccl import device_rules, nccl_bandwidths
+from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.device_rules import below
+from dradriver.topology.nccl.findings import (
+    Finding,
+    Notes,
+    finding,
+)
 from dradriver.topology.nccl.invent import INVENTED, words
-from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
-from dradriver.topology.nccl.notes import Finding, Notes, finding
 from dradriver.topology.nccl.tree import IDS, reduced
 from dradriver.topology.nccl.xml import Element, elements, parse
 
@@ -49,13 +53,13 @@ _MASK = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")  # NCCL before 2.28 stops at
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,8})|0x[0-9a-fA-F]{1,8}")
 _NUMA = re.compile(r"-1|0|[1-9][0-9]{0,5}")
 _ARCHS = ("x86_64", "arm64", "ppc64")
-_VENDORS = ("GenuineIntel", "AuthenticAMD", *facts.ZHAOXIN)
+_VENDORS = ("GenuineIntel", "AuthenticAMD", *nccl_bandwidths.ZHAOXIN)
 _UNLISTED = ("HygonGenuine",)  # what other x86 CPUs in GPU servers say of themselves
 _MOST_GAPS = 64
 
 
 def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
-    """Return all that is wrong with a topology file, by line and column; empty for a good one.
+    """Return all that is wrong with an NCCL topology file, by line and column; empty for a good one.
 
     Args:
         text: The whole file.
@@ -82,7 +86,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
 
 
 def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
-    if facts.integer(root.get("version") or "") != 1:
+    if nccl_bandwidths.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
     count = _count(root)
@@ -114,7 +118,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
 
 def _other(root: Element, notes: Notes) -> None:
     """Note an element beside the first ``<system>``."""
-    if root.name == "system" and facts.integer(root.get("version") or "") != 1:
+    if root.name == "system" and nccl_bandwidths.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     elif root.name == "system" and root.children:
         notes.add("second-system", root.place)
@@ -179,7 +183,11 @@ def _cpu(cpu: Element, notes: Notes) -> None:
     for name in ("familyid", "modelid"):
         if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
             notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))
-    if vendor in ("GenuineIntel", *facts.ZHAOXIN) and cpu.get("familyid") is not None and cpu.get("modelid") is None:
+    if (
+        vendor in ("GenuineIntel", *nccl_bandwidths.ZHAOXIN)
+        and cpu.get("familyid") is not None
+        and cpu.get("modelid") is None
+    ):
         notes.add("no-model", cpu.at("familyid"))
     # What topo.cc ends without. The rest it reads if it is there, and /sys has no mask of the CPUs on no NUMA node.
     needed = ["arch", *(["vendor"] if intel_or_amd else [])]
@@ -257,11 +265,11 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
 def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
     """Note a PCIe rate that differs from /sys: NCCL counts it from the file, and from /sys what the file leaves out."""
     speed, width = element.get("link_speed"), element.get("link_width")
-    if facts.lane_rate(device.link_speed) is None or (speed is None and width is None):
+    if nccl_bandwidths.lane_rate(device.link_speed) is None or (speed is None and width is None):
         return
-    lanes = device.link_width if width is None else facts.integer(width)
-    rate = facts.pci_gbps(device.link_speed if speed is None else speed, lanes)
-    wanted = facts.pci_gbps(device.link_speed, device.link_width)
+    lanes = device.link_width if width is None else nccl_bandwidths.integer(width)
+    rate = nccl_bandwidths.pci_gbps(device.link_speed if speed is None else speed, lanes)
+    wanted = nccl_bandwidths.pci_gbps(device.link_speed, device.link_width)
     if rate != wanted:
         place = element.at("link_speed" if width is None else "link_width")
         cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from dradriver.topology.nccl import facts, pcilinks
+from dradriver.topology.nccl import nccl_bandwidths, pcilinks
+from dradriver.topology.nccl.findings import Notes
 from dradriver.topology.nccl.invent import INVENTED
-from dradriver.topology.nccl.links import MOST_LINKS, SWITCH_CLASS
-from dradriver.topology.nccl.notes import Notes
+from dradriver.topology.nccl.nvlink_elements import MOST_LINKS, SWITCH_CLASS
 from dradriver.topology.nccl.tree import IDS, MOST_LANES, reduced
 from dradriver.topology.nccl.xml import Element, elements
 
@@ -26,17 +26,17 @@ _OVERRIDES = {
 
 
 def below(element: Element, name: str) -> bool:
-    """Return whether an element of that name is anywhere below ``element``."""
+    """Return whether an element of that name is anywhere below ``element`` of a topology file."""
     return next(elements(element, name), None) is not None
 
 
 def has_gpu(element: Element) -> bool:
-    """Return whether a GPU is below ``element``."""
+    """Return whether a GPU is below ``element`` of a topology file."""
     return any((pci.get("class") or "").startswith("0x03") or _gpus(pci) for pci in elements(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
-    """Note what is wrong with the devices below ``root``."""
+    """Note what is wrong with the devices below ``root`` of a topology file."""
     seen: dict[str, Element] = {}
     for pci in elements(root, "pci"):
         _pci(pci, seen, notes)
@@ -135,14 +135,14 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
     for name, value in (("link_speed", speed), ("link_width", width)):
         if value is None and network:
             notes.add("no-speed", pci.place, name=name)
-    if speed is not None and speed.lower() in facts.NO_SPEED:
+    if speed is not None and speed.lower() in nccl_bandwidths.NO_SPEED:
         notes.add("speed-empty", pci.at("link_speed"), once="speed-empty", text=speed)
-    elif speed is not None and facts.lane_rate(speed) is None:
+    elif speed is not None and nccl_bandwidths.lane_rate(speed) is None:
         notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
     if width == "":
         notes.add("width-empty", pci.at("link_width"), once="width-empty")
     elif width is not None and not _COUNT.fullmatch(width):
-        lanes = facts.integer(width) or 16
+        lanes = nccl_bandwidths.integer(width) or 16
         notes.add("width", pci.at("link_width"), once=f"width {width}", text=width, lanes=lanes)
     elif width is not None and int(width) > MOST_LANES:
         notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType, PciDevice
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 
 INVENTED = "ffff:ff:"  # no server has this bus: clouds name the switches so that stand for hidden ones
 BRIDGE = "0x060400"
@@ -17,7 +17,7 @@ _MOST_LANES = 64  # of any link: more than PCIe has, NCCL multiplies whatever it
 
 
 def invent(machine: Machine) -> tuple[PciDevice, ...]:
-    """Return GPUs, NICs with a bus id and the switches above them, parents first.
+    """Return invented switches of a machine with its GPUs and NICs below them, parents first.
 
     Devices that are PIX to each other share a switch; such switches that are PXB to each other share one above them.
     The switches are ``ffff:ff:00.0`` and on, as the clouds' own files have them: /sys knows none of these, so no rank
@@ -51,17 +51,17 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
 
 
 def classes(machine: Machine) -> dict[str, str]:
-    """Return the PCI class of each NIC and GPU by bus id."""
+    """Return the PCI class of each NIC and GPU below invented switches, by bus id."""
     nics = {nic.pci: _NIC.get(nic.kind, "0x020000") for nic in machine.nics}
     return nics | {gpu.pci: _GPU for gpu in machine.gpus}
 
 
 def words(gbps: float) -> tuple[str, int]:
-    """Return link speed and width that NCCL counts as ``gbps``, or the nearest below: 48 is 32.0 GT/s PCIe, 16.
+    """Return link speed and width, as invented switches have them, that NCCL counts as ``gbps``: 48 is 32.0 GT/s, 16.
 
     Above 96 the width is one that PCIe does not have: NCCL multiplies the two.
     """
-    for speed, number in facts.LINK_SPEEDS.items():
+    for speed, number in nccl_bandwidths.LINK_SPEEDS.items():
         if speed.endswith("PCIe") and number * _LANES / 80 >= gbps:
             return speed, max(1, int(gbps * 80 / number))
     return "64.0 GT/s PCIe", min(_MOST_LANES, int(gbps * 80 / 480))
@@ -78,7 +78,7 @@ def switch(number: int, parent: int | None, numa: int | None, gbps: float) -> Pc
 
 
 def numaid(device: PciDevice) -> int:
-    """Return the number of the ``<cpu>`` that a device hangs below: -1 for no NUMA node, as /sys writes it."""
+    """Return the number of the ``<cpu>`` that a device below invented switches hangs on: -1 for no NUMA node."""
     return -1 if device.numa is None else device.numa
 
 

@@ -19,13 +19,13 @@ _PAST_THE_CPU = 2  # links from a switch to another one through the CPU
 
 
 def is_switch(pci: Element) -> bool:
-    """Return whether a ``<pci>`` is a switch to NCCL: neither a GPU nor a NIC, by what is in it and by its class."""
+    """Return whether a ``<pci>`` is a switch to NCCL, which may have a ``<pcilink>``: neither a GPU nor a NIC."""
     kind = (pci.get("class") or "").lower()
     return not kind.startswith(("0x02", "0x03", "0x0680")) and not any(c.name in ("gpu", "nic") for c in pci.children)
 
 
 def links(switches: Iterable[Element]) -> Links:
-    """Return the links that both switches have; NCCL refuses the others, or drops them."""
+    """Return the ``<pcilink>`` elements that both switches have; NCCL refuses the others, or drops them."""
     targets = {
         reduced(pci.get("busid") or ""): {reduced(c.get("target") or "") for c in pci.children if c.name == "pcilink"}
         for pci in switches
@@ -35,7 +35,7 @@ def links(switches: Iterable[Element]) -> Links:
 
 
 def joined(links: Links) -> Callable[[Place, Place], bool]:
-    """Return what says of two places whether NCCL takes the links between their switches, not the CPU.
+    """Return the function that says of two places whether NCCL takes the ``<pcilink>`` between them.
 
     It takes the way with fewer steps; of two with as many the links, which are faster.
     """

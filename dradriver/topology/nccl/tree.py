@@ -44,13 +44,13 @@ class Devices(msgspec.Struct):
 
 
 def error(element: Element, attribute: str | None, message: str) -> TopologyError:
-    """Return the error that names the place of ``attribute``, or of the element where it has none."""
+    """Return the error that names the place of an element's ``attribute`` in the tree of devices."""
     line, column = element.at(attribute or "")
     return TopologyError(f"NCCL XML, line {line}, column {column}: {message}")
 
 
 def number(element: Element, attribute: str, most: int) -> int | None:
-    """Return an attribute as a number from 0 to ``most``, None where it is missing or empty.
+    """Return an attribute of a device's element as a number from 0 to ``most``, None if missing or empty.
 
     Raises:
         TopologyError: Anything else stands there.
@@ -64,13 +64,13 @@ def number(element: Element, attribute: str, most: int) -> int | None:
 
 
 def reduced(busid: str) -> str:
-    """Return a bus id as /sys writes it: NVML's eight digits of domain become four, capitals small letters."""
+    """Return a device's bus id as /sys writes it: NVML's eight digits of domain become four."""
     domain, colon, rest = busid.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if colon and re.fullmatch("[0-9a-f]{1,8}", domain) else busid
 
 
 def walk(parent: Element, place: Place, devices: Devices, *, above: int | None = None) -> None:
-    """Add the devices below a ``<cpu>`` or ``<pci>``; the parser bounds the depth.
+    """Add the devices of the tree below a ``<cpu>`` or ``<pci>``; the parser bounds the depth.
 
     Args:
         parent: The element.

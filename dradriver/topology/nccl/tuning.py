@@ -60,14 +60,14 @@ PROFILES: Final[Mapping[str, tuple[Line, ...]]] = {
 
 
 def profile_of(machine: Machine) -> str:
-    """Return the profile that fits a machine's own GPUs: ``nvswitch``, ``nvlink`` or ``pcie``."""
+    """Return the tuning profile that fits a machine's own GPUs: ``nvswitch``, ``nvlink`` or ``pcie``."""
     if machine.switched:
         return "nvswitch"
     return "nvlink" if any(any(row) for row in machine.links) else "pcie"
 
 
 def conf(profile: str, machine: Machine) -> str:
-    """Return the text of ``/etc/nccl.conf`` by a profile's name, or by ``auto`` what fits the machine.
+    """Return the text of ``/etc/nccl.conf`` with the variables of a tuning profile, or of ``auto``.
 
     Raises:
         TopologyError: There is no such profile.

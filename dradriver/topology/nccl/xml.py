@@ -12,7 +12,12 @@ from typing import NoReturn
 
 import msgspec
 
-from dradriver.topology.nccl.notes import Finding, Lines, Notes, finding
+from dradriver.topology.nccl.findings import (
+    Finding,
+    Lines,
+    Notes,
+    finding,
+)
 
 MAX_TEXT = 253  # MAX_STR_LEN is 255; the closing quote and the string's end take two
 MAX_DEPTH = 64
@@ -42,12 +47,12 @@ class Element(msgspec.Struct):
     blanks: int = 0
 
     def get(self, name: str) -> str | None:
-        """Return an attribute's value, or None."""
+        """Return the value of an XML attribute, or None."""
         found = self.attributes.get(name)
         return None if found is None else found.value
 
     def at(self, name: str) -> tuple[int, int]:
-        """Return line and column of an attribute, or of the element where it has none of that name."""
+        """Return line and column of an XML attribute, or of the element without one of that name."""
         found = self.attributes.get(name)
         return self.place if found is None else found.place
 
@@ -78,7 +83,7 @@ class _BrokenError(Exception):
 
 
 def parse(text: str) -> Document:
-    """Return the elements of ``text`` and all that NCCL's parser would stumble over in its form; never fails."""
+    """Return the XML elements of ``text`` and all that NCCL's parser would refuse in its form; never fails."""
     parser = _Parser(text)
     broken = None
     try:
@@ -92,7 +97,7 @@ def parse(text: str) -> Document:
 
 
 def elements(root: Element, name: str) -> Iterator[Element]:
-    """Yield every element of that name below ``root``, in the file's order."""
+    """Yield every XML element of that name below ``root``, in the file's order."""
     for child in root.children:
         if child.name == name:
             yield child

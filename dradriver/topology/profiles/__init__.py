@@ -1,8 +1,8 @@
 """Machines as data: one YAML file each, every figure with its source beside it.
 
-entries  the fields of a profile
-schema   from a profile to a machine
-mig      MIG profiles of products, for simulated machines
+profile_fields  the fields of a profile
+profile_reader  from a profile to a machine
+simulated_mig_profiles  MIG profiles of products, for simulated machines
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS
 
 if TYPE_CHECKING:
-    from dradriver.topology.profiles.schema import Description
+    from dradriver.topology.profiles.profile_reader import Description
 
 
 _KEPT = 64  # machines that are kept, with their seeds
 
 
 def names(vendor: str = "") -> tuple[str, ...]:
-    """Return the names of all profiles, or of one vendor's, sorted."""
+    """Return the names of all machine profiles, or of one vendor's, sorted."""
     return tuple(sorted(name for name, (_, whose) in _files().items() if vendor in ("", whose)))
 
 
@@ -44,7 +44,7 @@ def _files() -> dict[str, tuple[Traversable, str]]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def load(name: str, *, seed: str = "") -> Machine:
-    """Return the profile's machine; its uuids depend on ``name`` and ``seed`` alone, and two seeds never share one.
+    """Return the machine of a profile; its uuids depend on ``name`` and ``seed`` alone.
 
     Raises:
         TopologyError: No such profile; the message lists all.
@@ -61,7 +61,7 @@ def load(name: str, *, seed: str = "") -> Machine:
 def _read(name: str) -> Description:
     """Return what a profile's file says. Parsing takes 20 ms, and a simulation has a seed for each node."""
     # The import is local because this module needs PyYAML, and programs that load no profile do without PyYAML.
-    from dradriver.topology.profiles import schema
+    from dradriver.topology.profiles import profile_reader
 
     file, _ = _files()[name]
-    return schema.Description(file.read_text("utf-8"), source=file.name)
+    return profile_reader.Description(file.read_text("utf-8"), source=file.name)

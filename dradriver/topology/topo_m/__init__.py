@@ -2,14 +2,14 @@
 
 pasted   the matrix in what people paste
 grammar  its cells, checked
-reader   the machine of them
-infer    what a text implies of paths, switches and NUMA nodes
-implied  what its links and paths imply of GPUs and CPUs
-writer   the text of a machine
+topo_m_reader  the machine of them
+inferred_topology  what a text implies of paths, switches and NUMA nodes
+implied_products  what its links and paths imply of GPUs and CPUs
+topo_m_writer  the text of a machine
 """
 
 from dradriver.topology.topo_m.pasted import is_matrix
-from dradriver.topology.topo_m.reader import read
-from dradriver.topology.topo_m.writer import write
+from dradriver.topology.topo_m.topo_m_reader import read
+from dradriver.topology.topo_m.topo_m_writer import write
 
 __all__ = ["is_matrix", "read", "write"]

@@ -1,4 +1,4 @@
-"""The cells of one matrix of ``nvidia-smi topo -m``, checked. ``pasted`` finds its lines, ``reader`` calls this."""
+"""The cells of one matrix of ``nvidia-smi topo -m``, checked. ``pasted`` finds its lines for ``topo_m_reader``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Line and column."""
+        """Return line and column of a matrix's cell."""
         return self.line, self.column
 
 
@@ -63,20 +63,20 @@ class Matrix(msgspec.Struct):
     ends: dict[str, tuple[int, int]] = {}
 
     def texts(self) -> object:
-        """Return all but the places."""
+        """Return the texts of a matrix's cells."""
         rows = [(name, [cell.text for cell in row]) for name, row in self.rows.items()]
         return self.devices, self.headings, rows, self.affinity
 
 
 def error(place: tuple[int, int], message: str) -> TopologyError:
-    """Return the error about a line and column. The middle of a long message, which repeats the text, is left out."""
+    """Return the error about a cell's line and column in a ``topo -m`` matrix."""
     if len(message) > 2 * _MOST_TOLD:
         message = f"{message[:_MOST_TOLD]} … {message[-_MOST_TOLD:]}"
     return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")
 
 
 def read(found: pasted.Found, join: Callable[[pasted.Entry], pasted.Line]) -> Matrix:
-    """Return the matrix that was found; ``join`` makes its wrapped lines whole.
+    """Return the checked cells of a ``topo -m`` matrix that was found; ``join`` makes its wrapped lines whole.
 
     Raises:
         TopologyError: With line and column, what stands there and what may.

@@ -3,7 +3,7 @@
 People paste terminal output, log lines, quotations and lists. A row is found by its device's name, which a cell
 follows, wherever that stands in a line. What is left of it is a prefix: a time stamp, a pod's name, a quotation mark.
 The header is the line above the first row that names the first row's GPU. A line between them, or after a row, that
-holds nothing but pieces of headings and cells is the end of a wrapped line. ``reader`` checks what stands in the cells.
+holds nothing but pieces of headings and cells is the end of a wrapped line. ``topo_m_reader`` checks the cells.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Line(msgspec.Struct, frozen=True):
     parts: tuple[tuple[int, int, int], ...]
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return line and column of an offset."""
+        """Return line and column of an offset in the pasted text."""
         offset, line, column = self.parts[bisect.bisect_right(self.parts, at, key=lambda part: part[0]) - 1]
         return line, column + at - offset
 
@@ -104,13 +104,13 @@ class Found(msgspec.Struct):
 
     @property
     def wrapped(self) -> Line | None:
-        """The first line that goes on with another."""
+        """Return the first line of a pasted matrix that goes on with another."""
         rests = (line for entry in (self.header, *self.rows) for line in entry.rest)
         return min(rests, key=lambda line: line.parts[0][1], default=None)
 
     @property
     def p2p(self) -> tuple[int, int] | None:
-        """Line and column of what tells that ``topo -p2p`` printed it."""
+        """Return the place in the pasted text that shows that ``topo -p2p`` printed it."""
         for row in self.rows:
             for match in re.finditer(r"\S+", row.start.text):
                 if match[0] in _P2P:
@@ -122,25 +122,25 @@ class Found(msgspec.Struct):
 
     @property
     def is_mp(self) -> bool:
-        """Whether the command above it is ``topo -mp``."""
+        """Return whether the command above the pasted matrix is ``topo -mp``."""
         return self.command is not None and self.command[0] in _MP
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a text without colours, with one kind of blank next to tabs."""
+    """Return the lines of a pasted text without colours, with one kind of blank next to tabs."""
     plain = re.sub(r"\r*\n|\r", "\n", _INVISIBLE.sub("", _ESCAPE.sub("", text)))
     return [_BLANK.sub(" ", line) for line in plain.removesuffix("\n").split("\n")]
 
 
 def is_matrix(text: str) -> bool:
-    """Return whether a text has a row or a header of ``nvidia-smi topo -m``, or a line that starts like one."""
+    """Return whether a pasted text has a row or a header of ``nvidia-smi topo -m``."""
     return any(
         _ROW.search(line) or _HEADER.match(line.lstrip()) or re.match(r"\s*GPU[0-9]", line) for line in lines_of(text)
     )
 
 
 def glued(word: str, names: Iterable[str] = ()) -> list[str]:
-    """Return the words that stand in one without a blank or tab between them; empty where it is none of these.
+    """Return the words that a pasted text joins without a blank or tab; empty if it is none of these.
 
     Args:
         word: What stands in the text.
@@ -153,7 +153,7 @@ def glued(word: str, names: Iterable[str] = ()) -> list[str]:
 
 
 def matrices(lines: Sequence[str]) -> list[Found]:
-    """Return all matrices, from the top."""
+    """Return all matrices of a pasted text, from the top."""
     found: list[Found] = []
     after = 0
     while after < len(lines):
@@ -178,7 +178,7 @@ def row_without_header(lines: Sequence[str]) -> tuple[int, int]:
 
 
 def joins() -> list[Callable[[Found], Callable[[Entry], Line]]]:
-    """Return the ways in which wrapped lines are made whole again: as they stand, by their width, by a blank."""
+    """Return the ways in which wrapped lines of a pasted text are made whole again."""
     return [
         lambda _: lambda entry: _join(entry, lambda _: ""),
         _by_width,

@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Final, NamedTuple
 
 from dradriver.view.palette import page_css
-from dradriver.view.shapes import FONT
+from dradriver.view.svg_elements import FONT
 
 _KINDS: Final = {
     "html": "text/html; charset=utf-8",

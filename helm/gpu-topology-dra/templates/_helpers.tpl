@@ -36,20 +36,20 @@ amd: amd.com/gpu
 ascend: huawei.com/npu
 {{- end }}
 
-{{/* DeviceClasses of NICs by the names that the drivers' own manifests give them, as JSON: dradriver/api/vocabulary/nics.py. */}}
+{{/* DeviceClasses of NICs by the names that the drivers' own manifests give them, as JSON: dradriver/api/vocabulary/nic_requests.py. */}}
 {{- define "nicClasses" -}}
 ["dranet", "dra.net", "dranet.net", "efa.networking.k8s.aws", "sriovnetwork.k8snetworkplumbingwg.io"]
 {{- end }}
 
-{{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/vocabulary/limits.py. */}}
+{{/* Limits of pods that ask for GPUs, as a regular expression: dradriver/api/vocabulary/container_limits.py. */}}
 {{- define "gpuLimits" -}}nvidia[.]com/(v?gpu|mig-)|aliyun[.]com/gpu-|amd[.]com/gpu|huawei[.]com/(Ascend|npu){{- end }}
 
-{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/base/seats.py. */}}
+{{/* The slice of the seats of gangs, its pool and their DeviceClass: dradriver/api/base/gang_barrier_device.py. */}}
 {{- define "seatSlice" -}}gang-seats-{{ include "driver" . }}{{- end }}
 {{- define "seatPool" -}}gang/seats{{- end }}
 
 {{/*
-What makes the pods of gangs, by kind: dradriver/api/gangs/gang_sizes.py. read: whether the controller reads it where the values do
+What makes the pods of gangs, by kind: dradriver/api/gangs/gang_size_of_owner.py. read: whether the controller reads it where the values do
 not say. suspend: where it is stopped; pods where there is no such field, and its pods are deleted instead.
 */}}
 {{- define "gangOwners" -}}

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from tests.bench.throughput import chart, launch, options, parts, report

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import load
@@ -47,7 +47,7 @@ class Machines:
         self._uuids = [(gpu.uuid, gpu.index) for gpu in machine.gpus]
         modes = {gpu.uuid: mode for gpu in machine.gpus}
         self._slices = []
-        for each in slices.build(machine, node=_MARK, node_uid=_UID, modes=modes):
+        for each in resource_slices.build(machine, node=_MARK, node_uid=_UID, modes=modes):
             each["spec"]["pool"]["generation"] = 1
             # Filled in as text: to build thousands would take minutes.
             self._slices.append(msgspec.json.encode(each).decode())
@@ -71,7 +71,7 @@ class Machines:
         for text in self._slices:
             own = text.replace(_MARK, name).replace(_UID, uid)
             for (old, _), new in zip(self._uuids, self.uuids(number), strict=True):
-                own = own.replace(old, new).replace(slices.device_name(old), slices.device_name(new))
+                own = own.replace(old, new).replace(resource_slices.device_name(old), resource_slices.device_name(new))
             await self._client.create(RESOURCE_SLICES, msgspec.json.decode(own))
 
 

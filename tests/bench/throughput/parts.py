@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dradriver.api.base import names
-from dradriver.api.claims.claims import uuid_selector
+from dradriver.api.claims.claim_builder import uuid_selector
 from tests.bench.throughput.machines import Machines
 from tests.bench.throughput.parts import Parts
 

@@ -18,8 +18,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api.base import names, quantity, seats
-from dradriver.api.slices import slices
+from dradriver.api.base import (
+    gang_barrier_device,
+    names,
+    quantity,
+)
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests.fakes.apistore import Object, Store
@@ -111,7 +115,7 @@ def results(claim: Object) -> list[Object]:
 
 def result(node: str, device: str, request: str = "main", *, driver: str = names.DRIVER) -> Object:
     """Return the result of a request that gets a device, by its name or a GPU's uuid."""
-    return {"request": request, "driver": driver, "pool": node, "device": slices.device_name(device)}
+    return {"request": request, "driver": driver, "pool": node, "device": resource_slices.device_name(device)}
 
 
 # What nodes offer.
@@ -284,7 +288,7 @@ _CLASSES: Final[dict[str, Callable[[str, Object], bool]]] = {
     names.MIG_CLASS: lambda driver, device: (
         _is_of(driver, device) and (_says(device, "type") == "mig" or _says(device, "mig") == "dynamic")
     ),
-    seats.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
+    gang_barrier_device.CLASS: lambda driver, device: driver == names.DRIVER and _says(device, "type") == "seat",
     _NVIDIA: lambda driver, device: driver == _NVIDIA and _says(device, "type") == "gpu",
     "dranet": lambda driver, _: driver == _DRANET,
     "dranet.net": lambda driver, _: driver == _DRANET,

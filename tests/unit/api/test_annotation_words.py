@@ -10,10 +10,10 @@ import pytest
 from dradriver.allocator.request import Mig, Share, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.gangs.gangs import Gang
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.vocabulary import annotation_words, parts
+from dradriver.api.vocabulary import annotation_words, container_requests
 from dradriver.api.vocabulary.annotation_words import About, Values, Word
 
 # A text that each word with a form takes.
@@ -78,7 +78,7 @@ def test_a_text_is_read_once() -> None:
 
 def test_what_is_said_of_each_gpu_can_be_said_of_parts_and_nothing_else() -> None:
     common = fields(Whole) & fields(Share) & fields(Mig)
-    assert common == parts.COMMON
+    assert common == container_requests.COMMON
     assert {word.field for word in annotation_words.EVERY if word.about is About.GANG} == fields(Gang)
 
 

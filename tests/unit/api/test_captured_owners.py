@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import gang_members, gang_sizes
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Alone, Member
-from dradriver.api.gangs.gangs import Gang
 from tests.captured import captured
 from tests.fakes.owners import STORIES
 
@@ -49,7 +49,7 @@ def has_gpus(pod: Object) -> bool:
 
 
 def found(pod: Object) -> Member | Alone:
-    return gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)), Gang(name="auto"))
+    return gang_of_pod.find(gang_of_pod.facts(msgspec.convert(pod, Pod)), Gang(name="auto"))
 
 
 @pytest.mark.parametrize("program", EXPECTED)
@@ -70,7 +70,7 @@ def test_what_a_program_makes_are_whole_gangs(program: str) -> None:
         assert read is not None
         assert (members[0].made_by, read.kind) == (expected.made_by, expected.read)
         (owner,) = (one for one in made["owners"] if one["kind"] == expected.read)
-        assert gang_sizes.size_from(read, owner) == (expected.size, expected.size)
+        assert gang_size_of_owner.size_from(read, owner) == (expected.size, expected.size)
 
 
 @pytest.mark.parametrize("program", EXPECTED)

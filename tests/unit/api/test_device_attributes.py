@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
@@ -25,7 +25,7 @@ MODES = st.builds(
 
 
 def devices(machine: Machine, modes: dict[str, Mode], features: SliceFeatures = ALL) -> list[dict[str, Any]]:
-    built = slices.build(machine, node="n", node_uid="u", modes=modes, features=features)
+    built = resource_slices.build(machine, node="n", node_uid="u", modes=modes, features=features)
     return [device for piece in built for device in piece["spec"]["devices"]]
 
 
@@ -40,7 +40,7 @@ def test_a_shared_gpu_is_one_device_that_a_plain_claim_takes_whole() -> None:
     found = {d["attributes"]["uuid"]["string"]: d for d in devices(machine, {first.uuid: Mode(shared="mps")})}
     device = found[first.uuid]
 
-    assert device["name"] == slices.device_name(first.uuid)
+    assert device["name"] == resource_slices.device_name(first.uuid)
     assert device["allowMultipleAllocations"] is True
     assert device["attributes"]["type"] == {"string": "gpu"}
     assert device["attributes"]["shareable"] == {"bool": True}
@@ -89,7 +89,9 @@ def test_of_a_gpu_in_equal_shares_a_claim_has_one_or_all() -> None:
         "memory": {"value": "81559Mi", "requestPolicy": {"default": "81559Mi", "validValues": ["27186Mi", "81559Mi"]}},
     }
     parts = [d for d in devices(machine, {gpu.uuid: mode}, NO_SHARES) if d["attributes"]["type"]["string"] == "share"]
-    assert [d["name"] for d in parts] == [f"{slices.device_name(gpu.uuid)}-share-{number}" for number in range(3)]
+    assert [d["name"] for d in parts] == [
+        f"{resource_slices.device_name(gpu.uuid)}-share-{number}" for number in range(3)
+    ]
     assert parts[0]["capacity"] == {"cores": {"value": "33"}, "memory": {"value": "27186Mi"}}
     assert parts[0]["attributes"]["equalShares"] == {"int": 3}
 
@@ -98,7 +100,7 @@ def test_of_a_gpu_in_equal_shares_a_claim_has_one_or_all() -> None:
 def test_what_the_api_server_allows(machine: Machine, data: st.DataObject) -> None:
     modes = {gpu.uuid: data.draw(MODES) for gpu in machine.gpus}
     for features in (ALL, NO_SHARES):
-        built = slices.build(machine, node="n", node_uid="u", modes=modes, features=features)
+        built = resource_slices.build(machine, node="n", node_uid="u", modes=modes, features=features)
         every = [device for piece in built for device in piece["spec"]["devices"]]
         assert len({device["name"] for device in every}) == len(every)
         assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", device["name"]) for device in every)
@@ -138,15 +140,15 @@ def test_a_server_without_shares_never_hands_a_gpu_out_twice(machine: Machine, d
         assert all(d["attributes"]["type"] == {"string": "share"} for d in parts)
         assert sum(int(d["capacity"]["cores"]["value"]) for d in parts) <= 100
         assert sum(mib(d["capacity"]["memory"]["value"]) for d in parts) <= gpu.memory_mib
-        assert len(parts) in (0, modes[gpu.uuid].equal_shares or slices.EQUAL_SHARES)
+        assert len(parts) in (0, modes[gpu.uuid].equal_shares or resource_slices.EQUAL_SHARES)
 
 
 def test_more_devices_than_a_slice_holds_make_more_slices_each_gpu_in_one() -> None:
     machine = profiles.load("dgx2-v100", seed="n")
     modes = {gpu.uuid: Mode(shared="time-slicing") for gpu in machine.gpus}
-    built = slices.build(machine, node="n", node_uid="u", modes=modes, features=NO_SHARES)
+    built = resource_slices.build(machine, node="n", node_uid="u", modes=modes, features=NO_SHARES)
 
-    assert sum(len(piece["spec"]["devices"]) for piece in built) == slices.EQUAL_SHARES * len(machine.gpus)
+    assert sum(len(piece["spec"]["devices"]) for piece in built) == resource_slices.EQUAL_SHARES * len(machine.gpus)
     assert [bool(piece["metadata"]["annotations"]) for piece in built] == [True] + [False] * (len(built) - 1)
     homes = [{device["attributes"]["parentUUID"]["string"] for device in piece["spec"]["devices"]} for piece in built]
     assert sum(map(len, homes)) == len(machine.gpus)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from dradriver.api.policies import partitions
-from dradriver.api.policies.modes import mode_of
-from dradriver.api.policies.read import PoliciesError, read
+from dradriver.api.policies.gpu_modes import mode_of
+from dradriver.api.policies.policies_reader import PoliciesError, read
 from dradriver.topology.machine import Gpu
 from tests.fakes.node import machine
 

@@ -12,8 +12,8 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing import pool
 from dradriver.topology import profiles
@@ -28,7 +28,7 @@ KINDS = ("dgx-a100", "hgx-h100", "hgx-h200", "hgx-b200")
 
 def build(machine: Machine, mode: Mode, features: SliceFeatures = ALL) -> list[Object]:
     modes = {gpu.uuid: mode for gpu in machine.gpus}
-    return slices.build(machine, node="n", node_uid="u", modes=modes, features=features)
+    return resource_slices.build(machine, node="n", node_uid="u", modes=modes, features=features)
 
 
 def devices(machine: Machine, mode: Mode, features: SliceFeatures = ALL) -> list[Object]:
@@ -116,7 +116,7 @@ def test_the_whole_gpu_takes_all_counters_and_is_there_where_mig_mode_needs_no_r
     counters, pieces = build(machine, PLACEMENTS)
     (whole,) = [d for d in pieces["spec"]["devices"] if text(d, "type") == "gpu"]
 
-    assert whole["name"] == slices.device_name(machine.gpus[0].uuid)
+    assert whole["name"] == resource_slices.device_name(machine.gpus[0].uuid)
     assert whole["consumesCounters"][0]["counters"] == counters["spec"]["sharedCounters"][0]["counters"]
     assert {text(d, "type") for d in devices(one_gpu("dgx-a100"), PLACEMENTS)} == {"mig"}
 
@@ -165,7 +165,7 @@ def test_everybody_can_rebuild_the_machine_from_several_slices() -> None:
     machine = profiles.load("hgx-h100", seed="n")
     typed = [msgspec.convert(piece, ResourceSlice) for piece in build(machine, PLACEMENTS)]
 
-    assert slices.read_machine(typed) == machine
+    assert resource_slices.read_machine(typed) == machine
 
 
 def test_slices_of_an_agent_that_counted_media_alone_are_read_and_replaced() -> None:
@@ -181,7 +181,7 @@ def test_slices_of_an_agent_that_counted_media_alone_are_read_and_replaced() -> 
         piece["metadata"]["resourceVersion"] = str(number)
         piece["spec"]["pool"]["generation"] = 3
 
-    earlier = slices.read_machine([msgspec.convert(piece, ResourceSlice) for piece in old])
+    earlier = resource_slices.read_machine([msgspec.convert(piece, ResourceSlice) for piece in old])
     assert earlier is not None
     (gpu,) = earlier.gpus
     assert [profile.name for profile in gpu.profiles] == [profile.name for profile in machine.gpus[0].profiles]
@@ -221,9 +221,9 @@ def test_instances_that_exist_are_plain_devices_on_every_server(able: SliceFeatu
     gpu = machine.gpus[0]
     found = [one for one in devices(machine, Mode(mig="static"), able) if text(one, "type") == "mig"]
     assert [one["name"] for one in found] == [
-        slices.part_name(gpu.uuid, 19, 0),
-        slices.part_name(gpu.uuid, 20, 1),
-        slices.part_name(gpu.uuid, 9, 4),
+        resource_slices.part_name(gpu.uuid, 19, 0),
+        resource_slices.part_name(gpu.uuid, 20, 1),
+        resource_slices.part_name(gpu.uuid, 9, 4),
     ]
     last = found[-1]
     assert last.keys() == {"name", "attributes", "capacity"}
@@ -238,7 +238,7 @@ def test_instances_that_exist_are_plain_devices_on_every_server(able: SliceFeatu
 
 def test_a_gpu_in_mig_mode_is_static_where_nothing_is_said_and_nothing_where_mig_is_off() -> None:
     machine = in_mig_mode(one_gpu("hgx-h100"), (9, 4))
-    (piece,) = slices.build(machine, node="n", node_uid="u")
+    (piece,) = resource_slices.build(machine, node="n", node_uid="u")
     assert [text(one, "profile") for one in piece["spec"]["devices"]] == ["3g.40gb"]
     assert devices(machine, Mode()) == []
 
@@ -248,7 +248,7 @@ def test_where_none_can_be_made_for_claims_those_that_exist_are_handed_out(mode:
     machine = in_mig_mode(one_gpu("hgx-h100"), (9, 4))
     able = SliceFeatures(shares=False, counters=False)
     assert [text(one, "profile") for one in devices(machine, mode, able)] == ["3g.40gb"]
-    read = slices.read_machine(msgspec.convert(build(machine, mode, able), list[ResourceSlice]))
+    read = resource_slices.read_machine(msgspec.convert(build(machine, mode, able), list[ResourceSlice]))
     assert read == machine
 
 

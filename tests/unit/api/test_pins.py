@@ -14,7 +14,7 @@ from dradriver.allocator.request import Amount, MigPart, Part, PartChoice, Share
 from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod, PodClaim, PodSpec
-from dradriver.api.claims import claims
+from dradriver.api.claims import claim_builder
 from dradriver.api.claims.pins import Claim, MigSlice, allocated, pin
 from dradriver.kube import codec
 
@@ -31,7 +31,7 @@ Object = dict[str, Any]
 def made(*parts: Part, placed: tuple[str, ...] = ()) -> Object:
     choice = PartChoice(containers=(parts,), node="n")
     uuids = {f"r{number}": [("GPU-a", "GPU-b")[part.gpu]] for number, part in enumerate(parts)}
-    return claims.pinned(POD, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)
+    return claim_builder.pinned(POD, choice, uuids=uuids, compute={"3g.40gb": 3}, placed=placed)
 
 
 def read(claim: Object) -> Claim:
@@ -141,7 +141,7 @@ def test_a_slice_that_no_gpu_has_is_none_of_ours(start: int, size: int, placed: 
 
 def test_no_text_breaks_out_of_its_quotes() -> None:
     part = msgspec.structs.replace(SLICE, profile='" || true || "')
-    text = claims.placement_selector('GPU-"\\n', part)
+    text = claim_builder.placement_selector('GPU-"\\n', part)
     assert r'== "GPU-\"\\n" &&' in text
     assert r'== "\" || true || \"" &&' in text
 

@@ -17,7 +17,7 @@ from dradriver.api.base import affinity, names, quantity
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import NodeSelector, Pod
-from dradriver.api.claims import config
+from dradriver.api.claims import opaque_config
 
 UUID = "GPU-01234567-89ab-cdef-0123-456789abcdef"
 SUFFIXES = ["", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "n", "u", "e3", "E2"]
@@ -41,19 +41,19 @@ def test_no_quantity(text: str) -> None:
 
 
 def test_config_round_trip() -> None:
-    made = config.make({"trainer": [UUID]}, ["NCCL_ALGO"])
+    made = opaque_config.make({"trainer": [UUID]}, ["NCCL_ALGO"])
 
     for form in (made, json.dumps(made).encode(), msgspec.Raw(json.dumps(made).encode())):
-        assert config.read(form).order == {"trainer": [UUID]}
-        assert config.read(form).keep_env == ["NCCL_ALGO"]
-        assert config.read(form).nccl == "auto"
+        assert opaque_config.read(form).order == {"trainer": [UUID]}
+        assert opaque_config.read(form).keep_env == ["NCCL_ALGO"]
+        assert opaque_config.read(form).nccl == "auto"
 
 
 def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it() -> None:
-    sorted_by_the_server = config.make({"b": [UUID], "a": [UUID]}, [], "env")
+    sorted_by_the_server = opaque_config.make({"b": [UUID], "a": [UUID]}, [], "env")
     assert json.dumps(sorted_by_the_server) == json.dumps(sorted_by_the_server, sort_keys=True)
-    assert "nccl" not in config.make({}, [])  # agents of before that field take what has it for a mistake
-    assert config.read(config.make({}, [], "env")).nccl == "env"
+    assert "nccl" not in opaque_config.make({}, [])  # agents of before that field take what has it for a mistake
+    assert opaque_config.read(opaque_config.make({}, [], "env")).nccl == "env"
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_what_nccl_is_told_stands_in_a_configuration_only_where_somebody_says_it
 )
 def test_config_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(WordError, match=message):
-        config.read(config.make({}, []) | change)
+        opaque_config.read(opaque_config.make({}, []) | change)
 
 
 @given(st.binary(max_size=100))
 def test_any_config_is_read_or_refused(text: bytes) -> None:
     with pytest.raises(WordError):
-        config.read(text)
+        opaque_config.read(text)
 
 
 def gated(spec: dict[str, Any]) -> dict[str, Any]:

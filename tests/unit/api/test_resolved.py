@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Strategy, Weights
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.gangs.gangs import Gang
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved

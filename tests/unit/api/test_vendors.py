@@ -10,13 +10,13 @@ import pytest
 
 from dradriver.allocator.request import Constraint, Share, Whole
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import NVIDIA, OURS
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import NVIDIA, OURS
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.read import read
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.device_attributes import MOST_SAID
 from dradriver.api.vocabulary import values
 from dradriver.topology import profiles
@@ -53,7 +53,7 @@ def telling(machine: Machine) -> Machine:
 
 def devices(machine: Machine, mode: Mode | None = None) -> list[dict[str, Any]]:
     modes = {} if mode is None else {gpu.uuid: mode for gpu in machine.gpus}
-    built = slices.build(machine, node="n", node_uid="u", modes=modes)
+    built = resource_slices.build(machine, node="n", node_uid="u", modes=modes)
     return [device for piece in built for device in piece["spec"].get("devices", ())]
 
 
@@ -130,7 +130,7 @@ def test_a_policy_that_a_file_calls_linked_stays_what_the_file_says() -> None:
 
 def spec(gpus: int, **words: str) -> dict[str, Any]:
     said = {names.PREFIX + word.replace("_", "-"): text for word, text in words.items()}
-    made: dict[str, Any] = ladder.spec(resolved.resolve(Annotations(said), {"main": gpus}))["devices"]
+    made: dict[str, Any] = claim_alternatives.spec(resolved.resolve(Annotations(said), {"main": gpus}))["devices"]
     return made
 
 

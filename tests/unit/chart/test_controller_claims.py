@@ -8,9 +8,9 @@ import re
 import pytest
 
 from dradriver.allocator.request import MigPart
-from dradriver.api.base.ledger import LEDGERS, bound
-from dradriver.api.claims import claims
-from dradriver.api.vocabulary import nics
+from dradriver.api.base.allocating_driver import LEDGERS, bound
+from dradriver.api.claims import claim_builder
+from dradriver.api.vocabulary import nic_requests
 from tests.fakes.chart import objects
 
 pytestmark = pytest.mark.helm
@@ -33,19 +33,19 @@ def test_a_selector_that_the_code_writes_names_gpus(driver: str) -> None:
     (pattern,) = re.findall(r"matches\(r'(.*)'\)", expressions(f"ledger={driver}"))
     with bound(LEDGERS[driver]):
         for uuids in (UUIDS[:1], UUIDS):
-            for written in (claims.uuid_selector(uuids), claims.address_selector(uuids)):
+            for written in (claim_builder.uuid_selector(uuids), claim_builder.address_selector(uuids)):
                 assert re.search(pattern, written)
                 assert len(written.split('", "')) == len(uuids)
-        placement = claims.placement_selector(UUIDS[0], MigPart(gpu=0, profile="1g.10gb+me", start=4, size=1))
+        placement = claim_builder.placement_selector(UUIDS[0], MigPart(gpu=0, profile="1g.10gb+me", start=4, size=1))
         assert re.search(pattern, placement)
         assert not re.search(pattern, f"{placement} || true")
         part = MigPart(gpu=0, profile="1g.10gb", start=4, size=1)
         for nameless in ("", *UUIDS[:1]), ("",):  # what a device without the attribute has
-            assert not re.search(pattern, claims.uuid_selector(nameless))
-            assert not re.search(pattern, claims.address_selector(nameless))
-        assert not re.search(pattern, claims.placement_selector("", part))
+            assert not re.search(pattern, claim_builder.uuid_selector(nameless))
+            assert not re.search(pattern, claim_builder.address_selector(nameless))
+        assert not re.search(pattern, claim_builder.placement_selector("", part))
 
 
 def test_claims_may_ask_for_nics_of_the_classes_that_the_controller_knows() -> None:
-    assert classes() == set(nics.CLASSES)
-    assert classes("policies.nics.classes.rail-nics=dranet") == {*nics.CLASSES, "rail-nics"}
+    assert classes() == set(nic_requests.CLASSES)
+    assert classes("policies.nics.classes.rail-nics=dranet") == {*nic_requests.CLASSES, "rail-nics"}

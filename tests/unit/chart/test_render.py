@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from dradriver.api.policies.model import DEFAULTS, plain
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests import schema
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, run, template, workload

@@ -10,11 +10,16 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from dradriver.api.base import names, seats
-from dradriver.api.claims import exclusive, reservations, search_limits, usage
-from dradriver.api.gangs import gang_sizes, suspends
-from dradriver.api.pod import ladder
-from dradriver.api.vocabulary import annotation_words, limits
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.claims import (
+    exclusive,
+    reservation_config_map,
+    search_limits,
+    usage_config_maps,
+)
+from dradriver.api.gangs import gang_size_of_owner, suspendable_owners
+from dradriver.api.pod import claim_alternatives
+from dradriver.api.vocabulary import annotation_words, container_limits
 from dradriver.controller.main import LEASE
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
 from tests.effort import sampled
@@ -56,7 +61,7 @@ BUDGETS: Final = (POD_DISRUPTION_BUDGETS.group, POD_DISRUPTION_BUDGETS.plural)
 def owners_rights(*settings: str) -> dict[tuple[str, str], set[str]]:
     """Return what the controller may do with what makes pods, and with pods beyond patching."""
     found: dict[tuple[str, str], set[str]] = {}
-    owners = {*suspends.OBJECTS.values(), ("", "pods"), BUDGETS}
+    owners = {*suspendable_owners.OBJECTS.values(), ("", "pods"), BUDGETS}
     for group, resource, _, verbs in rules("ClusterRole", "controller", *settings):
         if (group, resource) in owners:
             found[group, resource] = found.get((group, resource), set()) | verbs
@@ -77,11 +82,11 @@ def test_pods_are_evicted_only_where_a_value_says_so() -> None:
 
 
 def test_by_default_the_controller_reads_how_large_every_gang_is_and_stops_none() -> None:
-    assert owners_rights() == {key: {"get"} for key in gang_sizes.OBJECTS.values()}
+    assert owners_rights() == {key: {"get"} for key in gang_size_of_owner.OBJECTS.values()}
     assert owners_rights("controller.gangOwners=null") == owners_rights(), "an upgrade with --reuse-values"
     assert owners_rights(*VARIANTS["addon"]) == owners_rights()
     without = owners_rights("controller.gangOwners.MPIJob.read=false", "controller.gangOwners.PodGroup.read=false")
-    assert set(gang_sizes.OBJECTS.values()) - set(without) == {
+    assert set(gang_size_of_owner.OBJECTS.values()) - set(without) == {
         ("kubeflow.org", "mpijobs"),
         ("scheduling.k8s.io", "podgroups"),
     }
@@ -89,8 +94,8 @@ def test_by_default_the_controller_reads_how_large_every_gang_is_and_stops_none(
 
 def test_the_values_name_every_kind_that_a_gang_is_made_by() -> None:
     owners = yaml.safe_load((CHART / "values.yaml").read_text())["controller"]["gangOwners"]
-    assert set(owners) == set(suspends.OBJECTS)
-    assert {kind for kind, one in owners.items() if one.get("read")} == set(gang_sizes.OBJECTS)
+    assert set(owners) == set(suspendable_owners.OBJECTS)
+    assert {kind for kind, one in owners.items() if one.get("read")} == set(gang_size_of_owner.OBJECTS)
     assert {kind for kind, one in owners.items() if "suspend" in one} == {*owners} - {"PodGroup"}
     assert not any(one.get("suspend") for one in owners.values())
 
@@ -98,7 +103,7 @@ def test_the_values_name_every_kind_that_a_gang_is_made_by() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "group", "plural", "field"),
-    [(kind, *suspends.OBJECTS[kind], ".".join(field)) for kind, field in suspends.FIELDS.items()],
+    [(kind, *suspendable_owners.OBJECTS[kind], ".".join(field)) for kind, field in suspendable_owners.FIELDS.items()],
 )
 def test_what_may_be_suspended_is_bound_to_that_by_a_policy(kind: str, group: str, plural: str, field: str) -> None:
     settings = (f"controller.gangOwners.{kind}.suspend=true",)
@@ -213,16 +218,24 @@ def test_every_right_to_write_for_gangs_has_its_policy(variant: str) -> None:
 
 def test_the_chart_and_the_code_mean_the_same_seat() -> None:
     rendered = objects(kubernetes="1.34.4")
-    (selector,) = rendered["DeviceClass", seats.CLASS]["spec"]["selectors"]
-    assert set(re.findall('"(.*?)"', selector["cel"]["expression"])) == {names.DRIVER, "", seats.TYPE["type"]["string"]}
-    later = [field for field in seats.resource_slice()["spec"]["devices"][0] if field not in ("name", "attributes")]
+    (selector,) = rendered["DeviceClass", gang_barrier_device.CLASS]["spec"]["selectors"]
+    assert set(re.findall('"(.*?)"', selector["cel"]["expression"])) == {
+        names.DRIVER,
+        "",
+        gang_barrier_device.TYPE["type"]["string"],
+    }
+    later = [
+        field
+        for field in gang_barrier_device.resource_slice()["spec"]["devices"][0]
+        if field not in ("name", "attributes")
+    ]
     assert [field for field in later if field in selector["cel"]["expression"]] == [], "1.34 would refuse the class"
     only = " ".join(
         v["expression"] for v in rendered["ValidatingAdmissionPolicy", "gpu-topology-seats"]["spec"]["validations"]
     )
-    assert {seats.SLICE, names.SEAT_POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
-    assert f'device.name == "{seats.DEVICE}"' in only
-    assert ("DeviceClass", seats.CLASS) not in objects(*VARIANTS["addon"])
+    assert {gang_barrier_device.SLICE, names.SEAT_POOL, names.DRIVER} <= set(re.findall("'(.*?)'", only))
+    assert f'device.name == "{gang_barrier_device.DEVICE}"' in only
+    assert ("DeviceClass", gang_barrier_device.CLASS) not in objects(*VARIANTS["addon"])
 
 
 def test_least_privilege_of_the_controller() -> None:
@@ -239,10 +252,10 @@ def test_least_privilege_of_the_controller() -> None:
         ("kueue.x-k8s.io", "topologies", (), follows),
         ("", "pods/status", (), {"patch"}),
         ("resource.k8s.io", "resourceslices", (), {"create"}),
-        ("resource.k8s.io", "resourceslices", (seats.SLICE,), {"get", "update", "delete"}),
+        ("resource.k8s.io", "resourceslices", (gang_barrier_device.SLICE,), {"get", "update", "delete"}),
         ("resource.k8s.io", "resourceclaims/status", (), {"patch"}),
         ("resource.k8s.io", "resourceclaims/driver", (names.DRIVER,), {"arbitrary-node:patch"}),
-        *((group, plural, (), {"get"}) for _, (group, plural) in sorted(gang_sizes.OBJECTS.items())),
+        *((group, plural, (), {"get"}) for _, (group, plural) in sorted(gang_size_of_owner.OBJECTS.items())),
         ("", "persistentvolumeclaims", (), {"get"}),
         ("", "persistentvolumes", (), {"get"}),
         ("storage.k8s.io", "storageclasses", (), {"get"}),
@@ -252,8 +265,8 @@ def test_least_privilege_of_the_controller() -> None:
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
         ("coordination.k8s.io", "leases", (), {"create"}),
         ("", "configmaps", ("gpu-topology-policies",), {"get", "list", "watch"}),
-        ("", "configmaps", tuple(usage.every_name()), {"get", "update"}),
-        ("", "configmaps", (reservations.NAME,), {"get", "update"}),
+        ("", "configmaps", tuple(usage_config_maps.every_name()), {"get", "update"}),
+        ("", "configmaps", (reservation_config_map.NAME,), {"get", "update"}),
         ("", "configmaps", (), {"create"}),
     ]
 
@@ -367,8 +380,8 @@ def test_the_api_server_asks_about_every_limit_that_is_read() -> None:
         if hook["name"] == "translate.pods.gpu.topology"
     ]
     ((_, pattern, _),) = [re.split(r"matches\('(.*)'\)", hook["matchConditions"][0]["expression"])]
-    read = (*limits.NAMES, "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/mig-1g.5gb")
-    assert all(map(limits.is_ours, read))
+    read = (*container_limits.NAMES, "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/mig-1g.5gb")
+    assert all(map(container_limits.is_ours, read))
     assert [
         name for name in (*read, "nvidia.com/vgpu", "nvidia.com/gpumem-percentage") if not asked(pattern, name)
     ] == []
@@ -469,7 +482,7 @@ def test_the_marks_of_suspended_owners_are_the_controllers_alone_of_each_kind_th
     assert policy["failurePolicy"] == "Fail"
     rules_of = policy["matchConstraints"]["resourceRules"]
     assert {(rule["apiGroups"][0], rule["resources"][0]) for rule in rules_of} == {
-        suspends.OBJECTS[kind] for kind in suspends.FIELDS
+        suspendable_owners.OBJECTS[kind] for kind in suspendable_owners.FIELDS
     }
     assert {tuple(rule["operations"]) for rule in rules_of} == {("CREATE", "UPDATE")}
     label, annotations = (validation["expression"] for validation in policy["validations"])
@@ -508,7 +521,7 @@ def test_nobody_else_makes_a_template_that_pods_without_a_choice_would_take() ->
     create, update = (validation["expression"] for validation in policy["validations"])
     assert f"'{names.LABEL}' in " in create
     (pattern,) = re.findall(r'matches\("(.*)"\)', create)
-    assert re.search(pattern, ladder.template_name("a note"))
+    assert re.search(pattern, claim_alternatives.template_name("a note"))
     assert [
         name for name in ("gpus-quad", "gpus-abcdefghij", "my-gpus-abcdefghijklmnop") if re.search(pattern, name)
     ] == []
@@ -677,7 +690,7 @@ def test_the_limits_that_a_partition_refuses_are_those_that_the_webhook_would_tr
         text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in said.items()) + "}"
         return re.search(pattern, text) is not None
 
-    ours = (*limits.NAMES, "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/vgpu")
+    ours = (*container_limits.NAMES, "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/vgpu")
     for name in (*ours, "example.com/gpu"):
         assert found({"cpu": "3", name: "1"}), name
         assert found({name: "10", "memory": "1Gi"}), name

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from dradriver.api.gangs import gang_sizes, suspends
+from dradriver.api.gangs import gang_size_of_owner, suspendable_owners
 from tests.fakes.chart import VARIANTS, objects
 from tests.paths import REPO
 
@@ -60,7 +60,7 @@ RIGHTS: Final = (
         "pod-writes", f"{STOLEN}::test_the_token_of_the_controller_changes_nothing_else_of_pods",
     ),
     Right(
-        "controller", "pods", "delete", "dradriver/controller/owners/budgets.py",
+        "controller", "pods", "delete", "dradriver/controller/owners/evict_pods.py",
         "deletions", f"{GANGS}::test_the_controller_deletes_pods_of_stateful_sets_and_no_others",
     ),
     Right(
@@ -68,7 +68,7 @@ RIGHTS: Final = (
         "nominations", f"{GANGS}::test_the_controller_nominates_nodes_of_its_pods",
     ),
     Right(
-        "controller", "pods/eviction", "create", "dradriver/controller/owners/budgets.py",
+        "controller", "pods/eviction", "create", "dradriver/controller/owners/evict_pods.py",
         "evictions", f"{STOLEN}::test_pods_end_by_the_controller_only_where_the_driver_works",
     ),
     Right("controller", "nodes", "list watch", "dradriver/controller/loop/controller.py"),
@@ -110,22 +110,22 @@ RIGHTS: Final = (
     ),
     *(
         Right("controller", f"{plural}.{group}", "get", "dradriver/controller/owners/owner_reader.py")
-        for group, plural in {**gang_sizes.OBJECTS, **suspends.OBJECTS}.values()
+        for group, plural in {**gang_size_of_owner.OBJECTS, **suspendable_owners.OBJECTS}.values()
     ),
     *(
         Right(
-            "controller", "{1}.{0}".format(*suspends.OBJECTS[kind]), "list patch",
-            "dradriver/controller/owners/owner_restarts.py", f"suspends-{suspends.OBJECTS[kind][1]}",
+            "controller", "{1}.{0}".format(*suspendable_owners.OBJECTS[kind]), "list patch",
+            "dradriver/controller/owners/owner_restarts.py", f"suspends-{suspendable_owners.OBJECTS[kind][1]}",
             f"{STOLEN}::test_the_token_of_the_controller_suspends_and_writes_nothing_else_on_owners",
         )
-        for kind in suspends.FIELDS
+        for kind in suspendable_owners.FIELDS
     ),
-    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/budgets.py"),
+    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/evict_pods.py"),
     Right("controller", "persistentvolumeclaims", "get", "dradriver/cluster/pods/volumes.py"),
     Right("controller", "persistentvolumes", "get", "dradriver/cluster/pods/volumes.py"),
     Right("controller", "storageclasses.storage.k8s.io", "get", "dradriver/cluster/pods/volumes.py"),
     Right(
-        "controller", "events", "create patch", "dradriver/kube/events.py",
+        "controller", "events", "create patch", "dradriver/kube/event_recorder.py",
         "events", f"{STOLEN}::test_events_are_reported_under_the_own_name_and_about_the_drivers_objects",
     ),
     Right(
@@ -153,7 +153,7 @@ RIGHTS: Final = (
         "node", "resourceslices.resource.k8s.io", "create update delete", "dradriver/node/publishing/publisher.py",
         "slices", f"{STOLEN}::test_an_agent_creates_slices_under_names_of_its_own_node_only",
     ),
-    Right("node", "resourceclaims.resource.k8s.io", "get list", "dradriver/node/publishing/allocated.py"),
+    Right("node", "resourceclaims.resource.k8s.io", "get list", "dradriver/node/publishing/allocated_devices.py"),
     Right(
         "node", "resourceclaims/status.resource.k8s.io", "patch", "dradriver/node/api_server.py",
         "statuses", f"{POLICIES}::test_a_stolen_token_of_an_agent_changes_nothing_else_of_a_claim",
@@ -163,7 +163,7 @@ RIGHTS: Final = (
         NAMED, f"{POLICIES}::test_a_stolen_token_of_an_agent_changes_nothing_else_of_a_claim",
     ),
     Right(
-        "node", "events", "create patch", "dradriver/kube/events.py",
+        "node", "events", "create patch", "dradriver/kube/event_recorder.py",
         "events", f"{STOLEN}::test_events_are_reported_under_the_own_name_and_about_the_drivers_objects",
     ),
     Right("node", "nodes", "get list watch", "dradriver/node/publishing/node_objects.py"),
@@ -191,7 +191,7 @@ RIGHTS: Final = (
         for plural in ("resourceclaims", "resourceslices", "deviceclasses")
     ),
     *(
-        Right("page", resource, "list", "dradriver/cli/cluster/scene.py")
+        Right("page", resource, "list", "dradriver/cli/cluster/listed_cluster.py")
         for resource in (
             "devicetaintrules.resource.k8s.io",
             "resourceclaimtemplates.resource.k8s.io",
@@ -202,13 +202,13 @@ RIGHTS: Final = (
     Right("page", "events", "list", "dradriver/cli/explainer/pod_history.py"),
     # People are bound to the viewer. They may get by name what they may list.
     *(
-        Right("viewer", f"{plural}.resource.k8s.io", "get list watch", "dradriver/cli/cluster/scene.py")
+        Right("viewer", f"{plural}.resource.k8s.io", "get list watch", "dradriver/cli/cluster/listed_cluster.py")
         for plural in (
             *("resourceslices", "resourceclaims", "resourceclaimtemplates", "deviceclasses", "devicetaintrules"),
         )
     ),
     *(
-        Right("viewer", resource, "get list watch", "dradriver/cli/cluster/scene.py")
+        Right("viewer", resource, "get list watch", "dradriver/cli/cluster/listed_cluster.py")
         for resource in ("pods", "nodes", "namespaces", "topologies.kueue.x-k8s.io")
     ),
     Right("viewer", "events", "get list watch", "dradriver/cli/explainer/pod_history.py"),
@@ -220,7 +220,7 @@ RIGHTS: Final = (
         )
         for kind in ("mutating", "validating")
     ),
-    Right("viewer", "configmaps", "get list watch", "dradriver/cli/cluster/tenants.py"),
+    Right("viewer", "configmaps", "get list watch", "dradriver/cli/cluster/tenant_usage.py"),
     Right("viewer", "daemonsets.apps", "get list", "dradriver/cli/verify.py"),
     Right("viewer", "leases.coordination.k8s.io", "get list", "dradriver/cli/verify.py"),
     *(
@@ -231,7 +231,7 @@ RIGHTS: Final = (
     *(
         Right(account, f"{plural}.{group}", "get", "dradriver/controller/owners/owner_reader.py")
         for account in ("page", "viewer")
-        for group, plural in {**gang_sizes.OBJECTS, **suspends.OBJECTS}.values()
+        for group, plural in {**gang_size_of_owner.OBJECTS, **suspendable_owners.OBJECTS}.values()
     ),
     Right("test", "resourceslices.resource.k8s.io", "list", "helm/gpu-topology-dra/files/smoke.py"),
     # Helm deletes the account after the test. The right is one of the namespace `default`.

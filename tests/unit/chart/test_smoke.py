@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
-from dradriver.api.base.ledger import NVIDIA, OURS, Ledger
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.allocating_driver import (
+    NVIDIA,
+    OURS,
+    Ledger,
+)
 from dradriver.kube.resources import RESOURCE_SLICES
 from tests.fakes.admission import admit
 from tests.fakes.apiserver import FakeApiServer
@@ -35,7 +39,7 @@ SMOKE = load()
 
 
 def published(api: FakeApiServer) -> None:
-    api.put(RESOURCE_SLICES, seats.resource_slice())
+    api.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
     for node in ("a", "b"):
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
         api.put(
@@ -81,7 +85,7 @@ async def test_a_webhook_that_is_not_asked_or_not_trusted(message: str, told: st
 
 async def test_no_gpus_but_the_seat_of_gangs() -> None:
     async with FakeApiServer() as api:
-        api.put(RESOURCE_SLICES, seats.resource_slice())
+        api.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
         assert "no node has published its GPUs" in await run(api)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base.ledger import NVIDIA
-from dradriver.api.base.ledger import bound as ledger
-from dradriver.api.slices import slices
+from dradriver.api.base.allocating_driver import NVIDIA
+from dradriver.api.base.allocating_driver import bound as ledger
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.commands import CommandLine, run_all
@@ -78,7 +78,7 @@ async def test_topo_shows_it_with_who_holds_its_gpus(cluster: GpuCluster, shell:
     assert (second["node"], second["agent"], second["free"], second["machine"]) == ("n2", "gone", [], None)
     assert [gpu["holders"][0]["claim"] for gpu in second["gpus"]] == ["old", "old"]
     assert {gpu["device"] for gpu in second["gpus"]} == {
-        slices.device_name(gpu.uuid) for gpu in cluster.machines["n2"].gpus[:2]
+        resource_slices.device_name(gpu.uuid) for gpu in cluster.machines["n2"].gpus[:2]
     }
 
 

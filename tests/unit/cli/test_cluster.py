@@ -16,11 +16,11 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.cli.main import main
 from dradriver.kube import client
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.topology import codec, topo_m
+from dradriver.topology import machine_codec, topo_m
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.commands import Terminal
 from tests.fakes.gpunodes import allocated, machine, piece, promised
@@ -113,7 +113,7 @@ async def test_json_and_yaml_are_one_document(two: Cluster) -> None:
             {"hold": "admin", "namespace": "ops", "claim": "watch", "pods": ["dcgm"], "share": "", "part": ""},
         ],
     }
-    assert codec.decode(json.dumps(node["machine"])) == machine("node-9")
+    assert machine_codec.decode(json.dumps(node["machine"])) == machine("node-9")
     assert node["machine"]["order"] == [0, 3, 1, 2, 4, 7, 5, 6]
     assert yaml.safe_load((await two.run("-o", "yaml")).stdout) == document
 
@@ -277,6 +277,6 @@ async def test_colours_on_a_terminal_only(two: Cluster) -> None:
 
 async def test_the_slice_of_seats_is_no_node(two: Cluster) -> None:
     before = await two.run()
-    two.put(seats.resource_slice())
+    two.put(gang_barrier_device.resource_slice())
     after = await two.run()
     assert (after.exit_code, after.stdout, after.stderr) == (0, before.stdout, "")

@@ -200,7 +200,7 @@ def test_a_broken_address_is_named_before_a_plugin_runs(home: Path) -> None:
 def test_the_official_package_is_imported_for_plugins_only(home: Path) -> None:
     file = write(home / "config", "x", user={"token": base64.b64encode(b"t").decode()})
     script = (
-        "import sys; from pathlib import Path; from dradriver.cli.cluster import access, topo\n"
+        "import sys; from pathlib import Path; from dradriver.cli.cluster import access, cluster_view\n"
         f"access.server(Path({str(file)!r}), None)\n"
         "assert 'kubernetes' not in sys.modules\n"
     )

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.api.base.ledger import AMD, NVIDIA
-from dradriver.api.slices import slices
-from dradriver.cli.cluster import reading
-from dradriver.cli.cluster.topo import views
-from dradriver.cluster.shown.nodes import NodeView
+from dradriver.api.base.allocating_driver import AMD, NVIDIA
+from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster import cluster_reading
+from dradriver.cli.cluster.cluster_view import views
+from dradriver.cluster.views.node_views import NodeView
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import amd, nvidia
 from tests.fakes.apiserver import FakeApiServer
@@ -16,7 +16,7 @@ from tests.fakes.gpunodes import Object, allocated, machine, pieces, promised, r
 
 
 def shown(theirs: list[Object], claims: list[Object], *, ours: list[Object] | None = None) -> list[NodeView]:
-    bare = slices.machine_alone(machine("node-a"), node="node-a", node_uid="u") if ours is None else ours
+    bare = resource_slices.machine_alone(machine("node-a"), node="node-a", node_uid="u") if ours is None else ours
     nodes, warnings = views(read_slices(*bare, *theirs), read_claims(*claims))
     assert warnings == []
     return nodes
@@ -44,11 +44,11 @@ def test_their_devices_and_claims_show_as_gpus_with_holders() -> None:
 
 async def test_the_cluster_is_read_so_where_our_agents_publish_no_devices() -> None:
     async with FakeApiServer() as api:
-        for piece in slices.machine_alone(machine("node-a"), node="node-a", node_uid="u"):
+        for piece in resource_slices.machine_alone(machine("node-a"), node="node-a", node_uid="u"):
             api.put(RESOURCE_SLICES, piece)
         api.put(RESOURCE_SLICES, nvidia.slices("node-a", nvidia.whole(machine("node-a"))))
         api.put(RESOURCE_CLAIMS, theirs("trainer", "gpu-1"))
-        nodes, _ = views(*await reading.read(api.config))
+        nodes, _ = views(*await cluster_reading.read(api.config))
     assert [view.state for view in nodes[0].gpus].count("free") == 7
 
 
@@ -77,7 +77,7 @@ def test_where_our_own_devices_are_published_theirs_change_nothing() -> None:
 async def test_amds_devices_show_as_gpus_with_holders_by_their_addresses() -> None:
     node = machine("node-a", "mi210-x8")
     async with FakeApiServer() as api:
-        for piece in slices.machine_alone(node, node="node-a", node_uid="u"):
+        for piece in resource_slices.machine_alone(node, node="node-a", node_uid="u"):
             api.put(RESOURCE_SLICES, piece)
         api.put(RESOURCE_SLICES, amd.resource_slice("node-a", amd.whole(node)))
         # NVIDIA's driver on another node, whose machine nobody here describes.
@@ -85,13 +85,13 @@ async def test_amds_devices_show_as_gpus_with_holders_by_their_addresses() -> No
         claim = theirs("trainer", "gpu-5-133")
         claim["status"]["allocation"]["devices"]["results"][0]["driver"] = amd.DRIVER
         api.put(RESOURCE_CLAIMS, claim)
-        nodes, warnings = views(*await reading.read(api.config))
+        nodes, warnings = views(*await cluster_reading.read(api.config))
     assert (warnings, [view.name for view in nodes]) == ([], ["node-a"])
     assert [view.state for view in nodes[0].gpus] == ["free"] * 5 + ["allocated"] + ["free"] * 2
     assert [holder.who for holder in nodes[0].gpus[5].holders] == ["team-a/trainer"]
 
 
 def test_whose_devices_they_are_say_the_machines_that_our_agents_describe() -> None:
-    assert reading.whose({"a", "b"}, {NVIDIA: ["c"], AMD: ["a", "b"]}) is AMD
-    assert reading.whose({"a", "b"}, {NVIDIA: ["a", "b"], AMD: ["b"]}) is NVIDIA
-    assert reading.whose({"a"}, {}) is NVIDIA
+    assert cluster_reading.whose({"a", "b"}, {NVIDIA: ["c"], AMD: ["a", "b"]}) is AMD
+    assert cluster_reading.whose({"a", "b"}, {NVIDIA: ["a", "b"], AMD: ["b"]}) is NVIDIA
+    assert cluster_reading.whose({"a"}, {}) is NVIDIA

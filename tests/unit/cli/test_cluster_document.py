@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.cli.cluster.topo import document, views
-from dradriver.cluster.shown.nodes import NodeView
+from dradriver.cli.cluster.cluster_view import document, views
+from dradriver.cluster.views.node_views import NodeView
 from dradriver.view import html, svg
 from tests.fakes.gpunodes import allocated, machine, piece, promised, read_claims, read_slices
 from tests.fakes.pictures import SVG, Seen, boxes, check_nothing_overlaps, texts, tip

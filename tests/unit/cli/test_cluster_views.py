@@ -13,13 +13,17 @@ from dradriver.allocator.request import Amount, Choice, Level, MigPart, PartChoi
 from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod, PodClaim, PodSpec
-from dradriver.api.claims import claims
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
-from dradriver.cli.cluster.topo import data, nvlink_set, views
-from dradriver.cluster.shown.holders import Hold, Holder
-from dradriver.cluster.shown.nodes import NodeView
-from dradriver.topology import codec, profiles
+from dradriver.api.claims import claim_builder
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster.cluster_view import (
+    data,
+    nvlink_set,
+    views,
+)
+from dradriver.cluster.views.holder_names import Hold, Holder
+from dradriver.cluster.views.node_views import NodeView
+from dradriver.topology import machine_codec, profiles
 from dradriver.topology.natural import natural
 from tests.fakes.gpunodes import allocated, machine, piece, pieces, promised, read_claims, read_slices
 from tests.fakes.instances import in_mig_mode
@@ -86,7 +90,7 @@ def test_a_holder_of_a_part_says_which() -> None:
     nodes, warnings = shown(
         [piece("a")],
         allocated("t", "a", [0], pods=["p"], shareID="s1", consumedCapacity={"cores": "50", "memory": "8Gi"}),
-        claims.pinned(owner, choice, uuids=uuids, compute={"1g.10gb": 1}),
+        claim_builder.pinned(owner, choice, uuids=uuids, compute={"1g.10gb": 1}),
     )
     assert warnings == []
     assert [holder.words for holder in nodes["a"].gpus[0].holders] == [
@@ -112,8 +116,8 @@ def test_a_set_that_is_promised_is_promised_to_all_who_own_its_claim() -> None:
         spec=PodSpec(resource_claims=[PodClaim(name=names.POD_CLAIM, resource_claim_name="duo")]),
     )
     uuids = {names.SET_REQUEST: [gpu.uuid for gpu in machine("a").gpus[:2]]}
-    claim = claims.pinned(owner, choice, uuids=uuids, shared=Whole(containers=(2,)))
-    claim["metadata"]["ownerReferences"].append(claims.owner("sampler", "v"))
+    claim = claim_builder.pinned(owner, choice, uuids=uuids, shared=Whole(containers=(2,)))
+    claim["metadata"]["ownerReferences"].append(claim_builder.owner("sampler", "v"))
     nodes, warnings = shown([piece("a")], claim)
     assert warnings == []
     assert [holder.words for holder in nodes["a"].gpus[1].holders] == ["promised to team-a/trainer, sampler"]
@@ -148,8 +152,8 @@ def test_shares_of_a_gpu_are_several_holders_and_whole_ones_are_a_warning() -> N
 def test_who_has_all_of_a_gpu_that_could_be_shared_has_no_share_of_it(mode: Mode) -> None:
     on = profiles.load("dgx-h100", seed="a")
     uuid = on.gpus[0].uuid
-    built = slices.build(on, node="a", node_uid="u", modes={uuid: mode})
-    (device,) = [d for one in built for d in one["spec"]["devices"] if d["name"] == slices.device_name(uuid)]
+    built = resource_slices.build(on, node="a", node_uid="u", modes={uuid: mode})
+    (device,) = [d for one in built for d in one["spec"]["devices"] if d["name"] == resource_slices.device_name(uuid)]
     taken = {name: one["requestPolicy"]["default"] for name, one in device["capacity"].items()}
     claim = allocated("all", "a", [0], pods=["p"], profile="dgx-h100", shareID="s1", consumedCapacity=taken)
     nodes, warnings = shown(built, claim)
@@ -200,7 +204,7 @@ def test_a_gpu_that_is_tainted_or_not_listed_is_not_free() -> None:
 
 def test_a_gpu_in_mig_mode_is_not_free() -> None:
     gpus = tuple(msgspec.structs.replace(gpu, mig=() if gpu.index == 2 else None) for gpu in machine("a").gpus)
-    (one,) = slices.build(msgspec.structs.replace(machine("a"), gpus=gpus), node="a", node_uid="uid-a")
+    (one,) = resource_slices.build(msgspec.structs.replace(machine("a"), gpus=gpus), node="a", node_uid="uid-a")
     nodes, _ = shown([one])
     assert (nodes["a"].gpus[2].blocked, nodes["a"].free) == ("in MIG mode", [0, 1, 3, 4, 5, 6, 7])
 
@@ -296,7 +300,7 @@ def test_text_of_others_cannot_steer_a_terminal() -> None:
         gpus=tuple(msgspec.structs.replace(gpu, product=HOSTILE) for gpu in base.gpus),
         nics=(msgspec.structs.replace(base.nics[0], name="n\x1b[2J"), *base.nics[1:]),
     )
-    one = piece("a", text=codec.encode(evil))
+    one = piece("a", text=machine_codec.encode(evil))
     one["spec"]["devices"][0]["taints"] = [{"key": HOSTILE, "effect": "NoSchedule"}]
     nodes, warnings = views(
         read_slices(one, piece(HOSTILE, text="{")),
@@ -316,16 +320,16 @@ def test_text_of_others_cannot_steer_a_terminal() -> None:
 def test_the_instances_of_a_gpu_in_mig_mode_are_shown_with_their_holders() -> None:
     found = in_mig_mode(profiles.load("hgx-h100", seed="a"), {1: [("3g.40gb", 0), ("1g.10gb", 6)]})
     gpu = found.gpus[1].uuid
-    (published,) = slices.build(
+    (published,) = resource_slices.build(
         found,
         node="a",
         node_uid="u",
         modes={gpu: Mode(mig="static")},
-        kept={gpu: [slices.part_name(gpu, 14, 4)]},
+        kept={gpu: [resource_slices.part_name(gpu, 14, 4)]},
         gone={"key": "gpu.topology/instance-gone", "effect": "NoSchedule"},
     )
     claim = allocated("theirs", "a", [0], pods=["p"])
-    claim["status"]["allocation"]["devices"]["results"][0]["device"] = slices.part_name(gpu, 19, 6)
+    claim["status"]["allocation"]["devices"]["results"][0]["device"] = resource_slices.part_name(gpu, 19, 6)
     nodes, warnings = shown([published], claim)
     assert warnings == []
     view = nodes["a"].gpus[1]
@@ -337,7 +341,7 @@ def test_the_instances_of_a_gpu_in_mig_mode_are_shown_with_their_holders() -> No
 @pytest.mark.parametrize("mig", ["dynamic", "placements"])
 def test_a_gpu_that_is_always_in_mig_mode_is_not_blocked_by_it_where_instances_are_made_for_claims(mig: Any) -> None:
     found = in_mig_mode(profiles.load("dgx-a100", seed="a").subset([0, 1]), {1: []})
-    built = slices.build(found, node="a", node_uid="u", modes={found.gpus[1].uuid: Mode(mig=mig)})
+    built = resource_slices.build(found, node="a", node_uid="u", modes={found.gpus[1].uuid: Mode(mig=mig)})
     nodes, warnings = shown(built)
     assert warnings == []
     assert [view.blocked for view in nodes["a"].gpus] == ["", ""]

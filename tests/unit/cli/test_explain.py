@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.read import read
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.policies.policies_reader import read
 from dradriver.cli.main import main
 from dradriver.kube.resources import (
     EVENTS,

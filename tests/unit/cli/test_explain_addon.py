@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base.ledger import NVIDIA
-from dradriver.api.policies.modes import Mode
+from dradriver.api.base.allocating_driver import NVIDIA
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import nvidia
 from tests.fakes.addoncluster import SLICE, AddOnCluster

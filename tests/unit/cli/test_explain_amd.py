@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dradriver.api.base.ledger import AMD, bound
+from dradriver.api.base.allocating_driver import AMD, bound
 from tests.fakes.amdcluster import AmdCluster
 from tests.fakes.commands import CommandLine, run_all
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.control_plane.scheduler import Scheduler
@@ -29,7 +29,12 @@ def seat(cluster: GpuCluster, name: str) -> None:
     """Let the scheduler give a pod its GPUs and its seat, and not bind it."""
 
     def take(claim: dict[str, Any]) -> None:
-        result = {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": seats.DEVICE}
+        result = {
+            "request": "seat",
+            "driver": names.DRIVER,
+            "pool": names.SEAT_POOL,
+            "device": gang_barrier_device.DEVICE,
+        }
         claim["status"]["allocation"]["devices"]["results"].append(result | {"shareID": name})
 
     scheduler, pod = Scheduler(cluster.store), cluster.get_pod(name)

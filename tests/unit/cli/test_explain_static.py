@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.admission import admit, defaulted, stored
 from tests.fakes.admission import pod as manifest
@@ -37,7 +37,9 @@ def template_of(pod: Object) -> str:
 def make_template(cluster: GpuCluster, pod: Object) -> None:
     """Do what the controller does."""
     note = pod["metadata"]["annotations"][names.REQUEST]
-    cluster.put(RESOURCE_CLAIM_TEMPLATES, ladder.template("default", note, resolved.read({names.REQUEST: note})))
+    cluster.put(
+        RESOURCE_CLAIM_TEMPLATES, claim_alternatives.template("default", note, resolved.read({names.REQUEST: note}))
+    )
 
 
 def make_claim(cluster: GpuCluster, pod: Object, entry: str = names.POD_CLAIM, name: str = "next-gpus") -> None:

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.node.discovery import failures
-from dradriver.node.discovery.simulated import Simulated
+from dradriver.node.discovery import simulated_failures
+from dradriver.node.discovery.simulated_machine import Simulated
 from dradriver.node.errors import SetupError
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, a_node, device, eventually, machine, uuid
@@ -88,7 +88,7 @@ def test_bad_words_are_refused(words: list[str], said: str, tmp_path: Path) -> N
     ["", "[]", "{", '{"gpu-1": 1}', '{"gpu-1": {"xid": -1}}', '{"gpu-1": {"rust": 1}}', '{"gpu-1": {"faults": ["x"]}}'],
 )
 def test_a_file_that_says_nonsense_leaves_the_last_state(text: str, tmp_path: Path) -> None:
-    failures.path(tmp_path, NODE).write_text(text)
+    simulated_failures.path(tmp_path, NODE).write_text(text)
     with pytest.raises(SetupError, match=r"node-a\.json|no kind of fault|XID"):
         simulated(tmp_path).read()
 

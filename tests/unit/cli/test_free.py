@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
@@ -141,7 +141,7 @@ async def test_what_an_administrators_rule_taints_is_not_free_and_explain_names_
     cluster.node("n1")
     cluster.pod("whole", 8)
     shell.api.optional = {DEVICE_TAINT_RULES[1]}
-    device = slices.device_name(cluster.machines["n1"].gpus[0].uuid)
+    device = resource_slices.device_name(cluster.machines["n1"].gpus[0].uuid)
     taint = {"key": "example.com/maintenance", "effect": "NoSchedule"}
     spec = {"deviceSelector": {"pool": "n1", "device": device}, "taint": taint}
     shell.api.put(DEVICE_TAINT_RULES[1], {"metadata": {"name": "drain"}, "spec": spec})

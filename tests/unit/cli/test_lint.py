@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.api.base import names
-from dradriver.cli.linter.admitted import GROUPS
-from dradriver.cli.linter.documents import DocumentError, documents
+from dradriver.cli.linter.admission_results import GROUPS
+from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.cli.linter.patched import patched
 from dradriver.cli.main import main
 from tests.effort import examples

@@ -12,15 +12,15 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.slices import lost_gpus, slices
+from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
-from dradriver.cli.cluster import topo
-from dradriver.cli.page import facts
-from dradriver.cli.page.live import Live
-from dradriver.cluster.shown.gone_nodes import GoneNode
-from dradriver.cluster.shown.nodes import NodeView
+from dradriver.cli.cluster import cluster_view
+from dradriver.cli.page import page_pieces
+from dradriver.cli.page.live_cluster import Live
+from dradriver.cluster.views.gone_node_views import GoneNode
+from dradriver.cluster.views.node_views import NodeView
 from dradriver.kube.resources import RESOURCE_SLICES
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.serving import served
@@ -31,7 +31,7 @@ from tests.unit.cli.test_verify import DENIED, REVIEWS
 def lose(cluster: GpuCluster, node: str, *indices: int) -> None:
     """Publish a node without some of its GPUs, as its agent does once they are lost."""
     whole = cluster.machines[node]
-    built = slices.build(without(whole, set(map(str, indices))), node=node, node_uid="n")
+    built = resource_slices.build(without(whole, set(map(str, indices))), node=node, node_uid="n")
     lost_gpus.note(built, [lost_gpus.of(whole.gpus[index]) for index in indices])
     for piece in built:
         piece["spec"]["pool"]["generation"] = 2
@@ -95,7 +95,7 @@ async def test_a_damaged_annotation_is_no_lost_gpu(text: str, cluster: GpuCluste
 
 def forge(cluster: GpuCluster, text: str) -> None:
     """Have the annotation of a node's slice say this."""
-    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
     assert piece is not None
     piece["metadata"]["annotations"][names.LOST_GPUS] = text
     cluster.put(RESOURCE_SLICES, piece)
@@ -164,11 +164,11 @@ async def test_a_gpu_that_is_named_twice_is_lost_once(cluster: GpuCluster, shell
 def test_a_node_that_cannot_be_shown_leaves_the_others_shown(cluster: GpuCluster) -> None:
     """Each update of the page passes all nodes through here, so an error of one of them must not end it."""
     cluster.node("n2")
-    found, _ = topo.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
+    found, _ = cluster_view.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
     first, second = found
     odd = msgspec.structs.replace(first, lost=(cast("LostGpu", "no entry"),))
     live = Shown({"n1": odd, "n2": second})
-    told = facts.node_pieces(cast("Live", live), ("n1", "n2"))
+    told = page_pieces.node_pieces(cast("Live", live), ("n1", "n2"))
     assert told["n1"] is None
     assert told["n2"] is not None
     assert json.loads(told["n2"])["gpus"] == "ffffffff"
@@ -187,10 +187,10 @@ def test_a_node_that_cannot_be_shown_leaves_the_others_shown(cluster: GpuCluster
 def test_a_gpu_that_changes_its_mode_is_not_unhealthy(
     cluster: GpuCluster, blocked: str, letter: str, unhealthy: int
 ) -> None:
-    found, _ = topo.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
+    found, _ = cluster_view.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
     gpus = (msgspec.structs.replace(found[0].gpus[0], holders=(), blocked=blocked), *found[0].gpus[1:])
     live = Shown({"n1": msgspec.structs.replace(found[0], gpus=gpus, lost=())})
-    piece = facts.node_piece(cast("Live", live), "n1")
+    piece = page_pieces.node_piece(cast("Live", live), "n1")
     assert piece is not None
     told = json.loads(piece)
     assert (told["gpus"][0], told["ill"]) == (letter, unhealthy)

@@ -14,7 +14,7 @@ from dradriver.cli.main import main
 from dradriver.topology import profiles
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine, Nic
-from dradriver.topology.topo_m import writer
+from dradriver.topology.topo_m import topo_m_writer
 from dradriver.topology.vendors import ASCEND
 from dradriver.view import html, svg
 from tests.effort import sampled
@@ -45,7 +45,7 @@ def tables(text: str) -> dict[str, list[list[str]]]:
 def test_every_cell_of_the_matrix_is_drawn_in_the_order_that_shows_groups(name: str) -> None:
     machine = profiles.load(name)
     order = [*group(machine).order, *range(len(machine.gpus), len(machine.gpus) + len(machine.nics))]
-    cells = writer.cells(machine)
+    cells = topo_m_writer.cells(machine)
     drawn = picture(machine)
     words = [one.words for one in texts(ET.fromstring(drawn)) if one.kind not in ("title", "small", "start small")]
     expected = [cells[0][1 + i] for i in order]

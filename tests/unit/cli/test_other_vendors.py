@@ -13,9 +13,9 @@ from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.cli.explainer.subject import wish
 from dradriver.cli.main import main
-from dradriver.cli.verifier import machine as verified
+from dradriver.cli.verifier import machine_checks as verified
 from dradriver.topology import profiles
-from dradriver.topology.topo_m import writer
+from dradriver.topology.topo_m import topo_m_writer
 from dradriver.topology.vendors import VENDORS
 from tests.effort import sampled
 
@@ -70,8 +70,8 @@ def test_the_legend_explains_the_links(name: str, lines: list[str]) -> None:
 @pytest.mark.parametrize("name", profiles.names())
 def test_every_cell_is_in_the_legend(name: str) -> None:
     machine = profiles.load(name)
-    explained = {line.partition("=")[0].strip() for line in writer.legend(machine).splitlines() if " = " in line}
-    head, *rows = writer.cells(machine)
+    explained = {line.partition("=")[0].strip() for line in topo_m_writer.legend(machine).splitlines() if " = " in line}
+    head, *rows = topo_m_writer.cells(machine)
     devices = len(rows)
     cells = {cell.strip() for row in rows for cell in row[1 : 1 + devices]}
     numbered = {re.sub(r"[0-9]+$", "#", cell) for cell in cells}
@@ -82,8 +82,8 @@ def test_as_many_links_as_no_kind_has_are_a_number() -> None:
     machine = profiles.load("ascend-300i-duo-x8")
     links = tuple(tuple(3 * count for count in row) for row in machine.links)
     odd = msgspec.structs.replace(machine, links=links)
-    assert writer.cells(odd)[1][2] == "HCCS3"
-    assert "  HCCS#  = Connection traversing a bonded set of # HCCSs" in writer.cell_legend(odd).splitlines()
+    assert topo_m_writer.cells(odd)[1][2] == "HCCS3"
+    assert "  HCCS#  = Connection traversing a bonded set of # HCCSs" in topo_m_writer.cell_legend(odd).splitlines()
 
 
 def test_links_that_differ_from_what_is_published_are_the_vendors() -> None:

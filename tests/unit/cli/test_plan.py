@@ -11,7 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import (
+    machine_codec,
+    profiles,
+    topo_m,
+)
 from tests.fakes import machines
 from tests.fakes.instances import in_mig_mode
 
@@ -310,7 +314,7 @@ def test_a_machine_in_mig_mode_takes_slices_and_no_shares(tmp_path: Path) -> Non
     machine = profiles.load("dgx-a100")
     gpus = tuple(msgspec.structs.replace(gpu, mig=()) for gpu in machine.gpus)
     file = tmp_path / "machine.json"
-    file.write_text(codec.encode(msgspec.structs.replace(machine, gpus=gpus)))
+    file.write_text(machine_codec.encode(msgspec.structs.replace(machine, gpus=gpus)))
     words: list[dict[str, object]] = [{"mig_profile": "1g.5gb"}, {"share": 0.5}, {"gpus": 1}]
     asked: list[object] = [{"machine": str(file)} | word for word in words]
     slices, share, whole = answers(run("--batch", lines=asked))
@@ -322,7 +326,7 @@ def test_a_machine_in_mig_mode_takes_slices_and_no_shares(tmp_path: Path) -> Non
 def test_the_instances_that_a_machine_has_are_all_that_their_gpu_gives(tmp_path: Path) -> None:
     machine = in_mig_mode(profiles.load("hgx-h100"), {2: [("3g.40gb", 0), ("1g.10gb", 6)]})
     file = tmp_path / "machine.json"
-    file.write_text(codec.encode(machine))
+    file.write_text(machine_codec.encode(machine))
     words: list[dict[str, object]] = [
         {"mig_profile": "1g.10gb"},
         {"mig_profile": "1g.10gb", "parts": "2:1g.10gb@6"},
@@ -365,7 +369,7 @@ def test_gpus_without_peer_access_are_in_no_set_together(tmp_path: Path) -> None
     links = [list(row) for row in machine.links]
     links[0][1] = links[1][0] = 0
     file = tmp_path / "refused.json"
-    file.write_text(codec.encode(msgspec.structs.replace(machine, links=tuple(map(tuple, links)))))
+    file.write_text(machine_codec.encode(msgspec.structs.replace(machine, links=tuple(map(tuple, links)))))
 
     def plan(*words: str) -> Result:
         return CliRunner().invoke(main, ["plan", "-m", str(file), *words])

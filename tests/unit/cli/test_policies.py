@@ -11,9 +11,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dradriver.api.policies import fields, model
-from dradriver.api.policies.meaning import LATER, WORDS
 from dradriver.api.policies.model import DEFAULTS, WORKLOADS, plain
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.cli.main import main
 from tests.paths import REPO
 

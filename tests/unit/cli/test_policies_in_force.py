@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
 from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, PODS
 from tests.fakes.chart import template
 from tests.fakes.commands import CommandLine, run_all

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from dradriver.api.base import names
-from dradriver.api.claims import reservations, usage
-from dradriver.api.claims.usage import Bucket
-from dradriver.api.slices import slices
+from dradriver.api.claims import reservation_config_map, usage_config_maps
+from dradriver.api.claims.usage_config_maps import Bucket
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster, claim_of
@@ -30,9 +30,11 @@ def full(cluster: GpuCluster) -> None:
 
 def keep(cluster: GpuCluster, text: str = POLICIES, **hours_of: float) -> None:
     cluster.put(CONFIG_MAPS, policies_map(text))
-    hour = int(time.time() // usage.HOUR_S)
+    hour = int(time.time() // usage_config_maps.HOUR_S)
     rows = {Bucket(namespace, "", "", "whole"): hours * 3600 for namespace, hours in hours_of.items()}
-    made = usage.config_map(None, {hour: rows}, until=hour * 3600.0, namespace=DRIVER_NAMESPACE, class_uid="")
+    made = usage_config_maps.config_map(
+        None, {hour: rows}, until=hour * 3600.0, namespace=DRIVER_NAMESPACE, class_uid=""
+    )
     cluster.put(CONFIG_MAPS, made)
 
 
@@ -94,7 +96,9 @@ async def test_who_may_not_read_the_drivers_namespace_is_told_and_sees_the_rest(
 async def test_damaged_ones_are_told_of_and_the_rest_counts(cluster: GpuCluster, shell: CommandLine) -> None:
     full(cluster)
     keep(cluster, "tenants: 7", a=1.0)
-    cluster.put(CONFIG_MAPS, {"metadata": {"name": usage.name_of(1), "namespace": DRIVER_NAMESPACE}, "data": None})
+    cluster.put(
+        CONFIG_MAPS, {"metadata": {"name": usage_config_maps.name_of(1), "namespace": DRIVER_NAMESPACE}, "data": None}
+    )
     cluster.pod("p", 2)
     await run_all(cluster)
     result = await shell.run("queue", "-o", "json")
@@ -124,11 +128,11 @@ async def test_explain_tells_the_turn_among_tenants(cluster: GpuCluster, shell: 
 def reserve(cluster: GpuCluster, pod: str, *indices: int, expected_at: float | None = None) -> None:
     """Write that GPUs of node n1 are reserved for a pod."""
     uid = cluster.get_pod(pod)["metadata"]["uid"]
-    devices = [slices.device_name(cluster.machines["n1"].gpus[index].uuid) for index in indices]
-    kept = reservations.Kept(
+    devices = [resource_slices.device_name(cluster.machines["n1"].gpus[index].uuid) for index in indices]
+    kept = reservation_config_map.Kept(
         who=f"default/{pod}/{uid}", gpus={"n1": devices}, expected_at=expected_at, endless=["b/notebook"], counted_at=1
     )
-    cluster.put(CONFIG_MAPS, reservations.config_map([kept], [], namespace=DRIVER_NAMESPACE))
+    cluster.put(CONFIG_MAPS, reservation_config_map.config_map([kept], [], namespace=DRIVER_NAMESPACE))
 
 
 async def test_it_says_how_many_gpus_are_reserved_for_whom(cluster: GpuCluster, shell: CommandLine) -> None:

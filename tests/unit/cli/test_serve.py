@@ -14,11 +14,15 @@ import aiohttp
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api.base.ledger import NVIDIA
-from dradriver.api.base.ledger import bound as ledger
+from dradriver.api.base.allocating_driver import NVIDIA
+from dradriver.api.base.allocating_driver import bound as ledger
 from dradriver.cli import serve
 from dradriver.cli.main import main
-from dradriver.cli.page import mirror, server, session
+from dradriver.cli.page import (
+    login_session,
+    mirror,
+    page_server,
+)
 from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import Guard, name_of
 from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_CLAIMS
@@ -185,12 +189,12 @@ async def test_events_have_what_changed_and_a_reader_without_a_version_begins_an
 
 @pytest.mark.slow
 async def test_readers_are_bounded(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MOST_STREAMS", 2)
+    monkeypatch.setattr(page_server, "MOST_STREAMS", 2)
     async with served(cluster.store) as made, aiohttp.ClientSession() as client:
         url = f"{made.url}api/events?since={made.page.feed.mark()}"
         async with client.get(url), client.get(url):
             assert (await ask(made.url, f"api/events?since={made.page.feed.mark()}"))[0] == 503
-        monkeypatch.setattr(server, "BEAT_S", 0.01)
+        monkeypatch.setattr(page_server, "BEAT_S", 0.01)
         cluster.rival("new", "n2", [0])  # from now on they are spoken to, and found to be gone
         while made.page.streams:
             await asyncio.sleep(0.01)
@@ -222,7 +226,7 @@ async def settled(made: Served) -> dict[str, Any]:
     """What the page is told once nothing changes any more."""
     while True:
         version = made.page.feed.version
-        await asyncio.sleep(3 * session.QUIET_S)
+        await asyncio.sleep(3 * login_session.QUIET_S)
         if version == made.page.feed.version:
             return {key: piece for key, piece in pieces(made).items() if key != "summary"}
 
@@ -321,8 +325,8 @@ async def test_what_may_not_be_read_any_more_is_shown_no_more(cluster: GpuCluste
 async def test_all_namespaces_are_tried_again_where_one_is_shown(
     cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "ANEW_S", 0.1)
-    monkeypatch.setattr(session, "MINUTE_S", 0.1)
+    monkeypatch.setattr(login_session, "ANEW_S", 0.1)
+    monkeypatch.setattr(login_session, "MINUTE_S", 0.1)
     cluster.pod("theirs", 8, namespace="other")
     async with served(cluster.store, read=False) as made:
         fault = made.api.fail(times=math.inf, path=ALL_NAMESPACES, status=403, reason="Forbidden")
@@ -363,7 +367,7 @@ async def test_between_two_logins_nothing_is_said_to_be_gone(cluster: GpuCluster
 
 
 async def test_credentials_that_end_are_made_anew(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LOGIN_S", 0.1)
+    monkeypatch.setattr(login_session, "LOGIN_S", 0.1)
     async with served(cluster.store) as made:
         made.api.token = "another"
         made.api.disconnect()

@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
-from dradriver.cli.simulator import policies, trace
-from dradriver.cli.simulator.cluster import Cluster, Part
-from dradriver.cli.simulator.policies import GANGS, POLICIES
-from dradriver.cli.simulator.replay import Replay, Result
+from dradriver.cli.simulator import placement_policies, trace
+from dradriver.cli.simulator.placement_policies import GANGS, POLICIES
+from dradriver.cli.simulator.policy_replay import Replay, Result
+from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.cli.simulator.trace import Job, TraceError
 from tests.fakes import machines
 
@@ -75,17 +75,17 @@ def test_gangs_wait_holding_nothing_while_single_pods_block_each_other() -> None
 
 def test_the_best_partition_of_go_gpuallocator() -> None:
     # what the Go program answers: half of the bandwidth that 1 and 2 would have
-    assert policies.best_partition(machines.dgx1(), 0b1000111, 2) == 0b11
+    assert placement_policies.best_partition(machines.dgx1(), 0b1000111, 2) == 0b11
 
 
 def test_the_static_ladder_takes_a_whole_group_before_anything_else() -> None:
     cluster = Cluster([machines.bridge_pairs()] * 2)
     cluster.take([Part(0, 0b1010101)])
-    found = policies.ladder(cluster, 2, random.Random(1))
+    found = placement_policies.ladder(cluster, 2, random.Random(1))
     assert found is not None
     assert found.node == 1
     cluster.take([Part(1, 0b1010101)])
-    found = policies.ladder(cluster, 2, random.Random(1))
+    found = placement_policies.ladder(cluster, 2, random.Random(1))
     assert found is not None
     assert (found.node, found.mask) == (0, 0b1010)  # of one NUMA node
 

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.cli.simulator import shaped, trace
+from dradriver.cli.simulator import shaped_jobs, trace
 from dradriver.cli.simulator.job_sizes import JobSizes
-from dradriver.cli.simulator.policies import POLICIES
+from dradriver.cli.simulator.placement_policies import POLICIES
 from dradriver.topology import profiles
 from tests.effort import sampled
 
@@ -75,7 +75,7 @@ def test_a_job_of_another_number_has_the_next_that_all_its_pods_can_have() -> No
 
 def test_published_shapes_are_cut_to_what_the_product_gives() -> None:
     found = JobSizes([profiles.load("ascend-910a-x8")] * 3)
-    jobs = shaped.drawn("philly", 300, gpus=24, load=0.8, seed=1, cut=found.cut)
+    jobs = shaped_jobs.drawn("philly", 300, gpus=24, load=0.8, seed=1, cut=found.cut)
     assert {job.gpus for job in jobs} == {1, 2, 4, 8, 16, 24}
 
 

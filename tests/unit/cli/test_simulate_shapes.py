@@ -7,9 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from dradriver.cli.simulator import shaped, trace
+from dradriver.cli.simulator import shaped_jobs, trace
+from dradriver.cli.simulator.published_shapes import (
+    BIN_S,
+    BY_HOUR,
+    BY_WEEKDAY,
+    QUANTILES,
+    SHAPES,
+    SIZES,
+)
 from dradriver.cli.simulator.shape_fit import fit
-from dradriver.cli.simulator.shapes import BIN_S, BY_HOUR, BY_WEEKDAY, QUANTILES, SHAPES, SIZES
 
 DRAWN = 50_000
 
@@ -36,7 +43,7 @@ def test_gpu_time_by_size_is_the_published_one_in_the_mean(name: str) -> None:
 
 def test_arrivals_come_in_bursts_by_day_rather_than_by_night() -> None:
     bins = 26_064  # as many as were counted
-    times = shaped.arrivals(np.random.default_rng(5), int(4.8 * bins), bins * BIN_S)
+    times = shaped_jobs.arrivals(np.random.default_rng(5), int(4.8 * bins), bins * BIN_S)
     counts = np.bincount((times // BIN_S).astype(int), minlength=bins)
     assert float(counts.var() / counts.mean()) == pytest.approx(15.4, rel=0.1)
     hours = np.bincount((times % 86_400 // 3600).astype(int), minlength=24)
@@ -46,8 +53,8 @@ def test_arrivals_come_in_bursts_by_day_rather_than_by_night() -> None:
 
 
 def test_each_seed_asks_for_the_load_that_was_wished_and_no_job_for_more_than_there_is() -> None:
-    jobs = shaped.drawn("seren", 3000, gpus=64, load=0.8, seed=2)
-    assert jobs == shaped.drawn("seren", 3000, gpus=64, load=0.8, seed=2)
+    jobs = shaped_jobs.drawn("seren", 3000, gpus=64, load=0.8, seed=2)
+    assert jobs == shaped_jobs.drawn("seren", 3000, gpus=64, load=0.8, seed=2)
     assert max(job.gpus for job in jobs) == 64
     assert [job.number for job in jobs] == list(range(3000))
     assert all(one.arrival_s <= other.arrival_s for one, other in itertools.pairwise(jobs))
@@ -56,7 +63,7 @@ def test_each_seed_asks_for_the_load_that_was_wished_and_no_job_for_more_than_th
 
 
 def test_the_fewest_jobs_are_drawn_as_well() -> None:
-    assert len(shaped.drawn("pai", 1, gpus=8, load=1, seed=1)) == 1
+    assert len(shaped_jobs.drawn("pai", 1, gpus=8, load=1, seed=1)) == 1
 
 
 def test_tenants_and_declared_durations_are_given_to_any_jobs() -> None:

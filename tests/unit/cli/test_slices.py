@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.cli.main import main
 from dradriver.topology.load import read_machine
 from tests.fakes.gpunodes import read_slices
@@ -25,12 +25,12 @@ def printed(*options: str) -> list[dict[str, Any]]:
 
 def test_they_are_the_agents_without_what_only_a_node_has() -> None:
     made = printed("--node", "node-x")
-    wanted = slices.build(read_machine("hgx-h100"), node="node-x", node_uid="")
+    wanted = resource_slices.build(read_machine("hgx-h100"), node="node-x", node_uid="")
     for piece in wanted:
         del piece["metadata"]["ownerReferences"]
         piece["spec"]["pool"]["generation"] = 1
     assert made == wanted
-    assert slices.read_machine(read_slices(*made)) == read_machine("hgx-h100")
+    assert resource_slices.read_machine(read_slices(*made)) == read_machine("hgx-h100")
     check(made[0])
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from dradriver.api.base.ledger import NVIDIA, bound
+from dradriver.api.base.allocating_driver import NVIDIA, bound
 from dradriver.cli.main import main
 from dradriver.cli.tenant_quotas import of_tenant
 

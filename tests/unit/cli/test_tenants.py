@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
 from dradriver.kube.resources import NAMESPACES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster

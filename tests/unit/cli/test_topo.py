@@ -11,7 +11,12 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import codec, profiles, read_machine, topo_m
+from dradriver.topology import (
+    machine_codec,
+    profiles,
+    read_machine,
+    topo_m,
+)
 from dradriver.topology.machine import MigDevice
 from tests.fakes.commands import Terminal
 from tests.paths import REPO
@@ -52,7 +57,7 @@ def test_json_and_yaml_hold_machine_and_groups(tmp_path: Path) -> None:
     assert document["domains"] == [[0, 1, 2, 3, 4, 5, 6, 7]]
     assert {"size": 4, "gpus": [4, 5, 6, 7], "bandwidth_gbps": 25, "gbps": 20.0} in document["groups"]
     assert document["order"] == [0, 3, 1, 2, 4, 7, 5, 6]
-    assert codec.decode(output) == profiles.load("dgx1-v100")
+    assert machine_codec.decode(output) == profiles.load("dgx1-v100")
     assert yaml.safe_load(run("-m", "dgx1-v100", "-o", "yaml").output) == document
     file = tmp_path / "saved.json"
     file.write_text(output)
@@ -108,7 +113,7 @@ def test_colours_on_a_terminal_only_where_they_are_wanted(
 @pytest.mark.slow
 def test_nothing_is_imported_that_is_not_needed(tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
-    saved.write_text(codec.encode(profiles.load("dgx1-v100")))
+    saved.write_text(machine_codec.encode(profiles.load("dgx1-v100")))
     script = (
         "import sys; from dradriver.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
@@ -133,7 +138,7 @@ def test_text_of_a_file_cannot_steer_a_terminal(name: str, output: str, tmp_path
     gpus = tuple(msgspec.structs.replace(gpu, product=name) for gpu in machine.gpus)
     nics = (msgspec.structs.replace(machine.nics[0], name=name), *machine.nics[1:])
     file = tmp_path / "evil.json"
-    file.write_text(codec.encode(msgspec.structs.replace(machine, name=name, gpus=gpus, nics=nics)))
+    file.write_text(machine_codec.encode(msgspec.structs.replace(machine, name=name, gpus=gpus, nics=nics)))
     result = run("-m", str(file), "-o", output)
     assert result.exit_code == 0
     assert {c for c in result.output if not c.isprintable()} == {"\n"}
@@ -157,7 +162,7 @@ def test_gpus_in_mig_mode_are_told_of(tmp_path: Path) -> None:
     migs: dict[int, tuple[MigDevice, ...]] = {2: (sliced,), 5: ()}
     gpus = tuple(msgspec.structs.replace(gpu, mig=migs.get(gpu.index)) for gpu in machine.gpus)
     file = tmp_path / "sliced.json"
-    file.write_text(codec.encode(msgspec.structs.replace(machine, gpus=gpus)))
+    file.write_text(machine_codec.encode(msgspec.structs.replace(machine, gpus=gpus)))
     lines = run("-m", str(file)).output.splitlines()
     assert [line for line in lines if "MIG" in line] == [
         "  GPU2 is in MIG mode:  3g.40gb",

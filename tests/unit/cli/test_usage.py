@@ -13,8 +13,8 @@ import openpyxl
 import pytest
 from click.testing import CliRunner
 
-from dradriver.api.claims import usage
-from dradriver.api.claims.usage import Bucket, Detail
+from dradriver.api.claims import usage_config_maps
+from dradriver.api.claims.usage_config_maps import Bucket, Detail
 from dradriver.cli.main import main
 from dradriver.cli.period import Period, period
 from dradriver.kube.resources import CONFIG_MAPS, NAMESPACES
@@ -37,8 +37,8 @@ ALONE = Bucket("dev", "", "Tesla T4", "slice")
 EVIL = '=HYPERLINK("http://x")'
 
 
-def kept(cluster: GpuCluster, hours: usage.Hours, details: usage.Details | None = None) -> None:
-    made = usage.config_map(
+def kept(cluster: GpuCluster, hours: usage_config_maps.Hours, details: usage_config_maps.Details | None = None) -> None:
+    made = usage_config_maps.config_map(
         HOUR // 24, hours, until=(HOUR + 2) * 3600.0, namespace="gpu-topology", class_uid="", details=details
     )
     cluster.put(CONFIG_MAPS, made)
@@ -126,7 +126,7 @@ async def test_the_table_says_when_and_the_sum(filled: GpuCluster, shell: Comman
 
 async def test_what_an_older_release_wrote_is_read(cluster: GpuCluster, shell: CommandLine) -> None:
     text = f'{{"version":1,"until":{(HOUR + 1) * 3600.0},"hours":{{"{HOUR}":[["dev","Job/a","","whole",3600.0]]}}}}'
-    metadata = {"name": usage.name_of(HOUR // 24), "namespace": "gpu-topology"}
+    metadata = {"name": usage_config_maps.name_of(HOUR // 24), "namespace": "gpu-topology"}
     cluster.put(CONFIG_MAPS, {"metadata": metadata, "data": {"usage.json": text}})
     found = await shell.data("usage", *FROM, "--by", "pod")
     assert row(found, "dev", "(others)")["gpu_hours"] == 1.0

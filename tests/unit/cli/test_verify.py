@@ -15,11 +15,15 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api.base import ledger, names
-from dradriver.api.policies.read import read
-from dradriver.api.slices import slices
-from dradriver.cli.verifier import admission, machine, parts
-from dradriver.cli.verifier import cluster as cluster_checks
+from dradriver.api.base import allocating_driver, names
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.slices import resource_slices
+from dradriver.cli.verifier import (
+    cluster_checks,
+    driver_pods,
+    machine_checks,
+    webhook_checks,
+)
 from dradriver.cli.verifier import job as job_of
 from dradriver.cli.verifier.finding import Status
 from dradriver.cli.verify import verify
@@ -87,7 +91,7 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     for name in ("node", "controller", "webhook"):
         cluster.put(PODS, part(name))
     uses(shell, "node|webhook", "{}\n")
-    for name in (*ledger.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
+    for name in (*allocating_driver.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
         cluster.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
     lease(cluster, time.time())
     shell.api.fail(times=math.inf, method="POST", path=REVIEWS, status=201, body=b'{"status":{"allowed":true}}')
@@ -214,21 +218,21 @@ def _excluded(cluster: GpuCluster) -> None:
 
 
 def _half_a_pool(cluster: GpuCluster) -> None:
-    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
     assert piece is not None
     piece["spec"]["pool"]["resourceSliceCount"] = 2
     cluster.put(RESOURCE_SLICES, piece)
 
 
 def _damaged(cluster: GpuCluster) -> None:
-    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
     assert piece is not None
     piece["metadata"]["annotations"][names.MACHINE] = "{"
     cluster.put(RESOURCE_SLICES, piece)
 
 
 def _lacks(cluster: GpuCluster) -> None:
-    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
     assert piece is not None
     piece["metadata"]["annotations"][names.SERVER_LACKS] = "shares"
     cluster.put(RESOURCE_SLICES, piece)
@@ -303,7 +307,7 @@ async def test_a_process_whose_metrics_say_nothing_of_policies_is_named(well: Gp
 
 
 async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, shell: CommandLine) -> None:
-    piece = well.find(RESOURCE_SLICES, slices.slice_name(0, "n1"))
+    piece = well.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
     assert piece is not None
     piece["spec"]["devices"][0]["taints"] = [
         {"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"},
@@ -361,8 +365,8 @@ def test_commands_of_cures_name_their_namespace() -> None:
     own = profiles.load("dgx1-v100", seed="x")
     pods = [part("node", ready="False"), part("controller", ready="False"), part("webhook", image="b:2")]
     seen = cluster_checks.Seen(nodes=[], slices=[], pods=pods, leases=[], classes=frozenset(), namespace="elsewhere")
-    every = [*cluster_checks.findings(seen, now=0), machine.against_slices(own, None, "n", "elsewhere")]
-    every.append(machine.against_slices(own, own.subset(range(7)), "n", "elsewhere"))
+    every = [*cluster_checks.findings(seen, now=0), machine_checks.against_slices(own, None, "n", "elsewhere")]
+    every.append(machine_checks.against_slices(own, own.subset(range(7)), "n", "elsewhere"))
     commands = [one for found in every for one in re.findall(r"kubectl [^;:,)]*", found.cure)]
     wanted = [one for one in commands if re.search(r"\b(logs|pods?|rollout)\b", one)]
     assert len(wanted) > 6
@@ -376,10 +380,10 @@ def test_commands_of_cures_name_their_namespace() -> None:
 @pytest.fixture
 def addon(well: GpuCluster) -> GpuCluster:
     """The same where NVIDIA's driver hands out the GPUs."""
-    for name in (*ledger.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
+    for name in (*allocating_driver.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
         well.remove(DEVICE_CLASSES, name)
     well.put(DEVICE_CLASSES, {"metadata": {"name": "gpu.nvidia.com"}, "spec": {}})
-    (built,) = slices.machine_alone(well.machines["n1"], node="n1", node_uid="n")
+    (built,) = resource_slices.machine_alone(well.machines["n1"], node="n1", node_uid="n")
     for piece in well.all(RESOURCE_SLICES):
         well.remove(RESOURCE_SLICES, piece["metadata"]["name"])
     well.put(RESOURCE_SLICES, built)
@@ -418,13 +422,13 @@ def test_when_certificates_end(days: int, status: Status) -> None:
     service = {"namespace": OURS}
     hooks = [{"clientConfig": {"service": service, "caBundle": bundle(days)}}]
     configuration = {"metadata": {"name": "hook"}, "webhooks": hooks}
-    (found,) = admission.certificates([configuration], OURS, now=time.time())
+    (found,) = webhook_checks.certificates([configuration], OURS, now=time.time())
     assert found.status is status
-    (none,) = admission.certificates([configuration], "elsewhere", now=time.time())
+    (none,) = webhook_checks.certificates([configuration], "elsewhere", now=time.time())
     assert none.status is Status.FAIL
     for bad in ("", "!", base64.b64encode(b"nonsense").decode()):
         hooks[0]["clientConfig"]["caBundle"] = bad
-        (found,) = admission.certificates([configuration], OURS, now=time.time())
+        (found,) = webhook_checks.certificates([configuration], OURS, now=time.time())
         assert found.status is Status.FAIL
 
 
@@ -511,7 +515,7 @@ def test_no_two_jobs_have_one_name() -> None:
 def test_the_job_of_the_charts_own_agent(variant: str) -> None:
     spec = chart.workload("node", *chart.VARIANTS[variant])["spec"]["template"]
     pod = {"metadata": spec["metadata"] | {"name": "p"}, "spec": spec["spec"] | {"nodeName": "n"}}
-    assert parts.pods_of([pod], "node") == [pod]
+    assert driver_pods.pods_of([pod], "node") == [pod]
     agent = job_of.of_agent([pod], "n")
     assert agent is not None
     assert (agent.driver_root, agent.cdi_root, agent.ledger, agent.pull_secrets) == {
@@ -523,8 +527,8 @@ def test_the_job_of_the_charts_own_agent(variant: str) -> None:
 
 def test_a_machine_that_is_not_as_published() -> None:
     own = profiles.load("dgx1-v100", seed="x")
-    assert machine.against_slices(own, own, "n", OURS).status is Status.PASS
-    other = machine.against_slices(own, own.subset(range(7)), "n", OURS)
+    assert machine_checks.against_slices(own, own, "n", OURS).status is Status.PASS
+    other = machine_checks.against_slices(own, own.subset(range(7)), "n", OURS)
     assert other.status is Status.FAIL
     assert f"{own.gpus[7].uuid} is not published" in other.said
-    assert machine.against_slices(own, None, "n", OURS).status is Status.FAIL
+    assert machine_checks.against_slices(own, None, "n", OURS).status is Status.FAIL

@@ -11,7 +11,7 @@ from dradriver.cli.main import main
 from dradriver.node import boot
 from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.discovery.kept_nics import KeptNics
-from dradriver.node.discovery.nics import read_nics
+from dradriver.node.discovery.nic_discovery import read_nics
 from dradriver.node.discovery.pci import PciTree
 from dradriver.topology import profiles
 from tests.fakes.kfd import AmdServer, amd

@@ -18,9 +18,9 @@ from dradriver.cli.main import main
 from dradriver.node import boot
 from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.discovery.kept_nics import KeptNics
-from dradriver.node.discovery.nics import read_nics
+from dradriver.node.discovery.nic_discovery import read_nics
 from dradriver.node.discovery.pci import PciTree
-from dradriver.node.vendors.nvidia.discovery import toolkit
+from dradriver.node.vendors.nvidia.discovery import base_specification
 from dradriver.topology import profiles
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
@@ -42,7 +42,9 @@ def cdi(server: Server) -> Path:
 
 def base(server: Server, text: str) -> None:
     found = json.loads(text)
-    found["devices"].append({"name": toolkit.DRIVER, "containerEdits": {"deviceNodes": [{"path": "/dev/null"}]}})
+    found["devices"].append(
+        {"name": base_specification.DRIVER, "containerEdits": {"deviceNodes": [{"path": "/dev/null"}]}}
+    )
     (cdi(server) / GPU_FILE).write_text(json.dumps(found))
 
 

@@ -14,11 +14,11 @@ from dradriver.allocator import Fleet
 from dradriver.api.base.objects import Node
 from dradriver.api.claims.pins import Key, Usage
 from dradriver.api.policies.fields import Gpus
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.tenants import Tenant
+from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.cluster.gpus.fleets import Fleets
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 from tests.effort import sampled
 from tests.unit.cluster.test_inventory import DYNAMIC, SHARED, gpu, inventory, share
 

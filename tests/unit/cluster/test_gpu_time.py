@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from dradriver.allocator.request import Amount
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import MigSlice
-from dradriver.api.claims.usage import MOST_ROWS, Bucket
-from dradriver.api.slices import slices
+from dradriver.api.claims.usage_config_maps import MOST_ROWS, Bucket
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.cluster.gpus.pools import Pool
 from dradriver.cluster.pods.gpu_time import GpuTime, Who, decayed, owner_of
@@ -79,7 +79,7 @@ def test_what_namespaces_are_charged_is_told_by_product_also_once_that_is_known(
     told: list[tuple[str, dict[str, float]]] = []
     time.charged.add(lambda namespace, more: told.append((namespace, dict(more))))
     machine = profiles.load("dgx1-v100", seed="x")
-    device = ("node", slices.device_name(machine.gpus[0].uuid))
+    device = ("node", resource_slices.device_name(machine.gpus[0].uuid))
     time.holds(CLAIM, {device: None}, given=False)
     assert time.charges == {"team": {"": 1.0}}
     pools["node"] = Pool({}, frozenset(), {}, {}, False, machine, machine)

@@ -13,11 +13,11 @@ from dradriver.allocator import Fleet
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, Share
 from dradriver.api.base.objects import Node
 from dradriver.api.claims.pins import Key, MigSlice, Usage
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.fleets import Fleets
 from dradriver.cluster.gpus.inventory import Inventory
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.records.slice_records import read_slice
 from dradriver.topology import profiles
 from dradriver.topology.machine import Nic, PathType
@@ -43,7 +43,7 @@ def inventory(
         machine = profiles.load("hgx-h100", seed=name)
         modes = {gpu.uuid: mode for gpu in machine.gpus}
         machine = in_mig_mode(machine, {0: list(instances)}) if instances else machine
-        for piece in slices.build(machine, node=name, node_uid="u", modes=modes):
+        for piece in resource_slices.build(machine, node=name, node_uid="u", modes=modes):
             for device in piece["spec"].get("devices", ()):
                 if device["name"] == taint:
                     device["taints"] = [{"key": "k", "effect": "NoSchedule"}]
@@ -168,7 +168,9 @@ SMALL, LARGE = MigSlice("1g.10gb", 0, 1), MigSlice("3g.40gb", 4, 4)
 
 def instance(one: MigSlice) -> tuple[str, str]:
     first = profiles.load("hgx-h100", seed="n").gpus[0]
-    return "n", slices.part_name(first.uuid, next(p.id for p in first.profiles if p.name == one.profile), one.start)
+    return "n", resource_slices.part_name(
+        first.uuid, next(p.id for p in first.profiles if p.name == one.profile), one.start
+    )
 
 
 def test_instances_are_held_as_parts_of_their_gpu_whichever_is_asked_for() -> None:
@@ -269,7 +271,9 @@ def test_a_machine_of_which_too_much_is_said_is_not_read() -> None:
     machine = profiles.load("hgx-h100", seed="a")
     nics = tuple(Nic(name=f"mlx5_{number}") for number in range(4000))
     paths = ((PathType.SYS,) * 8,) * len(nics)
-    (piece,) = slices.build(msgspec.structs.replace(machine, nics=nics, nic_paths=paths), node="a", node_uid="u")
+    (piece,) = resource_slices.build(
+        msgspec.structs.replace(machine, nics=nics, nic_paths=paths), node="a", node_uid="u"
+    )
     read = read_slice(msgspec.Raw(json.dumps(piece).encode()))
     assert read is not None
     assert isinstance(read.machine, str)

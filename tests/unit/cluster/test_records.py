@@ -7,17 +7,17 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.fields import MigWord
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.records import records, slice_records
-from dradriver.topology import codec, profiles
+from dradriver.topology import machine_codec, profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.apirules import Object
 from tests.fakes.instances import in_mig_mode
 
 
 def piece(profile: str, seed: str) -> Object:
-    (built,) = slices.build(profiles.load(profile, seed=seed), node=f"node-{seed}", node_uid="u")
+    (built,) = resource_slices.build(profiles.load(profile, seed=seed), node=f"node-{seed}", node_uid="u")
     built["metadata"] |= {"uid": seed, "resourceVersion": "1"}
     return built
 
@@ -32,13 +32,13 @@ def kept(obj: Object) -> slice_records.SliceRecord:
 def test_every_machine_is_read_as_it_was_written(profile: str) -> None:
     for seed in ("a", "b"):
         obj = piece(profile, seed)
-        assert kept(obj).machine == codec.decode(obj["metadata"]["annotations"][names.MACHINE])
+        assert kept(obj).machine == machine_codec.decode(obj["metadata"]["annotations"][names.MACHINE])
 
 
 def test_a_machine_whose_gpus_are_not_all_devices_is_read_whole() -> None:
     obj = piece("dgx1-v100", "a")
     del obj["spec"]["devices"][3:]
-    assert kept(obj).machine == codec.decode(obj["metadata"]["annotations"][names.MACHINE])
+    assert kept(obj).machine == machine_codec.decode(obj["metadata"]["annotations"][names.MACHINE])
 
 
 @pytest.mark.parametrize("mig", ["off", "placements", "dynamic", "static"])
@@ -49,9 +49,9 @@ def test_machines_of_a_kind_are_kept_once_however_they_are_handed_out(mig: MigWo
         if mig == "static":
             machine = in_mig_mode(machine, {0: [("1g.10gb", 0), ("3g.40gb", 4)]})
         modes = {gpu.uuid: Mode(mig=mig) for gpu in machine.gpus}
-        first = slices.build(machine, node=seed, node_uid="u", modes=modes)[0]
+        first = resource_slices.build(machine, node=seed, node_uid="u", modes=modes)[0]
         one = kept(first).machine
-        assert one == codec.decode(first["metadata"]["annotations"][names.MACHINE])
+        assert one == machine_codec.decode(first["metadata"]["annotations"][names.MACHINE])
         assert isinstance(one, Machine)
         found.append(one)
     assert found[0].links is found[1].links
@@ -76,7 +76,7 @@ def test_a_text_that_has_the_stand_ins_of_the_reader_is_read_as_it_stands() -> N
     machine = profiles.load("dgx1-v100", seed="a")
     text = obj["metadata"]["annotations"][names.MACHINE].replace(machine.gpus[1].uuid, "GPU-stand-in-0")
     obj["metadata"]["annotations"][names.MACHINE] = text
-    assert kept(obj).machine == codec.decode(text)
+    assert kept(obj).machine == machine_codec.decode(text)
 
 
 def test_other_peoples_annotations_and_labels_are_not_kept() -> None:
@@ -107,8 +107,8 @@ def test_a_device_with_a_fault_that_keeps_pods_off_cannot_be_chosen_and_is_part_
         for kind, effect in (("xid", "NoSchedule"), ("thermal", "None"))
     )
     taints = {machine.gpus[2].uuid: [xid], machine.gpus[3].uuid: [hot]}
-    (built,) = slices.build(machine, node="node-a", node_uid="u", taints=taints)
+    (built,) = resource_slices.build(machine, node="node-a", node_uid="u", taints=taints)
     built["metadata"] |= {"uid": "a", "resourceVersion": "1"}
     found = kept(built)
-    assert found.usable == {slices.device_name(gpu.uuid) for gpu in machine.gpus if gpu.index != 2}
+    assert found.usable == {resource_slices.device_name(gpu.uuid) for gpu in machine.gpus if gpu.index != 2}
     assert found.machine == machine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.allocator.fleet import kinds
+from dradriver.allocator.fleet import machine_kinds
 from dradriver.cluster.gpus.tabulating import MOST_PAUSE_S, AtOnce, Tabulator
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
@@ -25,7 +25,7 @@ DIES = (sys.executable, "-c", "raise SystemExit('no memory')")
 HANGS = (sys.executable, "-c", "import time; time.sleep(1000)")
 TALKS = (sys.executable, "-c", "import sys; sys.stdout.buffer.write(bytes([255]) * 64)")
 MISSING = ("/no/such/program",)
-MAKES = (sys.executable, "-m", kinds.__name__)
+MAKES = (sys.executable, "-m", machine_kinds.__name__)
 
 
 @pytest.fixture(autouse=True)

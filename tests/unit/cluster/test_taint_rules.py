@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import NVIDIA
-from dradriver.api.slices import slices
+from dradriver.api.base.allocating_driver import NVIDIA
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.taint_rules import TaintRule, TaintRules, read_rule
 from dradriver.cluster.records.slice_records import SliceRecord, read_slice
 from dradriver.controller.loop.controller import Controller
 from dradriver.kube.client import Client
-from dradriver.kube.optional import OptionalReflector
+from dradriver.kube.optional_reflector import OptionalReflector
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 from dradriver.topology import profiles
@@ -56,7 +56,7 @@ def withdraw(cluster: GpuCluster, old: TaintRule | None) -> None:
 
 
 def gpu(cluster: GpuCluster, number: int, node: str = "a") -> str:
-    return slices.device_name(cluster.machines[node].gpus[number].uuid)
+    return resource_slices.device_name(cluster.machines[node].gpus[number].uuid)
 
 
 @pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
@@ -151,7 +151,7 @@ async def test_what_nvidias_driver_hands_out_is_tainted_by_its_own_names() -> No
 
 def piece(node: str, *, generation: int = 1) -> SliceRecord:
     machine = profiles.load("dgx1-v100", seed=node)
-    for built in slices.build(machine, node=node, node_uid="n", modes={}):
+    for built in resource_slices.build(machine, node=node, node_uid="n", modes={}):
         if built["spec"].get("devices"):
             built["spec"]["pool"]["generation"] = generation
             found = read_slice(msgspec.Raw(json.dumps(built).encode()))

@@ -22,10 +22,10 @@ from dradriver.api.base.pods import (
     VolumeClaimName,
 )
 from dradriver.api.base.storage import PersistentVolume, PersistentVolumeSpec, VolumeNodeAffinity
-from dradriver.cluster.nodes.ask import ask_of
-from dradriver.cluster.nodes.classes import ELSEWHERE
 from dradriver.cluster.nodes.expressions import holds
-from dradriver.cluster.nodes.table import NodeTable
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.nodes.pod_demands import ask_of
+from dradriver.cluster.nodes.selector_classes import ELSEWHERE
 from dradriver.cluster.pods.volumes import MOST_CLAIMS, claims_of, where_of
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES, Resource

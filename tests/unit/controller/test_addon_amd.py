@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import AMD, bound
+from dradriver.api.base.allocating_driver import AMD, bound
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import amd
 from tests.fakes.amdcluster import AmdCluster

@@ -9,11 +9,11 @@ import pytest
 
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import NVIDIA
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import NVIDIA
 from dradriver.api.base.objects import Metadata
-from dradriver.api.claims import templates
-from dradriver.api.claims.templates import Template
+from dradriver.api.claims import claim_templates
+from dradriver.api.claims.claim_templates import Template
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.admission import admit, defaulted, stored
@@ -118,8 +118,8 @@ async def test_what_of_theirs_cannot_be_placed_waits_with_the_reason_until_the_t
     assert claim_of(cluster) is not None
 
 
-def read(content: Object) -> templates.TemplateRequest:
-    return templates.read(Template(Metadata(name="t"), msgspec.json.encode(content)), Whole(containers=(1,)))
+def read(content: Object) -> claim_templates.TemplateRequest:
+    return claim_templates.read(Template(Metadata(name="t"), msgspec.json.encode(content)), Whole(containers=(1,)))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.loop import audit
 from dradriver.controller.loop.audit import Audit
 from dradriver.controller.loop.controller import Controller

@@ -9,12 +9,12 @@ from unittest.mock import patch
 import pytest
 
 from dradriver.allocator.request import Amount
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.tenants import Cap, Tenant
+from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.controller.placing import decide, gang_plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.reservation import Terms
+from dradriver.queue.reservation_rules import Terms
 from tests.effort import sampled
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of

@@ -13,8 +13,13 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api.base import names, seats
-from dradriver.api.base.ledger import NVIDIA, OURS, bound, current_ledger
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.allocating_driver import (
+    NVIDIA,
+    OURS,
+    bound,
+    current_ledger,
+)
 from dradriver.controller.loop.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
 from dradriver.controller.writing import seat_slice
@@ -189,15 +194,17 @@ async def test_the_process_places_pods_while_it_leads_and_gives_the_lease_back(
 
 async def test_a_leader_publishes_the_seats_and_follows_the_charts_class(running: Running) -> None:
     cluster = running.cluster
-    published = functools.partial(cluster.find, RESOURCE_SLICES, seats.SLICE)
-    cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}})
+    published = functools.partial(cluster.find, RESOURCE_SLICES, gang_barrier_device.SLICE)
+    cluster.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}})
     cluster.node("a")
     async with running.controller():
         cluster.pod("p")
         await running.until(lambda: running.is_lifted("p"))
         await running.until(published)
-        cluster.remove(RESOURCE_SLICES, seats.SLICE)
-        cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS, "labels": {"helm.sh/chart": "next"}}})
+        cluster.remove(RESOURCE_SLICES, gang_barrier_device.SLICE)
+        cluster.put(
+            DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS, "labels": {"helm.sh/chart": "next"}}}
+        )
         await running.until(published)
 
 
@@ -206,8 +213,8 @@ async def test_only_gangs_wait_until_a_new_leader_knows_of_seats(
 ) -> None:
     monkeypatch.setattr(seat_slice, "FIRST_LOOK_S", 60.0)
     cluster, answers = running.cluster, asyncio.Event()
-    cluster.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}})
-    running.api.fail(method="GET", path=f"/deviceclasses/{seats.CLASS}$", mode="hold", until=answers)
+    cluster.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}})
+    running.api.fail(method="GET", path=f"/deviceclasses/{gang_barrier_device.CLASS}$", mode="hold", until=answers)
     cluster.node("a")
     gang(cluster, 2, gpus=2)
     cluster.pod("single")
@@ -219,7 +226,7 @@ async def test_only_gangs_wait_until_a_new_leader_knows_of_seats(
     for pod in ("train-0", "train-1"):
         claim = cluster.claim(pod)
         assert claim is not None
-        assert seats.CLASS in str(claim["spec"])
+        assert gang_barrier_device.CLASS in str(claim["spec"])
 
 
 async def test_gangs_of_a_leader_that_cannot_find_out_of_seats_go_without_after_a_while(
@@ -227,7 +234,9 @@ async def test_gangs_of_a_leader_that_cannot_find_out_of_seats_go_without_after_
 ) -> None:
     monkeypatch.setattr(seat_slice, "FIRST_LOOK_S", 0.1)
     cluster = running.cluster
-    running.api.fail(method="GET", path=f"/deviceclasses/{seats.CLASS}$", mode="hold", until=asyncio.Event())
+    running.api.fail(
+        method="GET", path=f"/deviceclasses/{gang_barrier_device.CLASS}$", mode="hold", until=asyncio.Event()
+    )
     cluster.node("a")
     gang(cluster, 2, gpus=2)
     async with running.controller():
@@ -249,7 +258,9 @@ async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path:
             process.cancel()
         assert cluster.gpus("p") == ("a", [4, 5, 6, 7])
         claim = cluster.claim("p")
-        assert cluster.find(RESOURCE_SLICES, seats.SLICE) is None, "another driver's claims can have no seat of ours"
+        assert cluster.find(RESOURCE_SLICES, gang_barrier_device.SLICE) is None, (
+            "another driver's claims can have no seat of ours"
+        )
     assert claim is not None
     assert claim["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] == NVIDIA.device_class
     assert current_ledger() is OURS, "it was the process's own"

@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.allocator.request import Amount
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import Price, Prices
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.controller import metrics
 from dradriver.controller.loop.figures import Figures
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -280,7 +280,7 @@ async def test_nodes_whose_agent_is_gone_are_counted_while_claims_hold_their_gpu
             cluster.rival(f"held-{name}", name, [0, 1])
     await cluster.settle()
     for name in ("gone", "back", "idle", "removed"):
-        cluster.remove(RESOURCE_SLICES, slices.slice_name(0, name))
+        cluster.remove(RESOURCE_SLICES, resource_slices.slice_name(0, name))
     cluster.remove(NODES, "removed")
     await cluster.settle()
     await counted(cluster)
@@ -303,7 +303,7 @@ async def test_beside_nvidias_driver_only_claims_that_we_chose_tell_that_our_age
     await cluster.settle()
     cluster.schedule()
     await cluster.settle()
-    cluster.remove(RESOURCE_SLICES, slices.slice_name(0, "a"))
+    cluster.remove(RESOURCE_SLICES, resource_slices.slice_name(0, "a"))
     await cluster.settle()
     await counted(cluster)
     assert values("gpu_topology_agent_gone_devices") == {("a",): 2}

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.policies.modes import Mode, mode_of
-from dradriver.api.policies.read import PoliciesError, read
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode, mode_of
+from dradriver.api.policies.policies_reader import PoliciesError, read
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node.publishing.mode_transition import published
@@ -31,7 +31,7 @@ def cluster_of(mode: Mode, *aside: int, nodes: tuple[str, ...] = ("a",), **of_no
         cluster.node(name, "hgx-h100")
         machine = cluster.machines[name]
         modes = {gpu.uuid: mode for gpu in machine.gpus if gpu.index in of_node.get(name, aside)}
-        for built in slices.build(machine, node=name, node_uid="n", modes=modes):
+        for built in resource_slices.build(machine, node=name, node_uid="n", modes=modes):
             built["spec"]["pool"]["generation"] = 2
             cluster.put(RESOURCE_SLICES, built)
     return cluster
@@ -88,7 +88,7 @@ def test_what_is_published_says_so(kind: str, fractions_only: bool) -> None:
     machine = profiles.load("hgx-h100", seed="a")
     mode = msgspec.structs.replace(KINDS[kind], fractions_only=fractions_only)
     modes = {gpu.uuid: mode for gpu in machine.gpus}
-    built = slices.build(machine, node="a", node_uid="n", modes=modes)
+    built = resource_slices.build(machine, node="a", node_uid="n", modes=modes)
     whole = [
         d for piece in built for d in piece["spec"].get("devices", ()) if d["attributes"]["type"]["string"] == "gpu"
     ]
@@ -96,7 +96,7 @@ def test_what_is_published_says_so(kind: str, fractions_only: bool) -> None:
     found = published([msgspec.convert(piece, ResourceSlice) for piece in built], machine)
     assert {uuid: one.fractions_only for uuid, one in found.items()} == dict.fromkeys(modes, fractions_only)
     assert {one.form for one in found.values()} == {mode.form}
-    assert slices.as_handed_out(machine.gpus[0], mode, ALL) == mode
+    assert resource_slices.as_handed_out(machine.gpus[0], mode, ALL) == mode
 
 
 def test_a_rule_says_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.steps.deadlines import BOUND_S, GATHER_S, UNSEATED_S
@@ -55,7 +55,7 @@ async def test_all_are_bound_once_all_have_their_seats() -> None:
     cluster.schedule()
     assert bound(cluster, pods) == [], "nobody has told them to go"
     await cluster.settle()
-    assert [told(cluster, pod) for pod in pods] == [[seats.GO]] * 3
+    assert [told(cluster, pod) for pod in pods] == [[gang_barrier_device.GO]] * 3
     cluster.schedule()
     assert bound(cluster, pods) == pods
     await cluster.settle()

@@ -12,7 +12,7 @@ import pytest
 
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.api.base import names
-from dradriver.api.claims import plans
+from dradriver.api.claims import gang_plan_note
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.loop import step_runner
 from dradriver.controller.placing import gang_plan, gang_roles
@@ -101,7 +101,7 @@ async def test_a_plan_of_more_pods_than_there_can_be_is_none() -> None:
     cluster.schedule()
     claim: Object | None = cluster.claim("train-0")
     assert claim is not None
-    plan = json.loads(claim["metadata"]["annotations"][names.PLAN]) | {"size": plans.MOST_PODS + 1}
+    plan = json.loads(claim["metadata"]["annotations"][names.PLAN]) | {"size": gang_plan_note.MOST_PODS + 1}
     claim["metadata"]["annotations"][names.PLAN] = json.dumps(plan)
     cluster.put(RESOURCE_CLAIMS, claim)
     await cluster.settle()

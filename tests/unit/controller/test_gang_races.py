@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.controller.writing.reasons import AGAIN_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -172,7 +172,7 @@ async def test_the_claim_of_a_pod_that_is_bound_unseen_is_not_taken_back() -> No
         await cluster.worker.rest()
     assert all("deletionTimestamp" not in claim["metadata"] for claim in cluster.store.all(RESOURCE_CLAIMS))
     told = [entry for claim in cluster.store.all(RESOURCE_CLAIMS) for entry in claim["status"]["devices"]]
-    assert {met["type"] for entry in told for met in entry["conditions"]} == {seats.GO}
+    assert {met["type"] for entry in told for met in entry["conditions"]} == {gang_barrier_device.GO}
 
 
 async def test_a_gang_with_a_range_begins_with_fewer_though_some_of_its_pods_were_lifted_before() -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dradriver.api.gangs import suspends
+from dradriver.api.gangs import suspendable_owners
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
@@ -44,7 +44,7 @@ def why_suspended(cluster: GpuCluster) -> str | None:
     """Return why the controller suspended the Job to start its pods again; None if it did not."""
     job = cluster.find(JOBS, "train", "default")
     assert job is not None
-    record = suspends.record_of(msgspec.convert(job, suspends.Suspendable))
+    record = suspendable_owners.record_of(msgspec.convert(job, suspendable_owners.Suspendable))
     assert (record is not None) == job["spec"].get("suspend", False)
     return None if record is None else record.why
 

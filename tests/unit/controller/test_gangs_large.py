@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.cluster.nodes import ask
+from dradriver.cluster.nodes import pod_demands
 from dradriver.controller.loop import step_runner
 from dradriver.controller.steps.step import step
 from dradriver.kube.resources import PODS
@@ -69,7 +69,7 @@ async def test_a_pod_that_comes_late_costs_no_look_at_the_others_and_no_reading_
     await cluster.settle()
     cluster.pod("train-7", 8, wishes={"gang": "train", "gang-size": "20"})
     cluster.deliver()
-    counted(ask, "terms_of")
+    counted(pod_demands, "terms_of")
     counted(step_runner, "next_step")
     await cluster.worker.rest()
     assert cluster.claim("train-7") is not None

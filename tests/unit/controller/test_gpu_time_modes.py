@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api.claims.usage import Kind
-from dradriver.api.policies.modes import Mode
+from dradriver.api.claims.usage_config_maps import Kind
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.gangs import suspends
+from dradriver.api.gangs import suspendable_owners
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.control_plane.jobs import JOBS, JOBSETS
@@ -112,7 +112,7 @@ async def test_without_the_right_to_suspend_a_job_none_of_its_pods_is_ended() ->
     world.cluster.client.refuse["patch"] = [ApiError(403, "Forbidden", "no")] * 1000
     await world.later(30)
     assert len(world.names) == 2
-    assert suspends.grant("Job", "suspend") in world.said[-1][1]
+    assert suspendable_owners.grant("Job", "suspend") in world.said[-1][1]
 
 
 async def test_what_kueue_has_admitted_is_left_to_it() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.controller.steps.idle_step import WARN_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from dradriver.allocator import Fleet
-from dradriver.cluster.cache.picture import Picture
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Change

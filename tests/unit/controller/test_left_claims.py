@@ -12,9 +12,9 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
-from dradriver.api.vocabulary.parts import Asked
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
+from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import command_line
 from tests.fakes.gpucluster import GpuCluster, Killed, note
@@ -59,7 +59,11 @@ async def kept(cluster: GpuCluster, claim: dict[str, Any]) -> bool:
 
 def hold(cluster: GpuCluster, name: str, gpu: int, profile: str, start: int, size: int) -> None:
     """Let somebody else's claim have a MIG slice."""
-    device = {"driver": names.DRIVER, "pool": "a", "device": slices.device_name(cluster.machines["a"].gpus[gpu].uuid)}
+    device = {
+        "driver": names.DRIVER,
+        "pool": "a",
+        "device": resource_slices.device_name(cluster.machines["a"].gpus[gpu].uuid),
+    }
     device["shareID"] = name
     consumed = {"memorySlices": str(size), "computeSlices": profile[0]}
     told = device | {"data": {"type": "mig", "profile": profile, "placement": start}}

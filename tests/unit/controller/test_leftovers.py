@@ -6,8 +6,8 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.fields import MigWord
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of, note
 from tests.kept import entries
@@ -166,7 +166,7 @@ async def test_of_nodes_that_came_and_went_no_set_of_claims_is_kept() -> None:
         cluster.remove(PODS, f"q{number}", "default")
         cluster.collect()
         cluster.remove(NODES, node)
-        cluster.remove(RESOURCE_SLICES, slices.slice_name(0, node))
+        cluster.remove(RESOURCE_SLICES, resource_slices.slice_name(0, node))
         await cluster.settle()
         kept.append(entries(cluster.worker.picture.offered))
     assert set(kept[1:]) == {kept[1]}

@@ -7,13 +7,13 @@ from typing import Any
 
 from dradriver.api.base.objects import Metadata
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Cap, Tenant
+from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.controller.loop.controller import Controller
 from dradriver.controller.loop.namespaces import Namespaces
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NAMESPACES
-from dradriver.queue.shares import Shares
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.tenant_shares import Shares
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.gpucluster import GpuCluster
 from tests.scraped import sample

@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import Costs
-from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.api.vocabulary import simple_cel
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.records.placement import Placement

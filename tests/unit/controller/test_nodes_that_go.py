@@ -10,10 +10,10 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.cluster.nodes.table import GOING
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.cluster.nodes.node_table import GOING
 from dradriver.kube.resources import PODS
-from dradriver.queue.reservation import Terms
+from dradriver.queue.reservation_rules import Terms
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed
 from tests.fakes.preempting import Contested

@@ -8,10 +8,10 @@ import pytest
 
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs.suspends import Suspendable
-from dradriver.controller.owners.budgets import delete, evict
+from dradriver.api.gangs.suspendable_owners import Suspendable
+from dradriver.controller.owners.evict_pods import delete, evict
 from dradriver.controller.owners.owner_suspension import suspend
-from dradriver.controller.owners.owner_tops import Top
+from dradriver.controller.owners.topmost_owner import Top
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.kube.client import ApiError, Client
 from tests.fakes.control_plane.jobs import JOBS

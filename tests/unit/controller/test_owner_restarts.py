@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.gangs import suspends
+from dradriver.api.gangs import suspendable_owners
 from dradriver.controller.owners import owner_restarts
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_suspension import DONE, PAUSED
@@ -89,8 +89,8 @@ class World:
         await self.run()
         return self.ask()
 
-    def record(self) -> suspends.Record:
-        found = suspends.record_of(msgspec.convert(self.owner, suspends.Suspendable))
+    def record(self) -> suspendable_owners.Record:
+        found = suspendable_owners.record_of(msgspec.convert(self.owner, suspendable_owners.Suspendable))
         assert found is not None
         return found
 
@@ -127,7 +127,7 @@ async def test_the_topmost_owner_is_suspended_and_resumed_and_no_pod_has_failed(
     await it.cluster.settle()
     assert it.owner["spec"]["suspend"] is True
     assert names.RESTARTING in it.owner["metadata"]["labels"]
-    noted = msgspec.json.decode(it.owner["metadata"]["annotations"][names.RESTART], type=suspends.Record)
+    noted = msgspec.json.decode(it.owner["metadata"]["annotations"][names.RESTART], type=suspendable_owners.Record)
     assert (noted.uid, noted.why, noted.over) == (it.owner["metadata"]["uid"], "for a test", False)
     assert it.ask() == ""
     await it.run()
@@ -237,7 +237,7 @@ async def test_between_two_restarts_there_is_a_pause_that_grows() -> None:
     await it.run()
     it.whole(before)
     assert it.record().times == 2
-    assert it.record().due_in_s(datetime.datetime.now(datetime.UTC)) > suspends.FIRST_PAUSE_S
+    assert it.record().due_in_s(datetime.datetime.now(datetime.UTC)) > suspendable_owners.FIRST_PAUSE_S
 
 
 @pytest.mark.parametrize(
@@ -533,7 +533,7 @@ def marked(cluster: GpuCluster, namespace: str, count: int) -> None:
     """Let a namespace have Jobs that look as if the controller had suspended them, with pods that never go."""
     for number in range(count):
         name = f"{namespace}-{number}"
-        record = suspends.Record(uid=name, gang="g", loss="l", why="w", at="2026-01-02T03:04:05Z")
+        record = suspendable_owners.Record(uid=name, gang="g", loss="l", why="w", at="2026-01-02T03:04:05Z")
         metadata = {"name": name, "namespace": namespace, "uid": name, "labels": {names.RESTARTING: "true"}}
         metadata |= {"annotations": {names.RESTART: msgspec.json.encode(record).decode()}}
         cluster.put(JOBS, {"metadata": metadata, "spec": {"suspend": True}})

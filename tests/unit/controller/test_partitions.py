@@ -9,8 +9,8 @@ import pytest
 
 from dradriver.allocator.request import Amount, Choice, PartChoice
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.read import read
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.policies.policies_reader import read
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gang_pods import gang

@@ -9,13 +9,13 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import UNKNOWN
-from dradriver.api.policies.modes import Mode
-from dradriver.api.policies.read import read
-from dradriver.api.slices import slices
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
-from dradriver.api.vocabulary.parts import Asked
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.vocabulary.container_requests import Asked
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.steps import step as steps
 from dradriver.controller.steps.actions import Release, Step, Wait
 from dradriver.controller.steps.observe import observe
@@ -448,7 +448,7 @@ async def test_a_slice_of_a_template_keeps_its_gpu_from_being_whole_and_its_plac
     cluster.node("a", "dgx-a100", mode=PLACEMENTS)
     cluster.node("b", "hgx-h100", mode=PLACEMENTS)
     (profile,) = [one for one in cluster.machines["b"].gpus[0].profiles if one.name == "4g.40gb"]
-    device = slices.part_name(cluster.machines["b"].gpus[0].uuid, profile.id, 0)
+    device = resource_slices.part_name(cluster.machines["b"].gpus[0].uuid, profile.id, 0)
     result = {"request": "g", "driver": names.DRIVER, "pool": "b", "device": device}
     status = {"allocation": {"devices": {"results": [result]}}}
     cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "x", "namespace": "default"}, "status": status})
@@ -474,7 +474,7 @@ async def test_a_pod_is_told_that_the_server_keeps_nothing_that_divides_a_gpu(pa
     cluster.node("a", "hgx-h100", mode=SHARED)
     unable = SliceFeatures(taints=False, shares=False, counters=False)
     modes = {gpu.uuid: SHARED for gpu in cluster.machines["a"].gpus}
-    for built in slices.build(cluster.machines["a"], node="a", node_uid="n", modes=modes, features=unable):
+    for built in resource_slices.build(cluster.machines["a"], node="a", node_uid="n", modes=modes, features=unable):
         built["spec"]["pool"]["generation"] = 2
         cluster.put(RESOURCE_SLICES, built)
     cluster.pod("p", part)

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
 from dradriver.controller.loop import policies
 from dradriver.controller.loop.controller import Controller
 from dradriver.controller.main import parse, serve

@@ -11,7 +11,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.claims.pins import Key
-from dradriver.api.policies.tenants import Cap, Tenant
+from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.controller.loop.preemption import LONGEST_PAUSE_S, MOST_ASKED
 from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.client import ApiError

@@ -12,7 +12,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Queue
+from dradriver.api.policies.tenant_policies import Queue
 from dradriver.kube.resources import PODS
 from tests.fakes.control_plane.scheduler import Scheduler
 from tests.fakes.preempting import KUBELET, ON, Contested, contested

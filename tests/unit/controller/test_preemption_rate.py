@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Queue
+from dradriver.api.policies.tenant_policies import Queue
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tests.fakes.apistore import Object

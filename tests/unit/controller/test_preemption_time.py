@@ -7,12 +7,12 @@ import time
 import pytest
 
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.read import read
-from dradriver.api.policies.tenants import Preemption, Queue
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.tenant_policies import Preemption, Queue
 from dradriver.controller.loop import preemption
 from dradriver.controller.owners import eviction_refusals, evictions
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
-from dradriver.queue.reservation import Terms
+from dradriver.queue.reservation_rules import Terms
 from tests.fakes.preempting import Contested
 from tests.fakes.reserving import Reserving
 

@@ -16,7 +16,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Queue
+from dradriver.api.policies.tenant_policies import Queue
 from dradriver.controller.owners.evictions import LATE
 from dradriver.controller.owners.owner_restarts import MOST_IN_NAMESPACE
 from dradriver.controller.owners.owner_suspension import DONE, PAUSED

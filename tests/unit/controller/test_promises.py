@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.vocabulary.parts import Asked
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apirules import Object

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from dradriver.kube.resources import PODS
-from dradriver.queue.reservation import Terms
+from dradriver.queue.reservation_rules import Terms
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import claim_of
 from tests.fakes.reserving import HOUR_S, WAIT_S, Reserving

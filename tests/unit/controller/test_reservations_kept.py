@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.api.claims import reservations as stored
+from dradriver.api.claims import reservation_config_map as stored
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS
-from dradriver.queue import reserved_for
-from dradriver.queue.reservation import Terms
+from dradriver.queue import reservation_access
+from dradriver.queue.reservation_rules import Terms
 from tests.fakes.reserving import OURS, WAIT_S, Reserving, passed_by
 
 
@@ -108,4 +108,4 @@ def test_what_is_written_is_bounded_and_read_back() -> None:
     assert made["metadata"]["ownerReferences"][0]["uid"] == "7"
     found = stored.read(made)
     assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
-    assert len(reserved_for.read(found)) == 1, "one a partition"
+    assert len(reservation_access.read(found)) == 1, "one a partition"

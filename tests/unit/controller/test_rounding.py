@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator.request import Amount
-from dradriver.api.policies.modes import Mode
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices.device_attributes import divisible
 from tests.fakes.control_plane.devices import consumed
 from tests.fakes.gpucluster import GpuCluster

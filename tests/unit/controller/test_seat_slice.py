@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api.base import names, seats
-from dradriver.cluster.cache.picture import Picture
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.writing.seat_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import DEVICE_CLASSES, EVENTS, RESOURCE_SLICES
@@ -37,12 +37,12 @@ class Cluster(Stored):
         self.told.append((uid, message))
 
     def install(self) -> str:
-        made = self.put(DEVICE_CLASSES, {"metadata": {"name": seats.CLASS}, "spec": {}})
+        made = self.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}, "spec": {}})
         return cast("str", made["metadata"]["uid"])
 
     @property
     def slice(self) -> dict[str, Any] | None:
-        return self.find(RESOURCE_SLICES, seats.SLICE)
+        return self.find(RESOURCE_SLICES, gang_barrier_device.SLICE)
 
     @property
     def barrier(self) -> bool:
@@ -67,13 +67,13 @@ async def test_it_is_made_once_and_goes_with_the_charts_class() -> None:
     assert cluster.barrier
     made = cluster.slice
     assert made is not None
-    assert made["spec"] == seats.resource_slice()["spec"]
-    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": seats.CLASS}
+    assert made["spec"] == gang_barrier_device.resource_slice()["spec"]
+    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": gang_barrier_device.CLASS}
     (one,) = made["metadata"]["ownerReferences"]
-    assert one == owner | {"uid": cluster.find(DEVICE_CLASSES, seats.CLASS)["metadata"]["uid"]}  # type: ignore[index]
-    schema.check(seats.resource_slice("00000000-0000-4000-8000-000000000001"))
+    assert one == owner | {"uid": cluster.find(DEVICE_CLASSES, gang_barrier_device.CLASS)["metadata"]["uid"]}  # type: ignore[index]
+    schema.check(gang_barrier_device.resource_slice("00000000-0000-4000-8000-000000000001"))
     assert await cluster.seats.look()
-    assert cluster.client.writes == [("try", seats.SLICE), ("create", seats.SLICE)]
+    assert cluster.client.writes == [("try", gang_barrier_device.SLICE), ("create", gang_barrier_device.SLICE)]
     assert cluster.told == []
 
 
@@ -100,7 +100,7 @@ async def test_a_seat_that_lacks_one_of_its_fields_keeps_nobody(lacks: str) -> N
     cluster.store.lacks = {lacks}
     await cluster.seats.look()
     assert not cluster.barrier
-    cluster.put(RESOURCE_SLICES, seats.resource_slice())
+    cluster.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
     await cluster.seats.look()
     assert not cluster.barrier, "one that is there is written anew, and read back"
 
@@ -123,7 +123,7 @@ async def test_what_somebody_changed_of_it_is_mended(damage: Any) -> None:
     await cluster.seats.look()
     before = cluster.slice
     assert before is not None
-    cluster.store.edit(RESOURCE_SLICES, ("", seats.SLICE), lambda obj: damage(obj["spec"]))
+    cluster.store.edit(RESOURCE_SLICES, ("", gang_barrier_device.SLICE), lambda obj: damage(obj["spec"]))
     assert await cluster.seats.look()
     assert cluster.barrier
     after = cluster.slice
@@ -138,7 +138,7 @@ async def test_what_somebody_changed_of_it_is_mended(damage: Any) -> None:
 async def test_a_class_that_was_made_anew_owns_it() -> None:
     cluster = Cluster()
     await cluster.seats.look()
-    cluster.remove(DEVICE_CLASSES, seats.CLASS)
+    cluster.remove(DEVICE_CLASSES, gang_barrier_device.CLASS)
     uid = cluster.install()
     assert await cluster.seats.look()
     made = cluster.slice
@@ -148,7 +148,7 @@ async def test_a_class_that_was_made_anew_owns_it() -> None:
 
 async def test_anothers_slice_of_that_name_is_replaced() -> None:
     cluster = Cluster()
-    theirs = seats.resource_slice()
+    theirs = gang_barrier_device.resource_slice()
     theirs["spec"]["driver"] = "other.example.com"
     before = cluster.put(RESOURCE_SLICES, theirs)
     cluster.client.refuse["update"] = [ApiError(422, "Invalid", "spec.driver: Invalid value: field is immutable")]
@@ -162,7 +162,7 @@ async def test_anothers_slice_of_that_name_is_replaced() -> None:
 
 async def test_without_the_class_there_is_no_barrier_and_helm_may_make_it_a_moment_later() -> None:
     cluster = Cluster()
-    cluster.remove(DEVICE_CLASSES, seats.CLASS)
+    cluster.remove(DEVICE_CLASSES, gang_barrier_device.CLASS)
     await cluster.seats.look()
     assert not cluster.barrier
     assert cluster.told == []
@@ -187,11 +187,13 @@ async def test_without_the_class_there_is_no_barrier_and_helm_may_make_it_a_mome
 async def test_a_refusal_is_told_and_trouble_of_the_server_leaves_all_as_it_was(error: Any, known: bool) -> None:
     cluster = Cluster()
     await cluster.seats.look()
-    cluster.remove(RESOURCE_SLICES, seats.SLICE)
+    cluster.remove(RESOURCE_SLICES, gang_barrier_device.SLICE)
     cluster.client.refuse["create"] = [error]
     assert not await cluster.seats.look(), "it is tried again soon"
     assert cluster.barrier is not known
-    assert [told for _, told in cluster.told] == ([f"{WITHOUT}: slice {seats.SLICE}: {error}"] if known else [])
+    assert [told for _, told in cluster.told] == (
+        [f"{WITHOUT}: slice {gang_barrier_device.SLICE}: {error}"] if known else []
+    )
     assert await cluster.seats.look()
     assert cluster.barrier
 
@@ -200,11 +202,11 @@ async def test_a_leader_makes_it_anew_within_a_minute_and_a_standby_knows_of_no_
     cluster = Cluster()
     async with cluster.led():
         assert cluster.barrier
-        cluster.remove(RESOURCE_SLICES, seats.SLICE)
+        cluster.remove(RESOURCE_SLICES, gang_barrier_device.SLICE)
         await asyncio.sleep(AGAIN_S + 1)
         assert cluster.slice is not None
         assert cluster.barrier
-        cluster.remove(DEVICE_CLASSES, seats.CLASS)
+        cluster.remove(DEVICE_CLASSES, gang_barrier_device.CLASS)
         cluster.seats.wake()
         await asyncio.sleep(0.1)
         assert not cluster.barrier, "at once where its watch tells"
@@ -236,7 +238,7 @@ async def test_the_event_is_about_the_class() -> None:
     assert event["involvedObject"] | {"uid": ""} == {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "name": seats.CLASS,
+        "name": gang_barrier_device.CLASS,
         "uid": "",
     }
     assert (event["reason"], event["type"], event["message"]) == ("NoSeats", "Warning", "no seats")

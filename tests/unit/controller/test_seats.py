@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.cluster.derived import conflicts
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
-SEAT = {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": seats.DEVICE}
+SEAT = {"request": "seat", "driver": names.DRIVER, "pool": names.SEAT_POOL, "device": gang_barrier_device.DEVICE}
 
 
 def take_a_seat(claim: dict[str, Any]) -> None:
-    claim["spec"]["devices"]["requests"].append(seats.request())
+    claim["spec"]["devices"]["requests"].append(gang_barrier_device.request())
     claim["status"]["allocation"]["devices"]["results"].append(SEAT | {"shareID": claim["metadata"]["name"]})
 
 
@@ -23,7 +23,7 @@ def take_a_seat(claim: dict[str, Any]) -> None:
 async def test_a_seat_is_no_gpu_and_no_node_and_makes_no_rivals(beside: int) -> None:
     cluster = GpuCluster()
     cluster.node("a")
-    cluster.put(RESOURCE_SLICES, seats.resource_slice())
+    cluster.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
     pods = {"first": 4, "second": beside}
     for name, gpus in pods.items():
         cluster.pod(name, gpus)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.control_plane.devices import result
@@ -28,7 +28,7 @@ def static(cluster: GpuCluster, node: str, *gpus: list[tuple[str, int]], mode: M
 
 def device(cluster: GpuCluster, node: str, gpu: int, profile: str, start: int) -> str:
     one = cluster.machines[node].gpus[gpu]
-    return slices.part_name(one.uuid, next(p.id for p in one.profiles if p.name == profile), start)
+    return resource_slices.part_name(one.uuid, next(p.id for p in one.profiles if p.name == profile), start)
 
 
 def given(cluster: GpuCluster, pod: str) -> list[str]:
@@ -164,7 +164,7 @@ async def test_one_that_is_tainted_is_given_to_nobody_and_stays_its_holders() ->
     cluster.pod("p", ("1g.10gb",))
     await step(cluster)
     held = given(cluster, "p")
-    piece = cluster.find(RESOURCE_SLICES, slices.slice_name(0, "a"))
+    piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "a"))
     assert piece is not None
     for one in piece["spec"]["devices"]:
         if one["name"] in held:
@@ -185,7 +185,7 @@ async def test_where_the_server_can_count_nothing_instances_are_placed_as_ever()
     machine = in_mig_mode(cluster.machines["a"], {0: MIXED})
     modes = {gpu.uuid: Mode(mig="dynamic") for gpu in machine.gpus}
     able = SliceFeatures(shares=False, counters=False, taints=False)
-    (piece,) = slices.build(machine, node="a", node_uid="n", modes=modes, features=able)
+    (piece,) = resource_slices.build(machine, node="a", node_uid="n", modes=modes, features=able)
     piece["spec"]["pool"]["generation"] = 2
     cluster.put(RESOURCE_SLICES, piece)
     cluster.pod("p", ("3g.40gb",))

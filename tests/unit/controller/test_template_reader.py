@@ -13,9 +13,9 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import templates
-from dradriver.api.claims.templates import Template
-from dradriver.api.policies.modes import Mode
+from dradriver.api.claims import claim_templates
+from dradriver.api.claims.claim_templates import Template
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, Resource
@@ -243,8 +243,8 @@ async def test_what_cannot_be_placed_is_told_on_the_pod() -> None:
 WORDS = Whole(containers=(1,))
 
 
-def read(content: Object, words: Whole = WORDS) -> templates.TemplateRequest:
-    return templates.read(Template(Metadata(name="t"), msgspec.json.encode(content)), words)
+def read(content: Object, words: Whole = WORDS) -> claim_templates.TemplateRequest:
+    return claim_templates.read(Template(Metadata(name="t"), msgspec.json.encode(content)), words)
 
 
 SHARES = {"capacity": {"requests": {"cores": "50", "memory": "1Gi"}}}
@@ -348,7 +348,7 @@ def test_what_cannot_be_placed_is_refused_with_the_cure(content: Object, words: 
 
 def test_a_template_beyond_all_bounds_is_not_read() -> None:
     with pytest.raises(WordError, match="write a shorter one"):
-        templates.read(Template(Metadata(name="t"), b""), WORDS)
+        claim_templates.read(Template(Metadata(name="t"), b""), WORDS)
 
 
 def kept(cluster: GpuCluster) -> list[str]:
@@ -502,11 +502,11 @@ async def test_a_template_that_is_made_anew_while_it_is_asked_for_is_the_new_one
 async def test_a_template_that_is_too_long_is_said_to_be() -> None:
     cluster = GpuCluster()
     cluster.node("a")
-    put(cluster, spec(request(count=4), config=[opaque({"x": "x" * templates.LONGEST})]))
+    put(cluster, spec(request(count=4), config=[opaque({"x": "x" * claim_templates.LONGEST})]))
     pod(cluster)
     await cluster.settle()
     reason = cluster.get_pod("p")["metadata"]["annotations"][names.REASON]
-    assert reason == f"ResourceClaimTemplate t: more than {templates.LONGEST} bytes; write a shorter one"
+    assert reason == f"ResourceClaimTemplate t: more than {claim_templates.LONGEST} bytes; write a shorter one"
 
 
 async def test_a_template_that_nests_deeper_than_can_be_read_is_said_to_be() -> None:

@@ -10,9 +10,9 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims.templates import Template
-from dradriver.api.pod import ladder
-from dradriver.cluster.records import pods, records
+from dradriver.api.claims.claim_templates import Template
+from dradriver.api.pod import claim_alternatives
+from dradriver.cluster.records import pod_records, records
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
@@ -51,7 +51,7 @@ class Cluster:
         self.template_writer = TemplateWriter(
             cast("Client", self.client), OneByOne(self.seen), record=self.record, grace_s=grace_s, pause_s=0.0
         )
-        self.pods: dict[tuple[str, str], Pod | pods.Foreign] = {}
+        self.pods: dict[tuple[str, str], Pod | pod_records.Foreign] = {}
 
     async def record(self, about: Pod, reason: str) -> None:
         self.told.append((about.metadata.name, reason))
@@ -65,8 +65,8 @@ class Cluster:
 
     def show(self, made: Object) -> None:
         key = made["metadata"]["namespace"], made["metadata"]["name"]
-        new = pods.read(msgspec.Raw(msgspec.json.encode(made)))
-        change: Change[Pod | pods.Foreign] = Change(key, self.pods.pop(key, None), new)
+        new = pod_records.read(msgspec.Raw(msgspec.json.encode(made)))
+        change: Change[Pod | pod_records.Foreign] = Change(key, self.pods.pop(key, None), new)
         if new is not None:
             self.pods[key] = new
         self.template_writer.pod_changed(change)
@@ -137,7 +137,9 @@ async def test_only_what_the_pods_note_says_is_made() -> None:
     cluster = Cluster()
     forged = cluster.pod("a")
     cluster.gone("a")
-    forged["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = ladder.template_name("something else")
+    forged["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = claim_alternatives.template_name(
+        "something else"
+    )
     cluster.show(forged)
     await cluster.act()
     assert cluster.templates() == []
@@ -166,7 +168,7 @@ async def test_a_note_that_was_changed_stops_nobody() -> None:
     cluster.gone("a")
     note = '{"version":2}'
     bad["metadata"]["annotations"][names.REQUEST] = note
-    bad["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = ladder.template_name(note)
+    bad["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = claim_alternatives.template_name(note)
     cluster.show(bad)
     cluster.pod("b")
     await cluster.act()
@@ -240,11 +242,11 @@ async def test_a_template_is_kept_for_the_grace_period() -> None:
 def test_a_static_pod_takes_from_its_node_what_a_foreign_one_does() -> None:
     made = stored(admit(defaulted(pod(4, annotations=STATIC))).admitted)
     made["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1"}
-    waiting = pods.read(msgspec.Raw(msgspec.json.encode(made)))
-    assert isinstance(waiting, pods.Static)
+    waiting = pod_records.read(msgspec.Raw(msgspec.json.encode(made)))
+    assert isinstance(waiting, pod_records.Static)
     assert (waiting.node, waiting.takes) == ("", {})
-    bound = pods.read(msgspec.Raw(msgspec.json.encode(made | {"spec": made["spec"] | {"nodeName": "n"}})))
-    assert isinstance(bound, pods.Static)
+    bound = pod_records.read(msgspec.Raw(msgspec.json.encode(made | {"spec": made["spec"] | {"nodeName": "n"}})))
+    assert isinstance(bound, pod_records.Static)
     assert (bound.node, dict(bound.takes)) == ("n", {"cpu": 1000, "pods": 1})
 
 
@@ -359,7 +361,7 @@ def of_ladder(cluster: Cluster, version: int | None, name: str = "a") -> Object:
     note = {key: value for key, value in (note | {"ladder": version}).items() if value is not None}
     text = msgspec.json.encode(note).decode()
     made["metadata"]["annotations"][names.REQUEST] = text
-    made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = ladder.template_name(text)
+    made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = claim_alternatives.template_name(text)
     cluster.show(made)
     return made
 
@@ -384,7 +386,7 @@ async def test_an_older_releases_template_stays_as_it_was() -> None:
 
 async def test_a_newer_note_waits_for_its_own_controller_and_says_so() -> None:
     cluster = Cluster()
-    made = of_ladder(cluster, ladder.VERSION + 1)
+    made = of_ladder(cluster, claim_alternatives.VERSION + 1)
     await cluster.act()
     assert cluster.templates() == []
     ((_, reason),) = cluster.told

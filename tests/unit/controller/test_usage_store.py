@@ -13,10 +13,15 @@ from prometheus_client import REGISTRY
 
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import idleness, usage
-from dradriver.api.claims.usage import MOST_BYTES, OTHERS, PLACES, Bucket
+from dradriver.api.claims import idleness, usage_config_maps
+from dradriver.api.claims.usage_config_maps import (
+    MOST_BYTES,
+    OTHERS,
+    PLACES,
+    Bucket,
+)
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Queue, Tenant
+from dradriver.api.policies.tenant_policies import Queue, Tenant
 from dradriver.controller.writing.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
@@ -72,7 +77,7 @@ class Cluster(GpuCluster):
     def kept(self) -> dict[int, dict[tuple[str, str], float]]:
         """Return GPU-seconds by hour, namespace and owner, as the API has them."""
         found: dict[int, dict[tuple[str, str], float]] = {}
-        for one in sorted(map(usage.read, self.all(CONFIG_MAPS)), key=lambda kept: kept.until):
+        for one in sorted(map(usage_config_maps.read, self.all(CONFIG_MAPS)), key=lambda kept: kept.until):
             for hour, buckets in one.hours.items():
                 for bucket, seconds in buckets.items():
                     found.setdefault(hour, {})[bucket.namespace, bucket.owner] = seconds
@@ -97,15 +102,15 @@ async def test_what_claims_hold_is_written_once_a_minute_and_the_day_when_the_ho
     made.clock.now += 60
     await made.usage.write()
     (first,) = made.all(CONFIG_MAPS)
-    assert first["metadata"]["name"] == usage.name_of(None)
+    assert first["metadata"]["name"] == usage_config_maps.name_of(None)
     assert first["metadata"]["ownerReferences"][0]["name"] == names.DEVICE_CLASS
     assert made.kept() == {400_000: {("default", ""): 240.0}}
     made.clock.now += HOUR
     await made.usage.write()
     assert made.kept() == {400_000: {("default", ""): 4 * HOUR}, 400_001: {("default", ""): 240.0}}
     assert {one["metadata"]["name"] for one in made.all(CONFIG_MAPS)} == {
-        usage.name_of(None),
-        usage.name_of(400_000 // 24),
+        usage_config_maps.name_of(None),
+        usage_config_maps.name_of(400_000 // 24),
     }
     await made.stop("p")
     await made.usage.write()
@@ -176,7 +181,9 @@ async def test_pods_and_what_did_nothing_are_kept_over_a_change_of_the_leader() 
             await made.usage.load()
         made.clock.now += 60
         await made.usage.write()
-    kept = usage.read(next(one for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == usage.name_of(None)))
+    kept = usage_config_maps.read(
+        next(one for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == usage_config_maps.name_of(None))
+    )
     ((bucket, seconds),) = kept.hours[400_000].items()
     assert seconds == 4 * 12 * 60
     detail = kept.details[400_000]
@@ -186,16 +193,18 @@ async def test_pods_and_what_did_nothing_are_kept_over_a_change_of_the_leader() 
 
 @pytest.mark.slow
 def test_pods_have_the_room_that_is_left_and_those_of_a_row_are_never_more() -> None:
-    hours: usage.Hours = {}
-    details: usage.Details = {}
+    hours: usage_config_maps.Hours = {}
+    details: usage_config_maps.Details = {}
     for hour in range(400_000, 400_024):
         buckets = [Bucket(f"team-{n % 9}", f"Job/{'j' * 40}-{n}", "NVIDIA H100", "whole") for n in range(500)]
         hours[hour] = {bucket: 8.0 * (n + 1) for n, bucket in enumerate(buckets)}
         pods = {(b, f"{'p' * 60}-{n}"): (s / 8, s / 16) for b, s in hours[hour].items() for n in range(8)}
-        details[hour] = usage.Detail({b: s / 2 for b, s in hours[hour].items()}, pods)
-    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1", details=details)
+        details[hour] = usage_config_maps.Detail({b: s / 2 for b, s in hours[hour].items()}, pods)
+    made = usage_config_maps.config_map(
+        1, hours, until=START, namespace=OURS, class_uid="", version="1", details=details
+    )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
-    kept = usage.read(made)
+    kept = usage_config_maps.read(made)
     for hour, rows in kept.hours.items():
         assert sum(rows.values()) == pytest.approx(sum(hours[hour].values()))
         assert sum(kept.details[hour].idle.values()) == pytest.approx(sum(rows.values()) / 2)
@@ -246,7 +255,9 @@ async def test_what_another_has_counted_further_is_read_and_not_overwritten() ->
     await made.usage.write()
     (found,) = made.all(CONFIG_MAPS)
     bucket = Bucket("other", "", "", "whole")
-    theirs = usage.config_map(None, {400_000: {bucket: 7.0}}, until=made.clock.now + 50, namespace=OURS, class_uid="")
+    theirs = usage_config_maps.config_map(
+        None, {400_000: {bucket: 7.0}}, until=made.clock.now + 50, namespace=OURS, class_uid=""
+    )
     made.put(CONFIG_MAPS, found | {"data": theirs["data"]})
     made.clock.now += 60
     with pytest.raises(ApiError) as caught:
@@ -268,7 +279,7 @@ async def test_a_configmap_that_somebody_labelled_or_deleted_is_written_again() 
     made.clock.now += 60
     await made.usage.write()
     assert made.kept() == {400_000: {("default", ""): 480.0}}
-    made.remove(CONFIG_MAPS, usage.name_of(None), OURS)
+    made.remove(CONFIG_MAPS, usage_config_maps.name_of(None), OURS)
     for _ in range(2):
         made.clock.now += 60
         await made.usage.write()
@@ -298,7 +309,7 @@ async def test_a_day_that_cannot_be_written_keeps_nothing_else_from_being_writte
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = await cluster()
-    day = usage.name_of(400_000 // 24)
+    day = usage_config_maps.name_of(400_000 // 24)
     made.put(CONFIG_MAPS, {"metadata": {"name": day, "namespace": OURS}, "immutable": True, "data": {}})
     await made.usage.load()
     update = made.client.update
@@ -322,7 +333,7 @@ async def test_a_day_that_cannot_be_written_keeps_nothing_else_from_being_writte
     await made.usage.load()
     made.clock.now += 60
     await made.usage.write()
-    (kept,) = [usage.read(one) for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == day]
+    (kept,) = [usage_config_maps.read(one) for one in made.all(CONFIG_MAPS) if one["metadata"]["name"] == day]
     assert set(kept.hours) == {400_000, 400_001, 400_002}
 
 
@@ -347,7 +358,7 @@ async def test_an_hour_over_whose_end_nothing_is_held_is_kept(restarts: bool) ->
     made.clock.now += HOUR
     await made.usage.write()
     assert made.kept()[last] == {("default", ""): 4 * 3000.0}
-    assert usage.name_of(last // 24) in {one["metadata"]["name"] for one in made.all(CONFIG_MAPS)}
+    assert usage_config_maps.name_of(last // 24) in {one["metadata"]["name"] for one in made.all(CONFIG_MAPS)}
 
 
 async def test_a_clock_that_goes_back_writes_nothing_empty() -> None:
@@ -370,7 +381,7 @@ async def test_a_clock_that_goes_back_writes_nothing_empty() -> None:
 async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     made = await cluster()
     for data in (None, {}, {"usage.json": "null"}, {"usage.json": '{"version": 1, "until": 1, "hours": {"1": [7]}}'}):
-        made.put(CONFIG_MAPS, {"metadata": {"name": usage.name_of(3), "namespace": OURS}, "data": data})
+        made.put(CONFIG_MAPS, {"metadata": {"name": usage_config_maps.name_of(3), "namespace": OURS}, "data": data})
         with caplog.at_level(logging.WARNING):
             await made.usage.load()
         assert "tells of no GPU time" in caplog.text
@@ -379,7 +390,7 @@ async def test_one_that_cannot_be_read_stops_nobody(caplog: pytest.LogCaptureFix
     made.put(
         CONFIG_MAPS,
         {
-            "metadata": {"name": usage.name_of(3), "namespace": OURS},
+            "metadata": {"name": usage_config_maps.name_of(3), "namespace": OURS},
             "data": {"usage.json": msgspec.json.encode(later).decode()},
         },
     )
@@ -426,11 +437,11 @@ def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces:
         )
         for n in range(5000)
     }
-    made = usage.config_map(
+    made = usage_config_maps.config_map(
         1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
     )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
-    for rows in usage.read(made).hours.values():
+    for rows in usage_config_maps.read(made).hours.values():
         assert by_namespace(rows) == by_namespace(buckets), "each namespace's is exact"
         assert any(bucket.owner == OTHERS for bucket in rows)
         assert max(rows.values()) >= 4999.0
@@ -438,18 +449,18 @@ def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces:
 
 def test_words_of_any_length_end() -> None:
     hours = {400_000: {Bucket("team", "", f"{n}" * 500_000, "whole"): 1.0 for n in range(5)}}
-    made = usage.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1")
-    assert sum(usage.read(made).hours[400_000].values()) == 5.0
+    made = usage_config_maps.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1")
+    assert sum(usage_config_maps.read(made).hours[400_000].values()) == 5.0
 
 
 @pytest.mark.slow
 def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
     buckets = {Bucket(f"{n:05}-{'x' * 57}", "y" * 320, "z" * 63, "whole"): float(n) for n in range(20_000)}
-    made = usage.config_map(
+    made = usage_config_maps.config_map(
         1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
     )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
-    for rows in usage.read(made).hours.values():
+    for rows in usage_config_maps.read(made).hours.values():
         assert sum(rows.values()) == sum(buckets.values())
         assert len(rows) > 200
 
@@ -483,13 +494,13 @@ async def test_a_pods_word_takes_nobody_his_past() -> None:
 
 
 def test_there_are_a_fixed_number_of_them() -> None:
-    assert len(usage.every_name()) == len(set(usage.every_name())) == PLACES + 1
-    assert {usage.name_of(day) for day in range(20_000, 20_100)} < set(usage.every_name())
+    assert len(usage_config_maps.every_name()) == len(set(usage_config_maps.every_name())) == PLACES + 1
+    assert {usage_config_maps.name_of(day) for day in range(20_000, 20_100)} < set(usage_config_maps.every_name())
 
 
 def test_a_list_is_no_configmap() -> None:
     with pytest.raises(WordError):
-        usage.read(cast("dict[str, Any]", {"metadata": None}))
+        usage_config_maps.read(cast("dict[str, Any]", {"metadata": None}))
 
 
 async def test_a_new_leader_waits_to_know_what_tenants_had_and_not_for_long() -> None:

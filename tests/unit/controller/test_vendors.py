@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
-from dradriver.topology import codec
+from dradriver.topology import machine_codec
 from dradriver.topology.vendors import VENDORS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.kfd import on_boards
@@ -34,7 +34,7 @@ def old_node(cluster: GpuCluster, name: str = "old") -> None:
     """Add a node whose agent is of a release that knew no vendor."""
     cluster.node(name, None)
     piece = json.loads(OLD.read_text())
-    cluster.machines[name] = codec.decode(piece["metadata"]["annotations"][names.MACHINE])
+    cluster.machines[name] = machine_codec.decode(piece["metadata"]["annotations"][names.MACHINE])
     cluster.put(RESOURCE_SLICES, piece)
 
 
@@ -233,9 +233,9 @@ async def test_a_template_that_its_pods_words_contradict_is_said() -> None:
 def test_the_old_slice_is_one_of_before() -> None:
     piece = json.loads(OLD.read_text())
     assert not any("vendor" in device["attributes"] for device in piece["spec"]["devices"])
-    machine = codec.decode(piece["metadata"]["annotations"][names.MACHINE])
+    machine = machine_codec.decode(piece["metadata"]["annotations"][names.MACHINE])
     assert machine.vendor.word == "nvidia"
-    new = slices.build(machine, node="old", node_uid="n")
+    new = resource_slices.build(machine, node="old", node_uid="n")
     assert [device["name"] for device in new[0]["spec"]["devices"]] == [
         device["name"] for device in piece["spec"]["devices"]
     ]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dradriver.api.claims import plans
+from dradriver.api.claims import gang_plan_note
 from dradriver.api.vocabulary import values
 from dradriver.cluster.pods import kept_places
 from dradriver.controller.placing import gang_plan
@@ -92,5 +92,5 @@ def test_the_figures_are_the_codes() -> None:
     assert "the same number of others, at most eight others" in starts
     assert kept_places.KEPT_S == 120
     assert "for two minutes" in section("A lost member")
-    assert f"above {plans.MOST_NODES} nodes" in section("What is written back")
+    assert f"above {gang_plan_note.MOST_NODES} nodes" in section("What is written back")
     assert f"{values.MOST_PODS:,} pods" in section("Limits")

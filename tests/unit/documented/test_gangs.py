@@ -12,9 +12,14 @@ import yaml
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import gang_members, gang_sizes, gang_support, gang_waits
+from dradriver.api.gangs import (
+    gang_of_pod,
+    gang_size_of_owner,
+    gang_support,
+    impossible_gangs,
+)
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Member
-from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
 from tests import schema
 from tests.fakes import owners
@@ -41,7 +46,7 @@ def test_each_way_to_find_a_gang_has_a_row_and_so_has_each_hindrance() -> None:
     found = PAGE.partition("\n## Which pods are a gang\n")[2].partition("\n## ")[0]
     table = found.partition("\n|---")[2].partition("\n")[2].partition("\n\n")[0]
     rows = [set(re.findall(r"pod group|\w+", line.split("|")[1])) for line in table.splitlines()]
-    known = {*gang_sizes.OBJECTS, *map(made_by, owners.STORIES)}
+    known = {*gang_size_of_owner.OBJECTS, *map(made_by, owners.STORIES)}
     assert all(row & known for row in rows), "each row is of a way"
     assert set().union(*rows) >= known
     assert [kind for kind in sorted(known) if sum(kind in row for row in rows) > 1] == ["Job"], (
@@ -49,13 +54,13 @@ def test_each_way_to_find_a_gang_has_a_row_and_so_has_each_hindrance() -> None:
     )
     never = PAGE.partition("\n## Who cannot be in one\n")[2].partition("\n## ")[0]
     assert "OrderedReady" in never
-    assert gang_waits.ORDERED_READY.startswith("podManagementPolicy: OrderedReady")
+    assert impossible_gangs.ORDERED_READY.startswith("podManagementPolicy: OrderedReady")
 
 
 def made_by(story: str) -> str:
     """Return what made the first pod of a story, as admission finds it."""
     pod = msgspec.convert(owners.STORIES[story]().pods[0], Pod)
-    found = gang_members.find(gang_members.facts(pod), Gang(name="auto"))
+    found = gang_of_pod.find(gang_of_pod.facts(pod), Gang(name="auto"))
     assert isinstance(found, Member)
     return found.made_by
 
@@ -80,7 +85,7 @@ def test_the_job_runs(minor: str) -> None:
     noted = resolved.read(pod["metadata"]["annotations"])
     assert noted.gang is not msgspec.UNSET
     pod["metadata"]["ownerReferences"] = owners.owned("batch/v1", "Job", "train")
-    found = gang_members.find(gang_members.facts(msgspec.convert(pod, Pod)), noted.gang)
+    found = gang_of_pod.find(gang_of_pod.facts(msgspec.convert(pod, Pod)), noted.gang)
     assert isinstance(found, Member)
     assert found.made_by == "Job"
 

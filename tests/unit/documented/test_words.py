@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from docs import words as written
-from dradriver.allocator.policies import POLICIES
+from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import WORKLOADS

@@ -18,9 +18,9 @@ import yaml
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import Sections
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
 from dradriver.api.vocabulary import annotation_words
-from dradriver.topology.profiles import schema
+from dradriver.topology.profiles import profile_reader
 from tests.manifests import Object, check, check_together, objects
 from tests.paths import REPO
 from tests.snippets import MARK, Snippet, snippets
@@ -85,7 +85,7 @@ def check_policies(text: str) -> None:
 
 
 def check_profile(text: str) -> None:
-    assert schema.read(text, source="docs").gpus
+    assert profile_reader.read(text, source="docs").gpus
 
 
 # Fields by which parts of objects are known; what has others than one row's is none of that row's.

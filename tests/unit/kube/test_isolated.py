@@ -20,7 +20,7 @@ from dradriver.kube.errors import Unreadable
 from dradriver.kube.isolated import Unread
 from dradriver.kube.reflector import Reflector
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.node.publishing import allocated
+from dradriver.node.publishing import allocated_devices
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.following import watches
 
@@ -84,7 +84,7 @@ async def test_what_an_odd_claim_holds_is_known(odd: dict[str, Any], *, watch_li
         async with following(api) as it:
             assert it.store["a", "odd"].devices == {("n", "g"): None}
         async with Client(api.config, user_agent="t") as client:
-            assert await allocated.devices(client, pool="n") == {"g"}
+            assert await allocated_devices.devices(client, pool="n") == {"g"}
 
 
 async def test_what_cannot_be_read_at_all_is_counted_and_told() -> None:

@@ -12,8 +12,8 @@ import pytest
 from dradriver.api.slices import lost_gpus
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.node.discovery import failures
-from dradriver.node.discovery.failures import Failure
+from dradriver.node.discovery import simulated_failures
+from dradriver.node.discovery.simulated_failures import Failure
 from dradriver.node.hardware import Backend
 from dradriver.topology.vendors import NVIDIA
 from tests.fakes.agents import Hanging, becomes, lose, ready_port
@@ -24,8 +24,8 @@ from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, device, eventua
 async def test_gpus_of_a_driver_that_hangs_for_long_are_tainted_and_the_agent_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.02)
-    monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.04)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.PATIENCE_S", 0.02)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.HANGS_S", 0.04)
     found = Hanging(free=1)
     monkeypatch.setattr("dradriver.node.hardware.backend", lambda *_, **__: Backend(NVIDIA, found))
 
@@ -223,8 +223,8 @@ async def test_a_taint_that_comes_slowly_stays_with_its_time_over_a_restart() ->
         return found.get("taints", [])  # type: ignore[no-any-return]
 
     async with a_node() as node:
-        file = failures.path(node.state / "simulated", NODE)
-        failures.write(file, {"gpu-2": Failure(faults=("thermal",))})
+        file = simulated_failures.path(node.state / "simulated", NODE)
+        simulated_failures.write(file, {"gpu-2": Failure(faults=("thermal",))})
         async with node.agent():
             await node.published()
             assert taints() == []
@@ -242,8 +242,8 @@ async def test_a_taint_that_comes_slowly_stays_with_its_time_over_a_restart() ->
 async def test_a_driver_that_hangs_from_the_start_on_taints_what_an_earlier_agent_published(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.02)
-    monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.04)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.PATIENCE_S", 0.02)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.HANGS_S", 0.04)
     async with a_node() as node:
         async with node.agent():
             await node.published()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 from dradriver.api.base import names
-from dradriver.api.policies.read import read
-from dradriver.api.slices import slices
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.node.discovery import failures
-from dradriver.node.discovery.failures import Failure
-from dradriver.topology import codec
+from dradriver.node.discovery import simulated_failures
+from dradriver.node.discovery.simulated_failures import Failure
+from dradriver.topology import machine_codec
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.node import NODE, NodeUnderTest, Object, a_node, claim, device, eventually, machine, uuid
@@ -65,7 +65,9 @@ async def test_no_gpu_of_an_exclusive_partition_goes_to_others_when_one_is_lost(
         async with node.agent():
             await published(node, *range(8))
             assert await given(node.slices) == (OTHERS, OWN)
-            failures.write(failures.path(node.state / "simulated", NODE), {"gpu-0": Failure(lost=True)})
+            simulated_failures.write(
+                simulated_failures.path(node.state / "simulated", NODE), {"gpu-0": Failure(lost=True)}
+            )
             await published(node, *range(1, 8))
             assert await given(node.slices) == (OTHERS, OWN - {0})
         async with node.agent("pod-2"):
@@ -77,7 +79,7 @@ async def test_no_gpu_of_an_exclusive_partition_goes_to_others_when_one_is_lost(
         async with node.agent("pod-3"):
             await published(node, *range(1, 8))
             assert await given(node.slices) == (OTHERS, OWN - {0})
-        failures.write(failures.path(node.state / "simulated", NODE), {})
+        simulated_failures.write(simulated_failures.path(node.state / "simulated", NODE), {})
         async with node.agent("pod-4"):
             await published(node, *range(8))
             assert await given(node.slices) == (OTHERS, OWN)
@@ -88,7 +90,7 @@ async def test_a_gpu_that_is_lost_is_told_of_after_a_reboot_in_which_the_kubelet
         boot(node, "first")
         async with node.agent():
             await published(node, *range(8))
-        failures.write(failures.path(node.state / "simulated", NODE), {"gpu-2": Failure(lost=True)})
+        simulated_failures.write(simulated_failures.path(node.state / "simulated", NODE), {"gpu-2": Failure(lost=True)})
         boot(node, "second")
         for piece in node.slices:
             node.api.remove(RESOURCE_SLICES, piece["metadata"]["name"])
@@ -105,7 +107,7 @@ async def test_a_simulated_node_of_another_profile_has_its_gpus_by_the_numbers_o
             await published(node, *range(8))
         async with node.agent("pod-2", simulated_default="hgx-h100"):
             await eventually(lambda: device(0) not in {d["name"] for p in node.slices for d in p["spec"]["devices"]})
-            found = codec.decode(node.slices[0]["metadata"]["annotations"][names.MACHINE])
+            found = machine_codec.decode(node.slices[0]["metadata"]["annotations"][names.MACHINE])
             assert [gpu.index for gpu in found.gpus] == list(range(8))
             assert names.LOST_GPUS not in node.slices[0]["metadata"]["annotations"]
 
@@ -125,7 +127,7 @@ async def test_a_gpu_of_an_unknown_slot_goes_to_nobody_while_it_may_be_in_an_exc
 async def test_an_administrator_clears_the_slot_of_a_gpu_that_was_removed() -> None:
     async with a_node() as node, node.agent():
         await published(node, *range(8))
-        failures.write(failures.path(node.state / "simulated", NODE), {"gpu-3": Failure(lost=True)})
+        simulated_failures.write(simulated_failures.path(node.state / "simulated", NODE), {"gpu-3": Failure(lost=True)})
         await published(node, 0, 1, 2, 4, 5, 6, 7)
         table = node.state / "simulated" / "slots"
         assert len(list(table.glob("*.json"))) == 8
@@ -136,7 +138,7 @@ async def test_an_administrator_clears_the_slot_of_a_gpu_that_was_removed() -> N
 
 
 async def test_slices_of_an_agent_that_keeps_no_slots_are_read_by_the_index_in_them() -> None:
-    pieces = slices.build(machine(), node=NODE, node_uid="node-uid")
+    pieces = resource_slices.build(machine(), node=NODE, node_uid="node-uid")
     assert "driver_index" not in pieces[0]["metadata"]["annotations"][names.MACHINE]
     for piece in pieces:
         piece["spec"]["pool"]["generation"] = 1
@@ -148,7 +150,7 @@ async def test_a_claim_has_no_cdi_specification_while_its_gpu_is_away() -> None:
         await published(node, *range(8))
         await node.kubelet.prepare(node.put_claim(claim("c", [2])))
         before = node.specs
-        failures.write(failures.path(node.state / "simulated", NODE), {"gpu-2": Failure(lost=True)})
+        simulated_failures.write(simulated_failures.path(node.state / "simulated", NODE), {"gpu-2": Failure(lost=True)})
         await eventually(lambda: node.specs == {})
-        failures.write(failures.path(node.state / "simulated", NODE), {})
+        simulated_failures.write(simulated_failures.path(node.state / "simulated", NODE), {})
         await eventually(lambda: node.specs == before)

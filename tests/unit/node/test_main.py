@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node import options as module
+from dradriver.node import agent_options as module
+from dradriver.node.agent_options import parse
 from dradriver.node.main import main
-from dradriver.node.options import parse
 from tests.paths import REPO
 
 

@@ -11,18 +11,18 @@ import msgspec
 import pytest
 
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import EVENTS
 from dradriver.node.faults import Fault, Faults
-from dradriver.node.health.record import Record
-from dradriver.node.health.watch import HealthWatch
-from dradriver.node.vendors.ascend.simulated import SHARED
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.health_watch import HealthWatch
+from dradriver.node.vendors.ascend.simulated_ascend import SHARED
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.kfd import AmdServer, amd
 from tests.fakes.node import NODE, NodeUnderTest, a_node, claim, eventually, result
 from tests.fakes.server import complete
-from tests.unit.node.vendors.amd.test_gpus import lay
+from tests.unit.node.vendors.amd.test_amd_gpus import lay
 
 
 def names(node: NodeUnderTest) -> list[str]:
@@ -30,7 +30,7 @@ def names(node: NodeUnderTest) -> list[str]:
 
 
 def published(node: NodeUnderTest) -> Machine:
-    found = slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice]))
+    found = resource_slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice]))
     assert found is not None
     return found
 
@@ -104,7 +104,7 @@ async def test_an_agent_reads_amds_gpus_publishes_and_hands_them_out(discovery: 
         await node.published()
         assert published(node).links == server.machine.links
         gpu = server.machine.gpus[1]
-        spec = await prepared(node, [slices.device_name(gpu.uuid)])
+        spec = await prepared(node, [resource_slices.device_name(gpu.uuid)])
         base = node.specs["gpu.topology-gpu.json"]
         assert spec["ids"][0] == f"gpu.topology/gpu={gpu.uuid}"
         assert "env" not in spec["devices"][0]["containerEdits"]

@@ -8,7 +8,7 @@ import pytest
 import webhook.__main__
 from dradriver import __version__
 from dradriver.controller import main as controller
-from dradriver.node import options as node
+from dradriver.node import agent_options as node
 from dradriver.process.options import Common
 
 PROCESSES: dict[str, tuple[Callable[[list[str]], Common], list[str], int]] = {

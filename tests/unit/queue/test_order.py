@@ -19,16 +19,16 @@ from dradriver.api.base.pods import Gate, Pod
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenants import Queue as PolicyOfQueue
-from dradriver.api.policies.tenants import Tenant
+from dradriver.api.policies.tenant_policies import Queue as PolicyOfQueue
+from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.queue.entries import Entries
-from dradriver.queue.kinds import ANYWHERE, Closed
+from dradriver.queue.equivalence_classes import ANYWHERE, Closed
+from dradriver.queue.kueue_entries import Entries
 from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
-from dradriver.queue.line import line
-from dradriver.queue.shares import Shares
-from dradriver.queue.tenants import Tenants
-from dradriver.queue.turns import Turns
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.queue_order import line
+from dradriver.queue.tenant_shares import Shares
+from dradriver.queue.tenant_turns import Turns
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason

@@ -6,8 +6,8 @@ import time
 
 import msgspec
 
-from dradriver.queue.shares import Shares
-from dradriver.queue.tenants import Tenants
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
 from tests.unit.queue.test_order import unit

@@ -14,10 +14,10 @@ from dradriver.api.base.objects import Node
 from dradriver.api.base.pods import Pod
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.cluster.nodes.ask import Ask
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.nodes.pod_demands import Ask
 from dradriver.cluster.nodes.requests import Amounts
-from dradriver.cluster.nodes.table import NodeTable
 from dradriver.queue.rechecks import OLDEST, OTHERS
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue

@@ -7,8 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology import codec, profiles, topo_m
-from dradriver.topology.ascend import matrix, table
+from dradriver.topology import (
+    machine_codec,
+    profiles,
+    topo_m,
+)
+from dradriver.topology.ascend import npu_smi_matrix, npu_smi_table
 from dradriver.topology.complete import complete
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
@@ -35,7 +39,7 @@ def test_the_table_of_npu_smi_says_bus_ids_product_and_memory(order: int) -> Non
     texts = [
         (FOLDER / "ascend" / name).read_text() for name in ("npu-smi_topo_910b_hccs8.txt", "npu-smi_info_910b.txt")
     ]
-    machine, mine = matrix.read("\n".join(texts[::order])), profiles.load("ascend-910b-x8")
+    machine, mine = npu_smi_matrix.read("\n".join(texts[::order])), profiles.load("ascend-910b-x8")
     told = [(gpu.pci, gpu.product, gpu.memory_mib) for gpu in machine.gpus]
     assert told == [(gpu.pci, gpu.product, gpu.memory_mib) for gpu in mine.gpus]
 
@@ -50,13 +54,13 @@ Phy-ID12   SIO      HCCS_SW HCCS_SW X
 
 
 def test_chips_of_an_a3_are_sorted_by_their_number_and_those_of_a_module_are_nearest() -> None:
-    machine = matrix.read(NPU_SMI, name="a3")
+    machine = npu_smi_matrix.read(NPU_SMI, name="a3")
     assert [gpu.index for gpu in machine.gpus] == [2, 3, 12, 13]
     assert machine.links == ((0, 2, 1, 1), (2, 0, 1, 1), (1, 1, 0, 2), (1, 1, 2, 0))
     assert machine.blocks is not None
     assert (machine.blocks.of, machine.blocks.whole) == ((0, 0, 1, 1), True)
     assert machine.blocks.counts == profiles.load("ascend-a3-x16").blocks.counts  # type: ignore[union-attr]
-    assert codec.decode(codec.encode(machine)) == machine
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
 
 
 INFO_OF_AN_A3 = """\
@@ -74,7 +78,7 @@ INFO_OF_AN_A3 = """\
 
 
 def test_dies_of_an_a3_are_joined_with_their_bus_ids_by_their_number() -> None:
-    machine = matrix.read(INFO_OF_AN_A3 + NPU_SMI)
+    machine = npu_smi_matrix.read(INFO_OF_AN_A3 + NPU_SMI)
     assert [(gpu.index, gpu.pci) for gpu in machine.gpus] == [
         (2, "0000:9a:00.0"), (3, "0000:9b:00.0"), (12, "0000:1a:00.0"), (13, "0000:1b:00.0"),
     ]  # fmt: skip
@@ -109,7 +113,7 @@ def test_the_header_may_start_without_a_blank_and_cells_may_be_unknown(start: st
 )
 def test_a_broken_text_of_npu_smi_is_refused_with_its_line(old: str, new: str, says: str) -> None:
     with pytest.raises(TopologyError) as caught:
-        matrix.read(NPU_SMI.replace(old, new, 1))
+        npu_smi_matrix.read(NPU_SMI.replace(old, new, 1))
     assert says in str(caught.value)
 
 
@@ -140,27 +144,27 @@ def info(*chips: tuple[int, str, str], memory: str = "0    / 0          3318 / 6
 @pytest.mark.parametrize("between", ["SYS", "PHB", "PXB", "NA"])
 def test_two_groups_of_eight_are_a_box16(between: str) -> None:
     mine = profiles.load("ascend-box16-x16")
-    machine = matrix.read(npu_smi_of(mine, between))
+    machine = npu_smi_matrix.read(npu_smi_of(mine, between))
     assert (machine.links, machine.blocks) == (mine.links, mine.blocks)
 
 
 def test_groups_of_a_box16_need_not_be_of_numbers_that_follow_each_other() -> None:
     mine = profiles.load("ascend-box16-x16")
     odd = [i for n in range(8) for i in (n, n + 8)]
-    machine = matrix.read(npu_smi_of(msgspec.structs.replace(mine, links=mine.subset(odd).links)))
+    machine = npu_smi_matrix.read(npu_smi_of(msgspec.structs.replace(mine, links=mine.subset(odd).links)))
     assert machine.blocks is not None
     assert machine.blocks.of == (0, 1) * 8
 
 
 @pytest.mark.parametrize("numbers", [range(8), range(4, 12), range(12), range(1, 16)])
 def test_what_may_be_a_part_of_a_box16_has_no_blocks(numbers: range) -> None:
-    assert matrix.read(npu_smi_of(profiles.load("ascend-box16-x16").subset(numbers))).blocks is None
+    assert npu_smi_matrix.read(npu_smi_of(profiles.load("ascend-box16-x16").subset(numbers))).blocks is None
 
 
 @pytest.mark.parametrize(("product", "bound"), [("910B3", True), ("910B", True), ("910A", False)])
 def test_two_groups_of_eight_of_another_product_are_no_box16(product: str, bound: bool) -> None:
     chips = [(n, product, "0") for n in range(16)]
-    machine = matrix.read(info(*chips) + npu_smi_of(profiles.load("ascend-box16-x16")))
+    machine = npu_smi_matrix.read(info(*chips) + npu_smi_of(profiles.load("ascend-box16-x16")))
     assert (machine.blocks is not None) is bound
 
 
@@ -172,12 +176,14 @@ def test_eight_910b_are_the_profile_by_their_table_alone(tmp_path: Path) -> None
     told = [(gpu.pci, gpu.product, gpu.memory_mib, gpu.pcie_gbps) for gpu in machine.gpus]
     assert told == [(gpu.pci, gpu.product, gpu.memory_mib, gpu.pcie_gbps) for gpu in mine.gpus]
     assert {gpu.numa for gpu in machine.gpus} == {None}  # a table says nothing of it
-    assert codec.decode(codec.encode(machine)) == machine
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
 
 
 @pytest.mark.parametrize("name", ["910A", "910B", "910ProA", "910ProB", "910PremiumA"])
 def test_eight_of_the_first_910_stand_in_two_rings(name: str) -> None:
-    machine = table.read(info(*((n, name, "0") for n in reversed(range(8))), memory="2387 / 13553      18   / 32768"))
+    machine = npu_smi_table.read(
+        info(*((n, name, "0") for n in reversed(range(8))), memory="2387 / 13553      18   / 32768")
+    )
     mine = profiles.load("ascend-910a-x8")
     assert (machine.links, machine.blocks) == (mine.links, mine.blocks)
     assert {(gpu.product, gpu.memory_mib) for gpu in machine.gpus} == {(f"Ascend {name}", 32768)}
@@ -188,17 +194,17 @@ def test_dies_of_an_a3_are_modules_by_their_table_alone(tmp_path: Path) -> None:
     (tmp_path / "a3.txt").write_text(info(*((n // 2, "Ascend910", f"{n % 2}     {n}") for n in range(16))))
     machine = read_machine(tmp_path / "a3.txt")
     assert (machine.links, machine.blocks) == (mine.links, mine.blocks)
-    some = table.read(INFO_OF_AN_A3)
+    some = npu_smi_table.read(INFO_OF_AN_A3)
     assert [gpu.index for gpu in some.gpus] == [2, 3, 12, 13]
-    assert some.links == matrix.read(NPU_SMI).links
-    assert some.blocks == matrix.read(NPU_SMI).blocks
+    assert some.links == npu_smi_matrix.read(NPU_SMI).links
+    assert some.blocks == npu_smi_matrix.read(NPU_SMI).blocks
 
 
 def test_chips_of_a_300i_duo_are_linked_by_card_and_share_a_bus_id() -> None:
     text = info(*((n // 2 + 2, "310P3", f"{n % 2}       {n}") for n in range(8)), memory="1529 / 44280")
     for n in (1, 3, 5, 7):
         text = text.replace(f"0000:{n:02X}:", f"0000:{n - 1:02X}:")
-    machine = table.read(text)
+    machine = npu_smi_table.read(text)
     assert machine.links == profiles.load("ascend-300i-duo-x8").links
     assert machine.blocks is None
     assert {(gpu.pci, gpu.memory_mib) for gpu in machine.gpus} == {("", 44280)}
@@ -236,15 +242,15 @@ def test_a_table_from_which_links_do_not_follow_says_what_to_give(
 )
 def test_a_broken_table_is_refused_with_its_line(chips: list[tuple[int, str, str]], says: str) -> None:
     with pytest.raises(TopologyError) as caught:
-        table.read(info(*chips))
+        npu_smi_table.read(info(*chips))
     assert says in str(caught.value)
 
 
 def test_a_rule_that_the_matrix_tells_needs_no_line_of_every_chip_in_the_table() -> None:
     a3 = profiles.load("ascend-a3-x16")
     chips = [(gpu.index // 2, "Ascend910", f"{gpu.index % 2} {gpu.index}") for gpu in a3.gpus]
-    assert matrix.read(npu_smi_of(a3) + info(*chips)).blocks == a3.blocks
-    assert matrix.read(npu_smi_of(a3) + info(*chips[:-1])).blocks == a3.blocks
+    assert npu_smi_matrix.read(npu_smi_of(a3) + info(*chips)).blocks == a3.blocks
+    assert npu_smi_matrix.read(npu_smi_of(a3) + info(*chips[:-1])).blocks == a3.blocks
 
 
 @pytest.mark.parametrize("health", ["N/A", "Minor Warning", "--", ""])
@@ -253,33 +259,35 @@ def test_a_chip_that_is_not_well_is_read_as_the_others_are(health: str) -> None:
     lines = text.splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("| 3 "))
     lines[at] = lines[at].replace("OK", health)
-    assert [gpu.pci for gpu in table.read("\n".join(lines)).gpus] == [gpu.pci for gpu in table.read(text).gpus]
+    assert [gpu.pci for gpu in npu_smi_table.read("\n".join(lines)).gpus] == [
+        gpu.pci for gpu in npu_smi_table.read(text).gpus
+    ]
 
 
 def test_a_product_said_by_hand_brings_its_rule_along() -> None:
     mine = profiles.load("ascend-910a-x8")
-    text = matrix.read(npu_smi_of(mine))
+    text = npu_smi_matrix.read(npu_smi_of(mine))
     assert text.blocks is None  # others have groups of four, too
     machine = complete(text, product="910a")
     assert (machine.blocks, machine.gpus[0].product, machine.link_gbps) == (mine.blocks, "Ascend 910A", 0.0)
     assert complete(mine, product="910A").blocks == mine.blocks
     for other in ("910B3", "910C", "310P3"):
         assert complete(machine, product=other).blocks is None
-    of_a_table = table.read(info(*((npu, "910A", "0") for npu in range(8))))
+    of_a_table = npu_smi_table.read(info(*((npu, "910A", "0") for npu in range(8))))
     assert of_a_table.blocks == mine.blocks
     assert complete(of_a_table, product="910B3").blocks is None
-    box16 = matrix.read(npu_smi_of(profiles.load("ascend-box16-x16")))
+    box16 = npu_smi_matrix.read(npu_smi_of(profiles.load("ascend-box16-x16")))
     assert box16.blocks is not None
     assert [complete(box16, product=one).blocks for one in ("910A", "910C")] == [None, None]
     assert complete(box16, product="910B2").blocks == box16.blocks
     own = msgspec.structs.replace(profiles.load("ascend-910b-x8"), blocks=mine.blocks)
     assert complete(own, product="910B4").blocks == mine.blocks  # what a profile of one's own says stays
-    assert complete(matrix.read(NPU_SMI), product="910C").gpus[0].pcie_gbps == 48.0
+    assert complete(npu_smi_matrix.read(NPU_SMI), product="910C").gpus[0].pcie_gbps == 48.0
 
 
 def test_an_unknown_product_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(TopologyError, match=r"'h100' is no product that is known; write one of Ascend 910A, .*310P3"):
-        complete(matrix.read(NPU_SMI), product="h100")
+        complete(npu_smi_matrix.read(NPU_SMI), product="h100")
 
 
 @pytest.mark.parametrize("name", [*profiles.names("ascend"), *profiles.names("amd")])

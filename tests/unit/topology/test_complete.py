@@ -11,8 +11,8 @@ from dradriver.topology import profiles, read_machine, topo_m
 from dradriver.topology.complete import CPUS, PRODUCTS, complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import PathType
-from dradriver.topology.nccl import facts
-from dradriver.topology.topo_m.implied import implied
+from dradriver.topology.nccl import nccl_bandwidths
+from dradriver.topology.topo_m.implied_products import implied
 from tests.fakes import machines
 from tests.paths import SHARED_DATA
 
@@ -117,7 +117,7 @@ def test_a_product_and_a_cpu_complete_a_text() -> None:
 
 
 def test_every_cpu_has_the_bandwidth_that_nccl_counts() -> None:
-    found = {name: facts.socket_gbps(cpu) for name, cpu in CPUS.items()}
+    found = {name: nccl_bandwidths.socket_gbps(cpu) for name, cpu in CPUS.items()}
     assert found == {
         "broadwell": 6, "skylake": 10, "cascadelake": 10, "icelake": 10, "sapphirerapids": 22, "emeraldrapids": 40,
         "rome": 16, "milan": 16, "genoa": 16, "turin": 16, "grace": 6,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.topology import cpulist
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,6 @@ def test_both_ways_give_the_same_cpus(cpus: set[int]) -> None:
 
 def test_nccls_number_of_a_cpu_family() -> None:
     for kernel, nccl in ((6, 6), (15, 15), (23, 143), (25, 175), (26, 191)):
-        assert facts.family_id(kernel) == nccl
-        assert facts.family_of(nccl) == kernel
-    assert facts.family_of(23) == 23  # the kernel's own, as Azure writes it
+        assert nccl_bandwidths.family_id(kernel) == nccl
+        assert nccl_bandwidths.family_of(nccl) == kernel
+    assert nccl_bandwidths.family_of(23) == 23  # the kernel's own, as Azure writes it

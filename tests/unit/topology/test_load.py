@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.topology import codec, nccl, profiles, topo_m
+from dradriver.topology import (
+    machine_codec,
+    nccl,
+    profiles,
+    topo_m,
+)
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.paths import Place, path_matrix, pcie_path
@@ -20,7 +25,7 @@ def test_a_profiles_name() -> None:
 def test_a_files_content_decides_what_it_is(tmp_path: Path, suffix: str) -> None:
     machine = profiles.load("dgx-h100", seed="a")
     file = tmp_path / f"box{suffix}"
-    file.write_text(codec.encode(machine))
+    file.write_text(machine_codec.encode(machine))
     assert read_machine(file) == machine
     file.write_text(topo_m.write(machine))
     assert read_machine(str(file)).links == machine.links
@@ -33,7 +38,7 @@ TOPO_M = "\tGPU{0}\tGPU{1}\tCPU Affinity\nGPU{0}\t X \tNV4\t0-1\nGPU{1}\tNV4\t X
 LEGEND = "\nLegend:\n\n  X    = Self\n  NV#  = links\n\nNIC Legend:\n"
 
 
-@pytest.mark.parametrize("text", [PROFILE, codec.encode(profiles.load("dgx1-v100")), TOPO_M.format(0, 1)])
+@pytest.mark.parametrize("text", [PROFILE, machine_codec.encode(profiles.load("dgx1-v100")), TOPO_M.format(0, 1)])
 def test_a_byte_order_mark_changes_nothing(tmp_path: Path, text: str) -> None:
     file = tmp_path / "box"
     file.write_text(text)
@@ -87,7 +92,7 @@ def test_a_profile_may_speak_of_gpus(tmp_path: Path, comment: str) -> None:
 def test_another_seed_means_other_uuids_for_every_kind_of_file(tmp_path: Path) -> None:
     machine = profiles.load("dgx1-v100")
     file = tmp_path / "box"
-    for text in (codec.encode(machine), topo_m.write(machine), PROFILE):
+    for text in (machine_codec.encode(machine), topo_m.write(machine), PROFILE):
         file.write_text(text)
         every = [{g.uuid for g in read_machine(file, seed=seed).gpus} for seed in ("a", "b")]
         assert not every[0] & every[1]

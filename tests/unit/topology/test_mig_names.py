@@ -7,7 +7,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import config
+from dradriver.api.claims import opaque_config
 from dradriver.api.vocabulary import values
 from dradriver.topology.check import check_profile, is_mig_profile
 from dradriver.topology.errors import TopologyError
@@ -31,7 +31,7 @@ NONE = (
 def test_the_names_that_nvml_gives_are_read_everywhere(name: str) -> None:
     assert is_mig_profile(name)
     assert values.mig_profile(name) == name
-    assert config.read(configured(name)).mig["r"].profile == name
+    assert opaque_config.read(configured(name)).mig["r"].profile == name
     check_profile(profile(name), "here")
 
 
@@ -40,7 +40,7 @@ def test_whatever_else_is_read_nowhere(name: str) -> None:
     assert not is_mig_profile(name)
     assert values.mig_profile(name) in (None, name.strip()), "around an annotation's value there may be spaces"
     with pytest.raises(WordError, match="write it as nvidia-smi mig -lgip does"):
-        config.read(configured(name))
+        opaque_config.read(configured(name))
     with pytest.raises(TopologyError, match="write it as nvidia-smi mig -lgip does"):
         check_profile(profile(name), "here")
 

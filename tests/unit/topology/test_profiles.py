@@ -10,8 +10,8 @@ from dradriver.topology import nccl, profiles, topo_m, vendors
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import group
 from dradriver.topology.machine import PathType
-from dradriver.topology.nccl import facts
-from dradriver.topology.profiles import entries, schema
+from dradriver.topology.nccl import nccl_bandwidths
+from dradriver.topology.profiles import profile_fields, profile_reader
 from tests.paths import REPO, SHARED_DATA
 
 GOOD = """\
@@ -123,9 +123,9 @@ def test_every_profile_counts_bandwidth_as_nccl_does(name: str) -> None:
     machine = profiles.load(name)
     major, _, minor = machine.gpus[0].compute_capability.partition(".")
     if any(map(any, machine.links)):
-        assert machine.link_gbps == facts.link_gbps(int(major + minor))
-    assert machine.socket_gbps == facts.socket_gbps(machine.cpu)
-    assert machine.gpus[0].architecture == facts.architecture(int(major + minor))
+        assert machine.link_gbps == nccl_bandwidths.link_gbps(int(major + minor))
+    assert machine.socket_gbps == nccl_bandwidths.socket_gbps(machine.cpu)
+    assert machine.gpus[0].architecture == nccl_bandwidths.architecture(int(major + minor))
 
 
 # What a GPU's link can be at most below such a CPU: Gen3 12, Gen4 24, Gen5 48 (Intel's and AMD's data sheets).
@@ -161,7 +161,7 @@ def test_a_rack_is_one_domain_of_groups_within_trays() -> None:
 
 
 def test_the_compact_form_means_what_it_says() -> None:
-    machine = schema.read(GOOD, source="two.yaml")
+    machine = profile_reader.read(GOOD, source="two.yaml")
     assert [gpu.minor for gpu in machine.gpus] == [3, 1]
     assert machine.gpus[0].pci == "0000:01:00.0"
     assert machine.paths[0][1] is PathType.PXB
@@ -175,13 +175,13 @@ WRITTEN = (REPO / "docs" / "profiles.md").read_text("utf-8")
 @pytest.mark.parametrize(
     ("heading", "entry"),
     [
-        ("The profile", entries.Profile),
-        ("product", entries.Product),
-        ("gpus", entries.GpuEntry),
-        ("blocks", entries.BlocksEntry),
-        ("nics", entries.NicEntry),
-        ("numa", entries.NumaEntry),
-        ("cpu", entries.CpuEntry),
+        ("The profile", profile_fields.Profile),
+        ("product", profile_fields.Product),
+        ("gpus", profile_fields.GpuEntry),
+        ("blocks", profile_fields.BlocksEntry),
+        ("nics", profile_fields.NicEntry),
+        ("numa", profile_fields.NumaEntry),
+        ("cpu", profile_fields.CpuEntry),
     ],
 )
 def test_the_written_schema_names_every_field_and_the_required_ones(heading: str, entry: type[msgspec.Struct]) -> None:
@@ -194,14 +194,14 @@ def test_the_written_schema_names_every_field_and_the_required_ones(heading: str
 
 
 def test_the_written_example_is_read() -> None:
-    machine = schema.read(WRITTEN.split("```yaml\n")[1].split("```")[0], source="profiles.md")
+    machine = profile_reader.read(WRITTEN.split("```yaml\n")[1].split("```")[0], source="profiles.md")
     assert machine.links == ((0, 12, 0, 0), (12, 0, 0, 0), (0, 0, 0, 12), (0, 0, 12, 0))
     assert machine.nic_paths == ((PathType.PIX, PathType.PIX, PathType.SYS, PathType.SYS),)
 
 
 def test_switched_gpus_may_differ_in_their_links() -> None:
     text = GOOD.replace("links: {0-1: 4}", "switch_links: 18").replace("minor: 3", "switch_links: 17")
-    machine = schema.read(text, source="two.yaml")
+    machine = profile_reader.read(text, source="two.yaml")
     assert [gpu.switch_links for gpu in machine.gpus] == [17, 18]
     assert machine.links == ((0, 17), (17, 0))
 
@@ -236,7 +236,7 @@ def test_switched_gpus_may_differ_in_their_links() -> None:
 def test_a_bad_profile_is_refused_with_file_line_and_cure(old: str, new: str, says: str) -> None:
     assert old in GOOD
     with pytest.raises(TopologyError) as caught:
-        schema.read(GOOD.replace(old, new, 1), source="bad.yaml")
+        profile_reader.read(GOOD.replace(old, new, 1), source="bad.yaml")
     assert says in str(caught.value)
 
 
@@ -277,7 +277,7 @@ def test_what_no_machine_can_have_is_refused_with_what_it_can(old: str, new: str
     assert old in PAIRS
     bad = PAIRS.replace(old, new, 1)
     with pytest.raises(TopologyError) as caught:
-        schema.read(bad, source="bad.yaml")
+        profile_reader.read(bad, source="bad.yaml")
     file, line, rest = str(caught.value).split(":", 2)
     assert file == "bad.yaml"
     assert rest.strip().startswith(says)
@@ -286,24 +286,24 @@ def test_what_no_machine_can_have_is_refused_with_what_it_can(old: str, new: str
 
 
 def test_a_profile_may_leave_its_numa_nodes_out() -> None:
-    assert schema.read(GOOD, source="two.yaml").numa == ()
+    assert profile_reader.read(GOOD, source="two.yaml").numa == ()
 
 
 def test_a_profile_may_say_which_nccl_runs_and_needs_no_quotes() -> None:
-    assert schema.read(PAIRS, source="pairs.yaml").nccl_version == ""
-    assert schema.read(PAIRS + "nccl-version: 2.30\n", source="pairs.yaml").nccl_version == "2.30"
+    assert profile_reader.read(PAIRS, source="pairs.yaml").nccl_version == ""
+    assert profile_reader.read(PAIRS + "nccl-version: 2.30\n", source="pairs.yaml").nccl_version == "2.30"
 
 
 @pytest.mark.parametrize("text", ["", "- a", "a word", "[" * 1200, "? [a]\n: b", "a: \0", "'': a", "x - at `$.y: 1"])
 def test_what_is_no_profile_at_all_is_refused(text: str) -> None:
     with pytest.raises(TopologyError, match=r"^x\.yaml:1"):
-        schema.read(text, source="x.yaml")
+        profile_reader.read(text, source="x.yaml")
 
 
 def test_aliases_do_not_make_a_small_text_a_large_one() -> None:
     rows = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 40)}]" for i in range(1, 5)]  # 40 ** 4 values
     with pytest.raises(TopologyError, match=r"^x\.yaml:\d: more than 20000 values, those behind aliases counted"):
-        schema.read("\n".join(["a0: &a0 x", *rows]), source="x.yaml")
+        profile_reader.read("\n".join(["a0: &a0 x", *rows]), source="x.yaml")
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:

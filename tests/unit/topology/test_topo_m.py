@@ -6,10 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology import codec, profiles, topo_m
+from dradriver.topology import (
+    machine_codec,
+    profiles,
+    topo_m,
+)
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, Nic, NumaNode, PathType, PciDevice
-from dradriver.topology.topo_m import writer
+from dradriver.topology.topo_m import topo_m_writer
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "topo_m"
@@ -267,8 +271,8 @@ def test_a_degraded_fabric_is_still_a_fabric() -> None:
 def test_cells_between_nics_stay_as_the_text_has_them(path: Path) -> None:
     rows = [line.split() for line in path.read_text().splitlines() if re.match(r"(NIC|mlx)\w+\s+[A-Z]", line)]
     machine = topo_m.read(path.read_text())
-    kept = codec.decode(codec.encode(machine))
-    _, *cells = writer.cells(kept)
+    kept = machine_codec.decode(machine_codec.encode(machine))
+    _, *cells = topo_m_writer.cells(kept)
     gpus = len(machine.gpus)
     shown = [[cell.strip() for cell in row[1 : 1 + gpus + len(rows)]] for row in cells[gpus:]]
     assert shown == [row[1 : 1 + gpus + len(rows)] for row in rows]
@@ -300,7 +304,7 @@ def test_a_bad_matrix_of_nics_is_refused(pairs: tuple[tuple[int, ...], ...], say
     machine = topo_m.read("GPU0 a b\nGPU0 X PIX SYS\na PIX X SYS\nb SYS SYS X\n")
     bad = tuple(tuple(map(PathType, row)) for row in pairs)
     with pytest.raises(TopologyError, match=says):
-        codec.encode(msgspec.structs.replace(machine, nic_pairs=bad))
+        machine_codec.encode(msgspec.structs.replace(machine, nic_pairs=bad))
 
 
 def _kept(machine: Machine) -> object:

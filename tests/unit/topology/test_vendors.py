@@ -9,7 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology import codec, nccl, profiles
+from dradriver.topology import (
+    machine_codec,
+    nccl,
+    profiles,
+)
 from dradriver.topology.amd import smi
 from dradriver.topology.check import check
 from dradriver.topology.complete import complete
@@ -50,7 +54,7 @@ def test_every_dump_of_rccl_is_read(path: Path) -> None:
     assert machine.vendor is AMD
     assert (len(machine.gpus), gpu.architecture, machine.link_gbps, peers(machine, 0)) == SHAPES[path.stem]
     assert bool(machine.pci) is (path.stem not in ("topo_4p4h", "topo_8p1h_1"))  # there a bus id stands twice
-    assert codec.decode(codec.encode(machine)) == machine
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
 
 
 @pytest.mark.shared_data
@@ -284,9 +288,9 @@ def test_a_machine_is_one_vendors() -> None:
 
 
 def test_a_machine_from_before_there_were_others_is_nvidias() -> None:
-    text = codec.encode(profiles.load("dgx1-v100")).replace(',"vendor":"nvidia"', "")
+    text = machine_codec.encode(profiles.load("dgx1-v100")).replace(',"vendor":"nvidia"', "")
     assert '"vendor":"nvidia"' not in text
-    assert codec.decode(text).vendor is NVIDIA
+    assert machine_codec.decode(text).vendor is NVIDIA
 
 
 def test_each_profile_is_of_its_folders_vendor() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import AMD, NVIDIA
+from dradriver.api.base.allocating_driver import AMD, NVIDIA
 from dradriver.api.pod import resolved
 from tests.fakes import amd
 from tests.fakes.admission import admit, defaulted, pod, stored

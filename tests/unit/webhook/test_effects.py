@@ -13,8 +13,8 @@ from dradriver.allocator.request import Choice, NoPlaceError, Request, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.meaning import WORDS
-from dradriver.api.policies.read import read
+from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.workload_words import WORDS
 from dradriver.api.vocabulary import annotation_words
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.topology import profiles

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.base.allocating_driver import NVIDIA
 from dradriver.api.gangs import gang_support
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_support import TABLE, Row
-from dradriver.api.gangs.gangs import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from tests.fakes import owners

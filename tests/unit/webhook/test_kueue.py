@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.ledger import NVIDIA
+from dradriver.api.base.allocating_driver import NVIDIA
 from tests.fakes.admission import NVLINK, Verdict, admit, create, defaulted, pod, stored
 from webhook import pod_view
 

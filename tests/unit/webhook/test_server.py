@@ -20,7 +20,7 @@ from aiohttp.test_utils import RawTestServer, TestClient, make_mocked_request
 from prometheus_client import REGISTRY
 
 from dradriver.api.base import names
-from dradriver.api.claims import config
+from dradriver.api.claims import opaque_config
 from tests.fakes.admission import CONTROLLER, body, defaulted, pod
 from webhook import review, server, tls
 from webhook.admission import Admission
@@ -213,7 +213,7 @@ def opaque(parameters: object, *, driver: str = names.DRIVER) -> dict[str, Any]:
     return {"opaque": {"driver": driver, "parameters": parameters}}
 
 
-GOOD = config.make(order={"c0": [UUID]}, keep_env=["NCCL_ALGO"])
+GOOD = opaque_config.make(order={"c0": [UUID]}, keep_env=["NCCL_ALGO"])
 
 
 @pytest.mark.parametrize("template", [False, True])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.pod import ladder, resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from tests import schema
 from tests.fakes.admission import NVLINK, admit, applied, create, defaulted, pod, refusal, running, sidecar, stored
 
@@ -22,7 +22,7 @@ def test_a_static_pod_names_the_template_of_its_note_and_has_no_gate() -> None:
     schema.check(made)
     note = made["metadata"]["annotations"][names.REQUEST]
     (claim,) = made["spec"]["resourceClaims"]
-    assert claim == {"name": names.POD_CLAIM, "resourceClaimTemplateName": ladder.template_name(note)}
+    assert claim == {"name": names.POD_CLAIM, "resourceClaimTemplateName": claim_alternatives.template_name(note)}
     assert "schedulingGates" not in made["spec"]
     assert made["metadata"]["labels"] == {names.LABEL: names.LABEL_STATIC}
     assert made["spec"]["containers"][0]["resources"] == {"claims": [{"name": names.POD_CLAIM, "request": "c0"}]}
@@ -58,7 +58,7 @@ def test_what_the_author_set_is_kept_by_the_template() -> None:
     made = admit(sent).admitted
     found = resolved.read(made["metadata"]["annotations"])
     assert found.keep_env == ("NCCL_ALGO",)
-    built = ladder.template("team", made["metadata"]["annotations"][names.REQUEST], found)
+    built = claim_alternatives.template("team", made["metadata"]["annotations"][names.REQUEST], found)
     assert built["spec"]["spec"]["devices"]["config"][0]["opaque"]["parameters"]["keepEnv"] == ["NCCL_ALGO"]
 
 
@@ -195,16 +195,16 @@ def test_hand_over_is_noted_and_may_change_while_the_pod_waits() -> None:
     assert made["metadata"]["annotations"][names.REQUEST] == create(4)["metadata"]["annotations"][names.REQUEST]
 
 
-@pytest.mark.parametrize("version", [ladder.VERSION + 1, None])
+@pytest.mark.parametrize("version", [claim_alternatives.VERSION + 1, None])
 def test_a_pod_of_another_releases_webhook_stays_as_it_was_admitted(version: int | None) -> None:
     """In a rolling update, and after a rollback: its manifest is applied again, and its status written."""
     sent = defaulted(pod(4, annotations=STATIC))
     live = stored(admit(sent).admitted)
     note = msgspec.json.decode(live["metadata"]["annotations"][names.REQUEST])
-    assert note["ladder"] == ladder.VERSION
+    assert note["ladder"] == claim_alternatives.VERSION
     text = msgspec.json.encode({key: one for key, one in (note | {"ladder": version}).items() if one}).decode()
     live["metadata"]["annotations"][names.REQUEST] = text
-    live["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = ladder.template_name(text)
+    live["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = claim_alternatives.template_name(text)
     verdict = admit(applied(sent, live), old=live)
     assert verdict.warnings == []
     assert verdict.admitted["spec"] == live["spec"]
@@ -214,5 +214,5 @@ def test_a_pod_of_another_releases_webhook_stays_as_it_was_admitted(version: int
     del copied["status"]
     made = admit(copied).admitted
     today = made["metadata"]["annotations"][names.REQUEST]
-    assert resolved.read({names.REQUEST: today}).ladder == ladder.VERSION
-    assert made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == ladder.template_name(today)
+    assert resolved.read({names.REQUEST: today}).ladder == claim_alternatives.VERSION
+    assert made["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] == claim_alternatives.template_name(today)

@@ -9,11 +9,11 @@ import pytest
 
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import NVIDIA
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.ledger import NVIDIA
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.vocabulary import limits
+from dradriver.api.vocabulary import container_limits
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.topology.vendors import VENDORS
 from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
@@ -28,7 +28,7 @@ def noted(sent: Object, policies: PoliciesFile | None = None) -> Whole:
     assert verdict.allowed, verdict.message
     assert verdict.pod is not None
     for container in verdict.pod["spec"]["containers"]:
-        assert not any(map(limits.is_ours, container["resources"].get("limits", {})))
+        assert not any(map(container_limits.is_ours, container["resources"].get("limits", {})))
     request = resolved.read(verdict.pod["metadata"]["annotations"]).request
     assert isinstance(request, Whole)
     return request
@@ -65,17 +65,17 @@ def test_a_limit_asks_for_whole_gpus_of_its_vendor(resource: str, vendor: str, p
 @pytest.mark.parametrize("none", ["0", "0k", "0.0", "0e3", "00"])
 def test_a_number_of_none_names_no_product_however_it_is_written(none: str) -> None:
     said = {"huawei.com/Ascend910": none, "huawei.com/Ascend910B3": "2", "cpu": "8"}
-    assert limits.product("here", said) == "*910B3"
-    assert limits.product("here", {"nvidia.com/gpu.A100-SXM4-40GB": none, "nvidia.com/gpu": "1"}) == ""
-    assert limits.asked("here", said | {"huawei.com/Ascend910B3-memory": none}) == 2
-    assert limits.asked("here", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": none}) == 1
+    assert container_limits.product("here", said) == "*910B3"
+    assert container_limits.product("here", {"nvidia.com/gpu.A100-SXM4-40GB": none, "nvidia.com/gpu": "1"}) == ""
+    assert container_limits.asked("here", said | {"huawei.com/Ascend910B3-memory": none}) == 2
+    assert container_limits.asked("here", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": none}) == 1
 
 
 def test_every_resource_that_a_vendor_has_is_a_limit() -> None:
     for vendor in VENDORS.values():
         for resource in vendor.resources:
-            assert limits.vendor("here", {resource: "1"}) == vendor.word
-            assert limits.asked("here", {resource: "3"}) == 3
+            assert container_limits.vendor("here", {resource: "1"}) == vendor.word
+            assert container_limits.asked("here", {resource: "3"}) == 3
 
 
 def test_the_word_says_it_where_no_limit_does() -> None:
@@ -187,14 +187,14 @@ def test_of_limits_by_the_thousand_a_few_are_compared_with_names_that_are_known(
         compared.append(name)
         return []
 
-    monkeypatch.setattr("dradriver.api.vocabulary.limits.difflib.get_close_matches", alike)
+    monkeypatch.setattr("dradriver.api.vocabulary.container_limits.difflib.get_close_matches", alike)
     sent = pod(None, annotations=LINKED)
     sent["spec"]["containers"] = [
         {"name": f"c{at}", "image": "x", "resources": {"limits": {f"example.com/{at}-{n}": "1" for n in range(200)}}}
         for at in range(4)
     ]
     assert "asks for no GPU" in refused(sent)
-    assert compared.count("example.com") == limits.MOST_UNREAD
+    assert compared.count("example.com") == container_limits.MOST_UNREAD
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.gangs import gang_sizes
+from dradriver.api.gangs import gang_size_of_owner
 from tests.fakes import owners
 from tests.fakes.admission import Verdict, admit, defaulted
 from webhook import workloads
@@ -33,7 +33,7 @@ def workload(kind: str, *templates: Object, words: dict[str, str] | None = None)
         "CronJob": {"jobTemplate": {"spec": {"template": one}}},
         "JobSet": {"replicatedJobs": [{"template": {"spec": {"template": each}}} for each in templates]},
         "LeaderWorkerSet": {"leaderWorkerTemplate": {"size": 4} | roles},
-        **{kind: {field: by_role} for kind, field in gang_sizes.REPLICAS.items()},
+        **{kind: {field: by_role} for kind, field in gang_size_of_owner.REPLICAS.items()},
     }
     spec = copy.deepcopy(specs.get(kind, {"template": one}))
     return {"kind": kind, "metadata": {"name": "w", "annotations": words or {}}, "spec": spec}
@@ -75,7 +75,7 @@ def test_a_template_with_words_of_its_own_stays() -> None:
     assert asked(workload("ReplicaSet", template(4), words=WORDS)).patch == [], "its Deployment's, and others' business"
 
 
-@pytest.mark.parametrize("kind", ["JobSet", "LeaderWorkerSet", *gang_sizes.REPLICAS])
+@pytest.mark.parametrize("kind", ["JobSet", "LeaderWorkerSet", *gang_size_of_owner.REPLICAS])
 def test_of_several_templates_those_get_words_that_ask_for_gpus(kind: str) -> None:
     made = asked(workload(kind, template(4), template(), words=WORDS)).admitted
     assert made == workload(kind, template(4, annotations=WORDS), template(), words=WORDS)
@@ -186,7 +186,7 @@ def test_who_shows_that_its_pods_are_no_gang_is_refused_a_gang(made: Object, tol
         maker("LeaderWorkerSet", template(4), template(), startupPolicy="LeaderReady"),
         maker("JobSet", annotations={JOBSET + "exclusive-topology": "rack", JOBSET + "node-selector": "true"}),
         maker("Job", parallelism=4, completions=8),
-        *(maker(kind) for kind in gang_sizes.REPLICAS),
+        *(maker(kind) for kind in gang_size_of_owner.REPLICAS),
     ],
     ids=lambda made: made["kind"],
 )

@@ -31,13 +31,13 @@ class Drm(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where they are, below a root; without ``dev/kfd``."""
+        """Return the paths of an AMD GPU's device nodes, below a root; without ``dev/kfd``."""
         card = () if self.card is None else (f"dev/dri/card{self.card}",)
         return (*card, *(() if self.render is None else (f"dev/dri/renderD{self.render}",)))
 
 
 def read(root: Path, pci: str, render: int | None) -> Drm:
-    """Return the numbers of a GPU's device nodes.
+    """Return the numbers of an AMD GPU's device nodes.
 
     Args:
         root: Where the host's /sys is.

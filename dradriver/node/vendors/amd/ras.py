@@ -30,7 +30,7 @@ class Ras:
         self._grew: dict[tuple[str, str], tuple[int, float]] = {}  # by how much, and when last
 
     def read(self, uuid: str, device: Path) -> tuple[Fault, ...]:
-        """Return what a GPU's counters say: growing ones taint, others of which some stand at more than 0 are said.
+        """Return what an AMD GPU's error counters say: growing ones taint, others above 0 are reported.
 
         Args:
             uuid: The GPU.

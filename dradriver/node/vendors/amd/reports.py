@@ -36,7 +36,7 @@ class AmdReports:
         self._faults: dict[str, dict[str, Fault]] = {}  # by bus id or uuid, and kind
 
     def take(self, text: str, at_s: float) -> None:  # noqa: ARG002  # the signature: what is over the log says itself
-        """Take in one record of the kernel."""
+        """Take one record of the kernel's log, which may be amdgpu's."""
         if text.startswith(_LOADED):
             self._faults.clear()
             return
@@ -61,15 +61,15 @@ class AmdReports:
         self._faults.setdefault(busid, {})[fault.kind] = fault
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Do nothing: this driver does not say that all is well but in the log."""
+        """Do nothing: amdgpu says only in the log that a GPU is well."""
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Forget all that was reported of GPUs that were reset since."""
+        """Forget all amdgpu reports about GPUs that were reset since."""
         for busid in busids:
             self._faults.pop(busid, None)
 
     def move(self, name: str, to: str) -> None:
-        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+        """Keep amdgpu's reports about a GPU under another name, too."""
         if (some := self._faults.pop(name, None)) is not None:
             self._faults[to] = some | self._faults.get(to, {})
 
@@ -78,5 +78,5 @@ class AmdReports:
         uuids: Mapping[str, str],
         switched: Collection[str] = (),  # noqa: ARG002  # no switches report in the log
     ) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that were reported, by uuid; ``uuids`` has these by the names of reports."""
+        """Return the faults that amdgpu reported, by uuid; ``uuids`` has these by the names of reports."""
         return {uuids[busid]: tuple(some.values()) for busid, some in self._faults.items() if some and busid in uuids}

@@ -62,7 +62,7 @@ class SxidReports:
         ] = {}  # by switch and number, in the order in which they came first
 
     def take(self, text: str, at_s: float) -> None:
-        """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
+        """Take one record of the kernel's log, which may report an SXid; ``at_s`` is of the log's clock."""
         line = _SXID.match(text)
         if line is None:
             return
@@ -78,17 +78,17 @@ class SxidReports:
         self._reports[switch, number] = _Report(fatal, at_s, before.text if before and before.fatal else described)
 
     def loaded(self) -> None:
-        """Forget all: the driver was loaded anew, which resets the switches."""
+        """Forget all SXids: the driver was loaded again, which resets the switches."""
         self._reports.clear()
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Take in that GPUs were reset."""
+        """Note that GPUs were reset, and with them maybe their SXids."""
         gpus = frozenset(busids)
         for report in self._reports.values():
             report.reset |= gpus
 
     def faults(self, gpus: Collection[str]) -> tuple[Fault, ...]:
-        """Return the faults that each of these GPUs, by bus id, has for its switches.
+        """Return the faults by SXids that each of these GPUs, by bus id, has for its switches.
 
         The first that taints, and the first that warns. A fatal one is over when all of the GPUs were reset.
         """

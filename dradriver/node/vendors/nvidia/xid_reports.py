@@ -62,19 +62,19 @@ class XidReports:
                     del self._noted[busid][xid]
 
     def reset(self, busids: Iterable[str]) -> None:
-        """Forget all that was read of GPUs that were reset since."""
+        """Forget all XIDs of GPUs that were reset since."""
         gpus = list(busids)
         for busid in gpus:
             self._noted.pop(busid, None)
         self._switches.reset(gpus)
 
     def move(self, name: str, to: str) -> None:
-        """Keep under another name, in addition to what is there, what was reported of a GPU."""
+        """Keep the XIDs of a GPU under another name, too."""
         if (some := self._noted.pop(name, None)) is not None:
             self._noted[to] = some | self._noted.get(to, {})
 
     def faults(self, uuids: Mapping[str, str], switched: Collection[str] = ()) -> dict[str, tuple[Fault, ...]]:
-        """Return the faults that the log tells of: of each GPU the first XID that taints, and the first that warns.
+        """Return the faults by XIDs: of each GPU the first XID that taints, and the first that warns.
 
         Args:
             uuids: The GPUs' uuids by the names under which reports are kept.
@@ -103,7 +103,7 @@ class XidReports:
         return {xid: "ignore" if xid in over else word for xid, word in severities.items()}
 
     def take(self, text: str, at_s: float) -> None:
-        """Take in one record of the kernel: its text, and when it came, seconds of the log's clock."""
+        """Take one record of the kernel's log, which may report an XID; ``at_s`` is of the log's clock."""
         if text.startswith(_LOADED):
             self._noted.clear()  # another driver, or the same one started anew
             self._switches.loaded()

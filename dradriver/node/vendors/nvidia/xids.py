@@ -50,7 +50,7 @@ def read(number: int, text: str) -> Xid:
 
 
 def severity(xid: Xid, said: Mapping[str, XidWord]) -> XidWord:
-    """Return what becomes of a GPU with an XID.
+    """Return the severity of an XID: what becomes of a GPU with it.
 
     Args:
         xid: What it is.
@@ -66,5 +66,5 @@ def severity(xid: Xid, said: Mapping[str, XidWord]) -> XidWord:
 
 
 def recovery(number: int) -> str:
-    """Return what an XID asks for; empty where nobody knows."""
+    """Return the recovery that an XID asks for; empty if it is not known."""
     return _RECOVERIES.get(number, "")

@@ -9,8 +9,8 @@ import pytest
 
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
-from dradriver.allocator.policies import POLICIES
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
+from dradriver.allocator.set_policies import POLICIES
 from dradriver.allocator.sets.tables import MachineTooLargeError
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import machines

@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.gang_domains import fewest
 from dradriver.allocator.fleet.gang_search import search
 from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.levels import Location, location
+from dradriver.topology.gpu_distances import Location, location
 from tests.fakes import machines
 
 WHOLE, HALF = Whole(containers=(8,)), Whole(containers=(4,))
@@ -282,7 +282,7 @@ def test_the_work_does_not_grow_with_the_number_of_parts(monkeypatch: pytest.Mon
         looks["fewest"] += 1
         return fewest(owner, size, needed)
 
-    monkeypatch.setattr("dradriver.allocator.fleet.gang_plan.fewest", counted)
+    monkeypatch.setattr("dradriver.allocator.fleet.role_plan.fewest", counted)
     assert len(place_gang(fleet, GangRequest(pod=HALF, pods=20)).nodes) == 20
     assert looks["fewest"] < 10
 
@@ -294,7 +294,7 @@ def test_no_size_is_tried_that_so_few_nodes_cannot_hold(monkeypatch: pytest.Monk
         tried.append(request.pods)
         return search(fleet, request, *others, **more)
 
-    monkeypatch.setattr("dradriver.allocator.fleet.gangs.search", counted)
+    monkeypatch.setattr("dradriver.allocator.fleet.gang_placement.search", counted)
     request = GangRequest(pod=HALF, pods=200, least_pods=3, max_nodes=2)
     assert len(place_gang(network({("a", "1"): 40}), request).pods) == 4
     assert tried == [4]
@@ -394,7 +394,7 @@ def test_what_was_not_looked_at_is_not_said(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NoPlaceError, match="at once; each kind would have places without the others") as caught:
         place_gang(fleet, request)
     assert caught.value.stable.endswith("no; no place was found for all of them at once")
-    monkeypatch.setattr("dradriver.allocator.fleet.gang_shares._MOST_OPTIONS", 0)
+    monkeypatch.setattr("dradriver.allocator.fleet.gang_roles_search._MOST_OPTIONS", 0)
     with pytest.raises(NoPlaceError, match="at once; each kind"):  # two nodes have room for one of the three each
         place_gang(fleet, request)
     fleet.set_free("a1-00", range(8))

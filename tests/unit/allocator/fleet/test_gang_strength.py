@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.request import Choice, Level, Whole
 from dradriver.topology import profiles

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.allocator import Fleet
-from dradriver.allocator.parts.existing import with_instances
+from dradriver.allocator.parts.existing_instances import with_instances
 from dradriver.allocator.parts.offers import Offer, ShareRule
 from dradriver.allocator.request import (
     Amount,

@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.allocator.parts.layouts import NONE, Layout, layout_of
 from dradriver.topology.machine import MigProfile
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.fakes import mig_model
 
 Placement = tuple[str, int]
@@ -19,7 +19,7 @@ PRODUCTS = ["NVIDIA A30", "NVIDIA A100-SXM4-40GB", "NVIDIA H100 80GB HBM3", "NVI
 
 
 def layout(product: str) -> Layout:
-    found = layout_of(mig.profiles(product))
+    found = layout_of(simulated_mig_profiles.profiles(product))
     assert found is not None
     return found
 
@@ -48,13 +48,13 @@ def packings(profiles: tuple[MigProfile, ...]) -> set[tuple[Placement, ...]]:
 
 @cache
 def all_packings(product: str) -> frozenset[tuple[Placement, ...]]:
-    return frozenset(packings(mig.profiles(product)))
+    return frozenset(packings(simulated_mig_profiles.profiles(product)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("product", ["NVIDIA A30", "NVIDIA H100 80GB HBM3", RTX])
 def test_every_packing_is_a_state_with_the_room_that_brute_force_finds(product: str) -> None:
-    profiles, table = mig.profiles(product), layout(product)
+    profiles, table = simulated_mig_profiles.profiles(product), layout(product)
     every = all_packings(product)
     by_state: dict[int, tuple[Placement, ...]] = {}
     for placed in every:
@@ -80,7 +80,7 @@ def test_every_packing_is_a_state_with_the_room_that_brute_force_finds(product: 
 
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_the_worth_of_a_state_is_what_each_profile_alone_could_take(product: str) -> None:
-    profiles, table = mig.profiles(product), layout(product)
+    profiles, table = simulated_mig_profiles.profiles(product), layout(product)
 
     def most(placed: tuple[Placement, ...], profile: MigProfile) -> int:
         options = [(profile.name, start) for start in profile.starts]
@@ -99,7 +99,7 @@ def test_the_worth_of_a_state_is_what_each_profile_alone_could_take(product: str
 
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_from_an_empty_gpu_every_multiset_that_fits_by_counts_finds_placements(product: str) -> None:
-    profiles, table = mig.profiles(product), layout(product)
+    profiles, table = simulated_mig_profiles.profiles(product), layout(product)
     slices = max(profile.size for profile in profiles)
     compute = max(profile.compute for profile in profiles)
     ways = table.ways(0, tuple(profile.most for profile in profiles))

@@ -12,13 +12,13 @@ import pytest
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.choice.choose import choose
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gangs import place_gang
+from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.canonical import canonical
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology import codec, profiles
+from dradriver.topology import machine_codec, profiles
 from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Blocks, Machine
@@ -209,11 +209,11 @@ def test_two_chips_of_a_300i_duo_card_are_preferred_and_not_required() -> None:
 @pytest.mark.parametrize("name", profiles.names("ascend"))
 def test_the_rules_are_in_what_a_node_publishes_and_absent_without(name: str) -> None:
     machine = profiles.load(name)
-    text = codec.encode(machine)
-    assert codec.decode(text) == machine
+    text = machine_codec.encode(machine)
+    assert machine_codec.decode(text) == machine
     assert ('"blocks"' in text) is (machine.blocks is not None)
     bare = msgspec.structs.replace(machine, blocks=None)
-    assert codec.decode(codec.encode(bare)) == bare
+    assert machine_codec.decode(machine_codec.encode(bare)) == bare
 
 
 def test_a_machine_that_lost_gpus_keeps_the_rule_for_the_others() -> None:

@@ -9,14 +9,26 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.node_life import AT_ONCE, SPOT_LABELS, STAYS, goes_at
+from dradriver.api.base.node_maintenance import (
+    AT_ONCE,
+    SPOT_LABELS,
+    STAYS,
+    goes_at,
+)
 from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.nodes.ask import BEGINS_S, FREED_S, Ask, Constraints, ask_of, longest
-from dradriver.cluster.nodes.classes import CORDONED
-from dradriver.cluster.nodes.table import GOING, NodeTable
-from tests.unit.cluster.nodes import test_table
-from tests.unit.cluster.nodes.test_table import table_of
+from dradriver.cluster.nodes.node_table import GOING, NodeTable
+from dradriver.cluster.nodes.pod_demands import (
+    BEGINS_S,
+    FREED_S,
+    Ask,
+    Constraints,
+    ask_of,
+    longest,
+)
+from dradriver.cluster.nodes.selector_classes import CORDONED
+from tests.unit.cluster.nodes import test_node_table
+from tests.unit.cluster.nodes.test_node_table import table_of
 
 NOW = 1_800_000_000.0
 HOUR_S = 3600
@@ -66,7 +78,7 @@ def asking(lasts_s: int) -> Ask:
 
 
 def fit(table: NodeTable, lasts_s: int) -> set[str]:
-    return test_table.fit(table, asking(lasts_s))
+    return test_node_table.fit(table, asking(lasts_s))
 
 
 @pytest.mark.parametrize(

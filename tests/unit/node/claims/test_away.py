@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.topology.machine import Machine
 from tests.fakes.node import claim, uuid
 from tests.fakes.preparing import World

@@ -14,19 +14,19 @@ import pytest
 from dradriver.allocator.request import Choice, Level
 from dradriver.api.base import names
 from dradriver.api.base.objects import Node
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node import metrics
 from dradriver.node.claims import status
-from dradriver.node.claims.allocation import Plan, plan
 from dradriver.node.claims.host_server import INSTANCE_TYPE, HostServer
+from dradriver.node.claims.prepare_plan import Plan, plan
 from dradriver.node.claims.status import Statuses
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.topology import nccl, profiles
 from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.nccl.nccl_file_writer import VIRTUAL_PATH
 from dradriver.topology.nccl.tuning import CONF_PATH
-from dradriver.topology.nccl.writer import VIRTUAL_PATH
 from tests.fakes.node import (
     BOOT,
     NODE,
@@ -63,7 +63,7 @@ def mounted(done: Plan) -> dict[str, str]:
 
 def vm_claim(gpus: list[int], **config: Any) -> tuple[Object, Machine]:
     on = profiles.load(VM, seed=NODE)
-    results = [result("gpu", slices.device_name(on.gpus[i].uuid)) for i in gpus]
+    results = [result("gpu", resource_slices.device_name(on.gpus[i].uuid)) for i in gpus]
     return claim("c", results=results, config=[parameters(**config)]), on
 
 
@@ -103,7 +103,8 @@ def test_a_container_can_read_which_devices_it_has() -> None:
         ("gpu.topology", NODE, device(0)),
     ]
     published = {
-        d["name"]: d["attributes"] for d in slices.build(machine(), node=NODE, node_uid="u")[0]["spec"]["devices"]
+        d["name"]: d["attributes"]
+        for d in resource_slices.build(machine(), node=NODE, node_uid="u")[0]["spec"]["devices"]
     }
     assert [d["attributes"] for d in request["devices"]] == [published[device(3)], published[device(0)]]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.errors import ClaimError, DeviceBusyError
 from tests.fakes.making import Sliced, env, left_by_a_kill, patient
 from tests.fakes.node import claim, uuid
@@ -136,14 +136,14 @@ async def test_on_a_full_disk_a_claim_is_given_back_and_its_instance_undone(
 ) -> None:
     await world.preparer().prepare(*world.halves("c", (0, 0), (1, 4)))
 
-    write = files.write
+    write = atomic_files.write
 
     def full(path: Path, data: bytes) -> None:
         if path.is_relative_to(world.folder / "state"):
             raise OSError(28, "No space left on device", str(path))
         write(path, data)
 
-    monkeypatch.setattr(files, "write", full)
+    monkeypatch.setattr(atomic_files, "write", full)
     with world.gpus.state(uuid(0)) as state:  # a process stays on the first
         state.users = {4711: (world.made["uid-c.0"].done or {})["mig"]}
     with pytest.raises(ClaimError, match="cannot be undone"):

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.claims import near_nics
-from dradriver.node.claims.allocation import plan
+from dradriver.node.claims.prepare_plan import plan
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, Nic, PathType
 from tests.fakes.node import BOOT, NODE, Object, claim, container_env, device_manager, parameters, result, typed
@@ -152,7 +152,7 @@ def env(obj: Object, on: Machine, *, below: str | None = None, **more: Any) -> l
 
 
 def of_gpus(on: Machine, gpus: Sequence[int], **config: Any) -> Object:
-    results = [result("gpu", slices.device_name(on.gpus[i].uuid)) for i in gpus]
+    results = [result("gpu", resource_slices.device_name(on.gpus[i].uuid)) for i in gpus]
     return claim("c", results=results, config=[parameters(**config)])
 
 
@@ -167,7 +167,9 @@ def test_it_is_set_only_where_it_is_asked_for(nccl: str | None) -> None:
 def test_a_container_is_told_its_own_gpus_cards() -> None:
     (value,) = env(of_gpus(MACHINE, [0, 1], nccl="near-nics"), MACHINE)
     assert value == "NCCL_IB_HCA=" + near_nics.hca(MACHINE, [0, 1], up(MACHINE))[0]
-    names_of = {name: [slices.device_name(MACHINE.gpus[i].uuid) for i in gpus] for name, gpus in REQUESTS.items()}
+    names_of = {
+        name: [resource_slices.device_name(MACHINE.gpus[i].uuid) for i in gpus] for name, gpus in REQUESTS.items()
+    }
     results = [result(name, one) for name, some in names_of.items() for one in some]
     two = claim("c", results=results, config=[parameters(nccl="near-nics")])
     assert env(two, MACHINE) == [

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from dradriver.kube.errors import Unreachable
-from dradriver.node.claims.reader import GET_S
+from dradriver.node.claims.claim_reader import GET_S
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.errors import DeviceBusyError
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from tests.fakes.node import NODE, claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
 from tests.fakes.reconciling import UNUSED, passes, reconciler

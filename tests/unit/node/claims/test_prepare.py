@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names, seats
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
-from dradriver.node import files, selinux
+from dradriver.node import atomic_files, selinux
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import BUDGET_S
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, NotYetError
 from tests.fakes.node import NODE, claim, device, machine, parameters, result, uuid
 from tests.fakes.preparing import World
@@ -41,7 +41,7 @@ async def test_files_are_written_before_the_entry_and_that_before_the_spec_and_r
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[str, str]] = []
-    write, remove = files.write, files.remove
+    write, remove = atomic_files.write, atomic_files.remove
 
     def note_write(path: Path, data: bytes, **how: Any) -> None:
         steps.append(("write", path.parent.name))
@@ -51,8 +51,8 @@ async def test_files_are_written_before_the_entry_and_that_before_the_spec_and_r
         steps.append(("remove", path.parent.name))
         remove(path, **how)
 
-    monkeypatch.setattr(files, "write", note_write)
-    monkeypatch.setattr(files, "remove", note_remove)
+    monkeypatch.setattr(atomic_files, "write", note_write)
+    monkeypatch.setattr(atomic_files, "remove", note_remove)
     preparer = world.preparer()
     await preparer.prepare(*world.put(claim("c", [0])))
     await preparer.unprepare("uid-c")
@@ -314,7 +314,7 @@ async def test_a_spec_that_cannot_be_removed_keeps_the_claim_prepared(
     assert (world.specs, world.checkpoint) == ({}, [])
 
 
-SEAT = result("seat", seats.DEVICE, pool=names.SEAT_POOL, shareID="s-1")
+SEAT = result("seat", gang_barrier_device.DEVICE, pool=names.SEAT_POOL, shareID="s-1")
 
 
 async def test_a_seat_is_prepared_with_its_claims_gpus_and_gives_nothing(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.kube.errors import Unreachable
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.errors import NotYetError
 from dradriver.node.lock import locked
 from tests.fakes.node import claim, device, machine, parameters, result, uuid

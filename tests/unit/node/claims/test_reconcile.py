@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.errors import DriverError
 from dradriver.kube.errors import ApiError, Unreachable
-from dradriver.node.claims.reader import GET_S
+from dradriver.node.claims.claim_reader import GET_S
 from dradriver.node.claims.reconcile import AGAIN_S, Reconciler
 from dradriver.node.errors import DeviceBusyError, SetupError
 from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError

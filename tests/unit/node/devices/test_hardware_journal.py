@@ -11,8 +11,13 @@ import pytest
 
 from dradriver.node.claims.checkpoint import Checkpoint
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.records import MigInstance, MigPlace, MpsServed, MpsShare
-from dradriver.node.mps.files import Server
+from dradriver.node.devices.part_records import (
+    MigInstance,
+    MigPlace,
+    MpsServed,
+    MpsShare,
+)
+from dradriver.node.mps.mps_files import Server
 
 PLACE: dict[str, Any] = {"profile": 9, "name": "3g.40gb", "start": 4}
 INSTANCE: dict[str, Any] = {"instance": 1, "compute": 0, "mig": "MIG-1", "minor": 0}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dradriver.node.discovery.debounce import CALM, SAME, Debounce
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.topology.machine import Machine
 from tests.fakes.node import machine
 

@@ -14,12 +14,20 @@ from prometheus_client import REGISTRY
 
 from dradriver.errors import DriverError
 from dradriver.node.container_edits import Edits
-from dradriver.node.discovery.simulated import Simulated, source_for, without
-from dradriver.node.discovery.watch import AGAIN_S, READINGS, MachineWatch
+from dradriver.node.discovery.machine_watch import (
+    AGAIN_S,
+    READINGS,
+    MachineWatch,
+)
+from dradriver.node.discovery.simulated_machine import (
+    Simulated,
+    source_for,
+    without,
+)
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import Faults
 from dradriver.node.gpu_work import GpuWork
-from dradriver.topology import codec
+from dradriver.topology import machine_codec
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.node import NODE, eventually, machine, uuid
 from tests.paths import REPO, SHARED_DATA
@@ -63,7 +71,7 @@ def test_a_lost_gpu_changes_nothing_of_the_others() -> None:
     assert left.links[2][3] == machine().links[3][4]
     assert left.paths[0][5] == machine().paths[0][7]
     assert [row[2] for row in left.nic_paths] == [row[3] for row in machine().nic_paths]
-    assert codec.decode(codec.encode(left)) == left
+    assert machine_codec.decode(machine_codec.encode(left)) == left
 
 
 def test_all_gpus_may_be_lost(tmp_path: Path) -> None:
@@ -221,7 +229,7 @@ class Hanging(Scripted):
 async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.001)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.PATIENCE_S", 0.001)
     found, changed = Hanging(machine(), without(machine(), {"2"})), asyncio.Event()
     watch = MachineWatch(found, interval_s=0.001)
     watch.changed.add(changed.set)
@@ -237,8 +245,8 @@ async def test_a_driver_that_hangs_holds_up_nothing_and_is_told_of(
 
 
 async def test_a_driver_that_hangs_for_long_is_trouble_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dradriver.node.discovery.watch.PATIENCE_S", 0.001)
-    monkeypatch.setattr("dradriver.node.discovery.watch.HANGS_S", 0.003)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.PATIENCE_S", 0.001)
+    monkeypatch.setattr("dradriver.node.discovery.machine_watch.HANGS_S", 0.003)
     found, looks = Hanging(machine(), without(machine(), {"2"})), 0
 
     def looked() -> None:
@@ -277,7 +285,7 @@ async def test_readings_that_fail_are_made_again_soon_and_are_trouble_once_there
 HANGS = """
 import time
 from dradriver.process.run import run
-from dradriver.node.discovery.watch import MachineWatch
+from dradriver.node.discovery.machine_watch import MachineWatch
 
 class Hanging:
     slow = True

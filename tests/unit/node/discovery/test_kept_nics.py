@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from dradriver.node.discovery.kept_nics import FoundNic, KeptNics
-from dradriver.node.discovery.nics import read_nics
+from dradriver.node.discovery.nic_discovery import read_nics
 from dradriver.node.discovery.pci import PciTree
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, Nic
 from tests.fakes import nvml

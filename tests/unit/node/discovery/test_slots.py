@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from dradriver.api.slices.lost_gpus import LostGpu
-from dradriver.node.discovery.simulated import Simulated, without
+from dradriver.node.discovery.simulated_machine import Simulated, without
 from dradriver.node.discovery.slots import Published, Slots
-from dradriver.topology import codec, profiles
+from dradriver.topology import machine_codec, profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, machine
 
@@ -82,7 +82,7 @@ async def test_a_replacement_at_another_address_gets_a_slot_of_its_own(tmp_path:
     found = await slots(tmp_path).number(other)
     assert numbers(found) == expected(0, 1, 2, 4, 5, 6, 7) | {NEW: 8}
     assert found.gpus[-1].driver_index == 0
-    assert codec.decode(codec.encode(found)) == found
+    assert machine_codec.decode(machine_codec.encode(found)) == found
     back = await slots(tmp_path).number(WHOLE)
     assert numbers(back) == NUMBERS
 
@@ -170,7 +170,7 @@ async def test_entries_that_cannot_be_read_leave_slots_unknown_unless_slices_tel
     assert unknown == {WHOLE.gpus[0].uuid, WHOLE.gpus[5].uuid}
     assert {gpu.index for gpu in found.gpus if gpu.uuid in unknown} == {8, 9}
     assert numbers(found) | expected(0, 5) == NUMBERS
-    assert codec.decode(codec.encode(found)) == found
+    assert machine_codec.decode(machine_codec.encode(found)) == found
     for aside in (tmp_path / "unknown" / "slots").glob("*.json.*"):
         aside.unlink()
     assert await slots(tmp_path / "unknown").number(WHOLE) == WHOLE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.discovery import nics, sysfs
+from dradriver.node.discovery import nic_discovery, sysfs
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Cpu, Nic, NumaNode, PathType, PciDevice
@@ -72,7 +72,7 @@ class Tree:
         return PciTree(self.root)
 
     def nics(self) -> list[Nic]:
-        return [one.nic for one in nics.read_nics(self.root, self.pci(), [])]
+        return [one.nic for one in nic_discovery.read_nics(self.root, self.pci(), [])]
 
 
 @pytest.fixture
@@ -251,7 +251,7 @@ def test_a_crowd_of_virtual_functions_is_left_out_and_told_of(tree: Tree) -> Non
         tree.rdma(f"mlx5_{n + 1}", path)
         (tree.root / "sys/devices" / path / "physfn").symlink_to("../0000:18:00.0")
     problems: list[Problem] = []
-    found = nics.read_nics(tree.root, tree.pci(), problems)
+    found = nic_discovery.read_nics(tree.root, tree.pci(), problems)
     assert [one.nic.name for one in found] == ["mlx5_0"]
     assert [str(p) for p in problems] == [
         "machine: NICs: 64 virtual functions left out, more than 64 NICs are too many to publish"
@@ -279,7 +279,7 @@ def test_a_scalable_function_names_its_card_whatever_their_order(tree: Tree) -> 
 
 def _told(tree: Tree) -> tuple[list[str], list[str]]:
     problems: list[Problem] = []
-    found = nics.read_nics(tree.root, tree.pci(), problems)
+    found = nic_discovery.read_nics(tree.root, tree.pci(), problems)
     return [one.nic.name for one in found], [problem.said.partition(",")[0] for problem in problems]
 
 
@@ -330,12 +330,12 @@ def test_a_bond_of_rdma_has_members_and_the_nearest_of_their_paths(tree: Tree) -
     tree.interface("ens2", NIC.replace("18:00.0", "18:00.1"))
     tree.interface("ens1", far)
     assert port.exists()
-    (bond,) = nics.read_nics(tree.root, tree.pci(), [])
+    (bond,) = nic_discovery.read_nics(tree.root, tree.pci(), [])
     assert bond.nic == Nic(name="mlx5_bond_0", pci="", numa=None, kind="roce", gbps=50.0, members=("ens1", "ens2"))
     tree.device(GPU, kind="0x030200")
     tree.device("pci0000:97/0000:97:02.0/0000:9b:00.0", kind="0x030200", numa=1)
     gpus = [place(tree, "0000:1b:00.0"), place(tree, "0000:9b:00.0")]
-    assert nics.nic_paths([bond], gpus, tree.pci()) == ((PathType.PIX, PathType.PHB),)
+    assert nic_discovery.nic_paths([bond], gpus, tree.pci()) == ((PathType.PIX, PathType.PHB),)
 
 
 def test_ethernet_counts_where_there_is_no_rdma(tree: Tree) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dradriver.node.discovery import sysfs
-from dradriver.topology.nccl import facts
-from dradriver.topology.nccl.explain import explain
+from dradriver.topology.nccl import nccl_bandwidths
+from dradriver.topology.nccl.file_needed import explain
 from tests.fakes.hardware import Server
 
 ARM = "processor\t: 0\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\n"
@@ -73,4 +73,4 @@ def test_a_vendors_name_keeps_the_blanks_that_nccl_compares(tmp_path: Path) -> N
     text = "processor\t: 0\nvendor_id\t:   Shanghai  \ncpu family\t: 7\nmodel\t\t: 91\nflags\t\t: fpu\n"
     cpu, _ = sysfs.cpu(server(tmp_path, text))
     assert cpu is not None
-    assert (cpu.vendor, facts.socket_gbps(cpu)) == ("  Shanghai  ", 9.0)
+    assert (cpu.vendor, nccl_bandwidths.socket_gbps(cpu)) == ("  Shanghai  ", 9.0)

@@ -10,11 +10,15 @@ import pytest
 from prometheus_client import REGISTRY
 
 from dradriver.node import faults
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import Fault, FaultKind, of_all
+from dradriver.node.health.faults_in_force import (
+    CALM_S,
+    MOST_S,
+    Record,
+)
+from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.health.kmsg import KernelLog
-from dradriver.node.health.record import CALM_S, MOST_S, Record
-from dradriver.node.health.watch import HealthWatch
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging
@@ -46,7 +50,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         "slow": FaultKind(effect="None", words="hot", advice="Cool it.", comes_s=60, leaves_s=300),
     }
     monkeypatch.setattr(faults, "KINDS", kinds)
-    monkeypatch.setattr("dradriver.node.health.record.KINDS", kinds)
+    monkeypatch.setattr("dradriver.node.health.faults_in_force.KINDS", kinds)
     return Clock()
 
 

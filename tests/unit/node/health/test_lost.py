@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from dradriver.api.slices.lost_gpus import LostGpu
-from dradriver.node.discovery.simulated import without
-from dradriver.node.health.record import Record
-from dradriver.node.health.watch import REMEMBERED_S, HealthWatch
+from dradriver.node.discovery.simulated_machine import without
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.health_watch import REMEMBERED_S, HealthWatch
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging
 from tests.fakes.node import machine

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Mapping
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.kube.client import Client
-from dradriver.kube.events import Recorder
+from dradriver.kube.event_recorder import Recorder
 from dradriver.kube.resources import EVENTS, RESOURCE_CLAIMS
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.errors import ClaimError
 from dradriver.node.faults import Fault
-from dradriver.node.health.events import PodEvents
-from dradriver.node.health.record import Record
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.pod_events import PodEvents
 from dradriver.node.journal import Entry
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.node import claim, eventually

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import Fault
-from dradriver.node.health.record import Standing
+from dradriver.node.health.faults_in_force import Standing
 from dradriver.node.kubelet.health import AGAIN_S, MOST_TEXT, HealthStream
 from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
@@ -75,7 +75,7 @@ async def test_all_gpus_are_told_at_once_and_again_before_they_count_as_unknown(
 
 @pytest.mark.looptime
 async def test_a_part_that_a_claim_has_is_as_well_as_its_gpu_under_its_own_name(on: Stage) -> None:
-    part = slices.part_name(uuid(2), 9, 4)
+    part = resource_slices.part_name(uuid(2), 9, 4)
     on.parts = {uuid(2): [part], uuid(1): [device(1), device(1)]}
     on.standing = {uuid(2): [XID]}
     found = await on.next()

@@ -11,7 +11,7 @@ import pytest
 
 from dradriver.node.errors import SetupError
 from dradriver.node.mps import daemon as daemons
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.mps_files import Server
 from dradriver.node.mps.supervisor import CHECK_S
 from tests.fakes.mps_node import HALF, A, B, Node, alive
 

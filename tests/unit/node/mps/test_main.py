@@ -11,7 +11,7 @@ from dradriver.__main__ import main
 from dradriver.node.boot import boot_id
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps import main as mps
-from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from tests.fakes.mps_node import HALF, A, B, Node
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.devices.control import TIMEOUT
 from dradriver.node.errors import HardwareError, SetupError
 from dradriver.node.mps.daemon import Daemon
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.mps_files import Server
 from dradriver.node.mps.supervisor import CHECK_S, KEEP_S, Supervisor
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from tests.fakes.mps_node import HALF, A, B, Node, look
@@ -117,7 +117,7 @@ def test_a_hang_is_told_as_long_as_it_lasts(wanted: bool, node: Node) -> None:
 
 @pytest.mark.slow
 def test_an_answer_that_found_no_room_is_given_when_there_is(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, start, full = files.write, Daemon.start, False
+    write, start, full = atomic_files.write, Daemon.start, False
 
     def filled(path: Path, data: bytes, *, durable: bool = True) -> None:
         if full:
@@ -130,7 +130,7 @@ def test_an_answer_that_found_no_room_is_given_when_there_is(node: Node, monkeyp
         full = True
 
     node.files.want(A, HALF)
-    monkeypatch.setattr(files, "write", filled)
+    monkeypatch.setattr(atomic_files, "write", filled)
     monkeypatch.setattr(Daemon, "start", fills)
     node.look()
     assert (node.files.ready(A), node.of(A).alive()) == (None, True)
@@ -185,7 +185,7 @@ def test_a_wish_that_cannot_be_read_leaves_its_daemon_and_all_others_as_they_are
     node.supervisor = node.another()  # which does not know what it was
     node.look()
     assert node.of(A).alive()
-    files.remove(file)
+    atomic_files.remove(file)
     node.look()
     assert not node.of(A).alive()
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import EVENTS
-from dradriver.node.nics import watch
+from dradriver.node.nics import nic_watch
 from dradriver.topology.machine import Machine
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, cdi_specification
@@ -23,7 +23,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     made.sys.file("etc/cdi/nvidia.yaml", cdi_specification(made.machine))
     for variable, value in made.environment().items():
         monkeypatch.setenv(variable, value)
-    monkeypatch.setattr(watch, "of_host", functools.partial(watch.of_host, interval_s=0.01))
+    monkeypatch.setattr(nic_watch, "of_host", functools.partial(nic_watch.of_host, interval_s=0.01))
     return made
 
 
@@ -51,7 +51,7 @@ def env(node: NodeUnderTest, name: str) -> list[str]:
 
 
 def asked(machine: Machine, name: str, gpu: int) -> dict[str, Any]:
-    results = [result("gpu", slices.device_name(machine.gpus[gpu].uuid))]
+    results = [result("gpu", resource_slices.device_name(machine.gpus[gpu].uuid))]
     return claim(name, results=results, config=[parameters(nccl="near-nics")])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dradriver.node.nics import ports
-from dradriver.node.nics.watch import active
+from dradriver.node.nics.nic_watch import active
 from tests.fakes.nic_tree import DOWN, IPV4, LINK_LOCAL, UP, NicTree, eight
 
 

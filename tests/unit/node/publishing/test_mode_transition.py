@@ -11,9 +11,9 @@ import pytest
 
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.policies.fields import MigWord
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing.mode_transition import ASK_S, GRACE_S, MOST_ASK_S, ModeTransitions, kept_off, published
 from dradriver.node.publishing.remembered_modes import Remembered
@@ -73,7 +73,9 @@ class Node:
         modes, first = self.changing.modes, self.machine.gpus[0].uuid
         if not self.writes:
             return modes[first], first in taints
-        built = slices.build(self.machine, node="a", node_uid="u", modes=modes, taints=taints, features=self.able)
+        built = resource_slices.build(
+            self.machine, node="a", node_uid="u", modes=modes, taints=taints, features=self.able
+        )
         self.slices = [msgspec.convert(one, ResourceSlice) for one in built]
         return modes[first], first in taints
 
@@ -91,7 +93,7 @@ class Node:
     ],
 )
 def test_slices_tell_as_what_gpus_are_published(mode: Mode) -> None:
-    built = slices.build(MACHINE, node="a", node_uid="u", modes={gpu.uuid: mode for gpu in MACHINE.gpus})
+    built = resource_slices.build(MACHINE, node="a", node_uid="u", modes={gpu.uuid: mode for gpu in MACHINE.gpus})
     found = published([msgspec.convert(one, ResourceSlice) for one in built], MACHINE)
     assert found == {gpu.uuid: mode for gpu in MACHINE.gpus}
 
@@ -152,7 +154,7 @@ def test_shares_keep_what_slices_do_not_tell_of_them_while_nobody_says_otherwise
     assert node.changing.sharing(MACHINE.gpus[0]).shm_mib == 65536
 
 
-DEVICE = slices.device_name(FIRST)
+DEVICE = resource_slices.device_name(FIRST)
 
 
 @pytest.mark.slow
@@ -167,7 +169,7 @@ def test_a_claim_that_is_allocated_and_not_prepared_keeps_its_gpu_as_it_is(devic
         if restarts and number % 3 == 0:
             node.restart()
         assert node.decide() == (SHARED, True)
-    node.allocated = {slices.device_name(MACHINE.gpus[1].uuid), "gpu-0"}
+    node.allocated = {resource_slices.device_name(MACHINE.gpus[1].uuid), "gpu-0"}
     node.now += MOST_ASK_S
     node.decide()
     node.now += GRACE_S  # of an agent that was just started
@@ -201,7 +203,7 @@ def test_all_claims_of_the_cluster_are_read_ever_more_rarely_for_one_that_stays(
     node = Node()
     node.decide()
     node.policies = rule(mig="dynamic")
-    node.allocated = {slices.device_name(FIRST)}
+    node.allocated = {resource_slices.device_name(FIRST)}
     for _ in range(2 * 3600 // 5):
         assert node.decide() == (Mode(), True)
         node.now += 5.0
@@ -247,7 +249,9 @@ def test_who_lets_new_claims_on_again_has_the_time_begin_anew() -> None:
     node = changing_node()
     node.now = GRACE_S
     tainted, node.slices = node.slices, []
-    for obj in slices.build(MACHINE, node="a", node_uid="u", modes=node.changing.modes):  # another agent's, without
+    for obj in resource_slices.build(
+        MACHINE, node="a", node_uid="u", modes=node.changing.modes
+    ):  # another agent's, without
         node.slices.append(msgspec.convert(obj, ResourceSlice))
     node.writes = False
     assert node.decide() == (SHARED, True)
@@ -435,7 +439,7 @@ def test_what_was_published_tells_that_a_gpu_is_in_mig_mode() -> None:
     node = Node(rule(mig="dynamic"))
     node.machine = in_mig_mode(True)
     node.decide()
-    earlier = slices.read_machine(node.slices)
+    earlier = resource_slices.read_machine(node.slices)
     assert earlier is not None
     node.machine = earlier
     node.restart()

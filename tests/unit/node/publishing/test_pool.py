@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.slices import slices
-from dradriver.node.discovery.simulated import without
+from dradriver.api.slices import resource_slices
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.publishing import pool
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, Object, machine
 
 
 def wanted(of: Machine | None = None, node_uid: str = "node-uid") -> list[Object]:
-    return slices.build(of or machine(), node=NODE, node_uid=node_uid)
+    return resource_slices.build(of or machine(), node=NODE, node_uid=node_uid)
 
 
 def stored(obj: Object, generation: int, version: str = "7", **metadata: Any) -> Object:
@@ -28,7 +28,7 @@ def stored(obj: Object, generation: int, version: str = "7", **metadata: Any) ->
 def test_an_empty_cluster_gets_the_first_generation() -> None:
     todo = pool.writes(wanted(), [], tolerated={})
     assert [(o["metadata"]["name"], o["spec"]["pool"]["generation"]) for o in todo.create] == [
-        (slices.slice_name(0, NODE), 1)
+        (resource_slices.slice_name(0, NODE), 1)
     ]
     assert (todo.update, todo.delete, todo.generation) == ([], [], 1)
 
@@ -134,7 +134,11 @@ def test_what_others_wrote_into_the_metadata_stays() -> None:
 
 def test_nothing_wanted_deletes_everything() -> None:
     todo = pool.writes([], [stored(wanted()[0], 4)], tolerated={})
-    assert (todo.create, todo.update, [name for name, _ in todo.delete]) == ([], [], [slices.slice_name(0, NODE)])
+    assert (todo.create, todo.update, [name for name, _ in todo.delete]) == (
+        [],
+        [],
+        [resource_slices.slice_name(0, NODE)],
+    )
 
 
 def with_parts(*, counter: str, default: str, least: str, **taint: str) -> dict[str, Any]:

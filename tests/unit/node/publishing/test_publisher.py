@@ -8,13 +8,13 @@ import logging
 import msgspec
 import pytest
 
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import DEFAULTS, GpuRule
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.publishing import mode_transition
 from dradriver.node.publishing import publisher as module
 from dradriver.topology import profiles
@@ -147,7 +147,7 @@ async def test_a_node_of_another_uid_gets_slices_of_its_own() -> None:
 
 async def test_other_nodes_and_other_drivers_slices_are_left_alone() -> None:
     async with stage(registered=False) as on:
-        theirs = slices.build(machine("node-b"), node="node-b", node_uid="b")[0]
+        theirs = resource_slices.build(machine("node-b"), node="node-b", node_uid="b")[0]
         on.api.put(RESOURCE_SLICES, theirs)
         nic: Object = {"metadata": {"name": "nic"}, "spec": {"driver": "nic.example.com", "nodeName": NODE, "pool": {}}}
         on.api.put(RESOURCE_SLICES, nic)
@@ -252,7 +252,7 @@ async def test_slices_follow_the_policies_file_and_a_used_gpu_changes_later(monk
     monkeypatch.setattr(module, "LOOK_S", 0.01)
     monkeypatch.setattr(mode_transition, "GRACE_S", 0.0)
     monkeypatch.setattr(mode_transition, "ASK_S", 0.0)
-    policies, used = DEFAULTS, {uuid(0): [slices.device_name(uuid(0))]}
+    policies, used = DEFAULTS, {uuid(0): [resource_slices.device_name(uuid(0))]}
 
     async def who() -> dict[str, list[str]]:
         return used

@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.kube.client import Client
 from dradriver.kube.resources import RESOURCE_SLICES
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.publishing import publisher as module
 from tests.fakes.node import NODE, Object, device, eventually, machine, uuid
 from tests.fakes.stage import SLICE, Stage, stage, taint, tainted

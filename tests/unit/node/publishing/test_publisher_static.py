@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import DEFAULTS, GpuRule
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.node.publishing import mode_transition
 from dradriver.node.publishing import publisher as module
@@ -43,7 +43,7 @@ async def test_an_instance_that_is_gone_stays_published_and_tainted_until_its_cl
     monkeypatch.setattr(mode_transition, "GRACE_S", 0.0)
     both = in_parts(("3g.40gb", 0), ("1g.10gb", 6))
     gpu = both.gpus[0].uuid
-    used = {gpu: [slices.part_name(gpu, 9, 0)]}
+    used = {gpu: [resource_slices.part_name(gpu, 9, 0)]}
 
     asked = 0
 
@@ -61,7 +61,9 @@ async def test_an_instance_that_is_gone_stays_published_and_tainted_until_its_cl
         on.publisher.poke()
         await eventually(lambda: "gpu.topology/instance-gone" in instances(on).get(("3g.40gb", 0), ()))
         assert instances(on).keys() == {("3g.40gb", 0), *(left or ())}
-        whole = [d for piece in on.slices for d in piece["spec"]["devices"] if d["name"] == slices.device_name(gpu)]
+        whole = [
+            d for piece in on.slices for d in piece["spec"]["devices"] if d["name"] == resource_slices.device_name(gpu)
+        ]
         assert whole == [], "nobody gets the GPU while a claim has a part of it"
         known, used[gpu], before = False, [], (on.slices, asked)
         await eventually(lambda: asked > before[1] + 3)
@@ -76,7 +78,7 @@ async def test_one_that_is_gone_and_comes_back_is_what_it_was(monkeypatch: pytes
     gpu = both.gpus[0].uuid
 
     async def who() -> dict[str, list[str]]:
-        return {gpu: [slices.part_name(gpu, 9, 0)]}
+        return {gpu: [resource_slices.part_name(gpu, 9, 0)]}
 
     async with stage(registered=False, policies=lambda: STATIC, used=who) as on:
         on.machine = in_parts(("1g.10gb", 6))
@@ -90,12 +92,12 @@ async def test_one_that_is_gone_and_comes_back_is_what_it_was(monkeypatch: pytes
 def test_where_no_taint_is_kept_an_instance_that_is_gone_is_no_device_and_its_gpu_is_not_whole() -> None:
     found = machine(profile="hgx-h100")
     gpu = found.gpus[0].uuid
-    (piece,) = slices.build(
+    (piece,) = resource_slices.build(
         found,
         node="n",
         node_uid="u",
         modes={gpu: Mode(mig="static")},
-        kept={gpu: [slices.part_name(gpu, 9, 0)]},
+        kept={gpu: [resource_slices.part_name(gpu, 9, 0)]},
         gone=taint(),
         features=SliceFeatures(taints=False, shares=False, counters=False),
     )

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 from tests.fakes.publishing import READING_S, Noise, Published

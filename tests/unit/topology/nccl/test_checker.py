@@ -7,7 +7,7 @@ import pytest
 
 from dradriver.topology import nccl
 from dradriver.topology.machine import NumaNode
-from dradriver.topology.nccl.rules import RULES
+from dradriver.topology.nccl.checker_rules import RULES
 from tests.fakes.nccl_files import (
     BESIDE_A_MACHINE,
     BOTH,

@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.topology import nccl, profiles
 from dradriver.topology.machine import NumaNode
-from dradriver.topology.nccl.notes import Finding
+from dradriver.topology.nccl.findings import Finding
 from tests.fakes.nccl_files import BESIDE_A_MACHINE, BOTH, GOOD, machine_of, rules, swap
 
 

@@ -8,7 +8,7 @@ import pytest
 from dradriver.topology import nccl, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PathType, PciDevice
-from dradriver.topology.nccl.limits import MAX_CHILDREN, wanted_nodes
+from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.xml import Element, parse
 from dradriver.topology.synthetic import synthetic_uuid
 

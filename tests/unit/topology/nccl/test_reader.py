@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.topology import codec, nccl, topo_m
+from dradriver.topology import (
+    machine_codec,
+    nccl,
+    topo_m,
+)
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Cpu, NumaNode, PathType
-from dradriver.topology.nccl import facts
+from dradriver.topology.nccl import nccl_bandwidths
 from tests.paths import SHARED_DATA
 
 FOLDER = SHARED_DATA / "nccl_xml"
@@ -44,7 +48,7 @@ def test_every_real_file_is_read_or_refused_with_its_place(path: Path) -> None:
         return
     machine = read_machine(path)
     assert machine.name == path.stem
-    assert codec.decode(codec.encode(machine)) == machine
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
     assert topo_m.read(topo_m.write(machine)).nic_paths == machine.nic_paths
 
 
@@ -260,4 +264,4 @@ def test_a_dump_of_several_hosts_is_no_machine() -> None:
 @pytest.mark.parametrize("vendor", ["CentaurHauls", "  Shanghai  "])
 def test_the_way_between_zhaoxins_sockets(vendor: str, family: int, model: int, gbps: float) -> None:
     """6, and 9 for Yongfeng (``topo.h``: ZPI_BW, YONGFENG_ZPI_BW; ``topo.cc``: family 7, model 0x5B)."""
-    assert facts.socket_gbps(Cpu(arch="x86_64", vendor=vendor, family=family, model=model)) == gbps
+    assert nccl_bandwidths.socket_gbps(Cpu(arch="x86_64", vendor=vendor, family=family, model=model)) == gbps

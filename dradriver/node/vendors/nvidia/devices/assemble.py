@@ -10,14 +10,14 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.control import Control
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole import Whole
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.mig import Mig
+from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing, TimeSliced
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
-from dradriver.node.vendors.nvidia.discovery import library, toolkit
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
+from dradriver.node.vendors.nvidia.discovery import base_specification, library
 from dradriver.topology.machine import Gpu, Machine
 
 HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
@@ -40,7 +40,7 @@ class Host(NamedTuple):
 
 
 def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFolder) -> Host:
-    """Return hardware that is a file in a folder.
+    """Return the simulated hardware of a node: a file in a folder.
 
     Args:
         folder: Where the file is.
@@ -73,7 +73,7 @@ def load(folder: Path) -> str:
 def real(
     *, cdi_root: Path, host_root: Path, driver_root: Path | None, released: Callable[[], str | None], mps: MpsFolder
 ) -> Host:
-    """Return this node's own hardware.
+    """Return this node's own hardware of NVIDIA.
 
     Args:
         cdi_root: The runtime's folder for specifications, which has the base specification.
@@ -91,7 +91,7 @@ def real(
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
         DriverCapabilities(host_root=host_root, driver_root=driver_root),
         parent=parent,
-        common=lambda: Edits(cdi=(toolkit.driver_id(cdi_root),)),
+        common=lambda: Edits(cdi=(base_specification.driver_id(cdi_root),)),
     )
 
 
@@ -105,7 +105,7 @@ def of(
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> DeviceManager:
-    """Return a device manager with every kind of device.
+    """Return a device manager with every kind of NVIDIA's devices.
 
     Args:
         edits: Says how a container is given a whole GPU.

@@ -30,7 +30,7 @@ class Capabilities(Protocol):
     """What gives the device nodes that open MIG instances to containers."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return the nodes of a GPU instance and of its compute instance, on the GPU with a minor number.
+        """Return the capability device nodes of a GPU instance and of its compute instance.
 
         Raises:
             NotYetError: They are not there and cannot be made.
@@ -51,7 +51,7 @@ class DriverCapabilities:
         self._driver_root = driver_root
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return the nodes; those that are not there are made, as those of an earlier boot are made anew."""
+        """Return the capability device nodes of a MIG instance; missing ones are made."""
         folder = f"{_PROC}/gpu{minor}/mig/gi{instance}"
         return tuple(self._node(f"{folder}/{name}") for name in ("access", f"ci{compute}/access"))
 
@@ -91,6 +91,6 @@ class SimulatedCapabilities:
     """The nodes of simulated GPUs: behind each is one that every host has."""
 
     def nodes(self, minor: int, instance: int, compute: int) -> tuple[DeviceNode, ...]:
-        """Return a node for each of the two rights, numbered as on an A100: 135 for each GPU, 9 for each instance."""
+        """Return simulated capability device nodes, numbered as on an A100: 135 for each GPU, 9 for each instance."""
         first = 3 + 135 * minor + 9 * instance
         return tuple(DeviceNode(f"/{_FOLDER}/nvidia-cap{n}", "/dev/null") for n in (first, first + 1 + compute))

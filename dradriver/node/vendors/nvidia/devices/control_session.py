@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dradriver.node.vendors.nvidia.discovery import kept, mig_profiles
+from dradriver.node.vendors.nvidia.discovery import library_sessions, mig_profiles
 from dradriver.node.vendors.nvidia.discovery.binding import Library
 from dradriver.node.vendors.nvidia.discovery.nvml import FUNCTION_NOT_FOUND, NOT_SUPPORTED, NvmlError
 from dradriver.topology.machine import MigProfile
@@ -24,19 +24,19 @@ class Session:
         self.ask = nvml.ask
 
     def device(self, gpu: str) -> Any:
-        """Return the handle of a GPU, by its uuid."""
+        """Return NVML's handle of a GPU, by its uuid."""
         return self._nvml.device(gpu)
 
     def uuid(self, device: Any) -> str:
-        """Return the identity of a GPU or a MIG device."""
+        """Return the identity of a GPU or a MIG device in the session that changes MIG."""
         return self._nvml.uuid(device)
 
     def mig_mode(self, device: Any) -> bool:
-        """Return whether MIG mode is on; never so where the product has none."""
+        """Return in the session that changes MIG whether MIG mode is on; never so if the product has none."""
         return self.mig_modes(device)[0]
 
     def mig_modes(self, device: Any) -> tuple[bool, bool]:
-        """Return whether MIG mode is on, and whether it will be after the next reset."""
+        """Return in the session that changes MIG whether MIG mode is on, and will be after the next reset."""
         try:
             return self._nvml.mig_mode(device)
         except NvmlError as error:
@@ -45,19 +45,19 @@ class Session:
             return False, False
 
     def gpu_instance(self, gpu: str, instance: int) -> Any:
-        """Return the handle of a GPU instance by its number."""
+        """Return NVML's handle of a GPU instance by its number."""
         return self.ask("nvmlDeviceGetGpuInstanceById", self.device(gpu), instance)
 
     def profiles(self, device: Any) -> tuple[MigProfile, ...]:
-        """Return the profiles that instances can have."""
+        """Return the profiles that instances can have, for a session that changes MIG."""
         return self._nvml.mig_profiles(device, self.mig_mode(device))
 
     def profile_infos(self, device: Any) -> list[Any]:
-        """Return NVML's own profiles of GPU instances in MIG mode, also those that have no place."""
+        """Return NVML's own records of GPU instances' profiles in MIG mode, also those without a place."""
         return self._nvml.mig_infos(device, True)
 
     def compute_infos(self, device: Any, instance: Any, profile: int) -> list[Any]:
-        """Return NVML's profiles of compute instances within a GPU instance, whose own profile is given by id."""
+        """Return NVML's records of compute instances' profiles in a GPU instance; its own profile is given by id."""
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
         query = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
@@ -65,15 +65,15 @@ class Session:
         def ask() -> list[Any]:
             return mig_profiles.enumerated(self.ask, query, known, instance, shared)
 
-        return kept.answer(f"infos within profile {profile}", device, True, ask)
+        return library_sessions.answer(f"infos within profile {profile}", device, True, ask)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
-        """Return the handles of the GPU instances of a profile."""
+        """Return NVML's handles of the GPU instances of a profile."""
         form, most = self.module.c_nvmlGpuInstance_t, int(info.instanceCount)
         return mig_profiles.listed(self.ask, "nvmlDeviceGetGpuInstances", form, most, device, info.id)
 
     def compute_instances(self, instance: Any, profile: Any) -> list[Any]:
-        """Return what NVML says of the compute instances of a profile."""
+        """Return NVML's records of the compute instances of a profile."""
         form, most = self.module.c_nvmlComputeInstance_t, int(profile.instanceCount)
         query = "nvmlGpuInstanceGetComputeInstances"
         handles = mig_profiles.listed(self.ask, query, form, most, instance, profile.id)

@@ -20,16 +20,16 @@ from typing import Any, Final, Literal
 import msgspec
 
 from dradriver.api.base import names, quantity
-from dradriver.api.slices import device_attributes, slices
+from dradriver.api.slices import device_attributes, resource_slices
 from dradriver.node.container_edits import Edits, Mount
 from dradriver.node.devices import control as modes
 from dradriver.node.devices.control import Control
+from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.hardware_journal import Change, Made
-from dradriver.node.devices.kinds import AllocatedDevice, Found
-from dradriver.node.devices.records import MpsServed, MpsShare
+from dradriver.node.devices.part_records import MpsServed, MpsShare
 from dradriver.node.devices.whole import Whole, named
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import Server
+from dradriver.node.mps.mps_files import Server
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class TimeSliced(Whole):
         self._sharing = sharing
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
-        """Return the GPU that the claim has a share of, where it is shared so."""
+        """Return the GPU of a time-sliced share, if the GPU is shared so."""
         part = _share(machine, wish, self._sharing)
         if part is None or self._sharing(part[0]).by != "time-slicing":
             return None
@@ -96,7 +96,7 @@ class Mps:
         self._folder = folder
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MpsShare] | None:
-        """Return the GPU that the claim has a share of, where it is shared so, and the share's limits."""
+        """Return the GPU and the limits of an MPS share, if the GPU is shared so."""
         part = _share(machine, wish, self._sharing)
         if part is None or (sharing := self._sharing(part[0])).by != "mps":
             return None
@@ -109,7 +109,7 @@ class Mps:
         return Found(gpu, own, _told(share))
 
     def settle(self, control: Control, intents: Sequence[MpsChange], beside: Sequence[Made]) -> list[MpsShare]:
-        """Return what is wanted of each share, with the compute mode that the GPU had before its first share.
+        """Return what is wanted of each MPS share, with the compute mode that the GPU had before its first share.
 
         Raises:
             HardwareError: Somebody has set a mode in which the GPU cannot be shared.
@@ -123,24 +123,24 @@ class Mps:
         return [msgspec.structs.replace(intent.wanted, mode=mode) for intent in intents]
 
     def make(self, control: Control, made: MpsChange) -> Iterator[MpsChange]:
-        """Ask for the GPU's daemon, which runs already for a later share, and yield the share as served."""
+        """Request the GPU's MPS daemon for a share, and yield the share as served."""
         control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
         control.start_mps(made.uuid, made.wanted.server)
         yield msgspec.structs.replace(made, done=MpsServed())
 
     def undo(self, control: Control, made: MpsChange, beside: Sequence[Made]) -> None:
-        """After the last share end the daemon and set the GPU's mode back to what it was."""
+        """End the GPU's MPS daemon after the last share and set the GPU's compute mode back."""
         if any(one.kind == self.name for one in beside):
             return
         control.stop_mps(made.uuid)
         control.set_compute_mode(made.uuid, _mode(made))
 
     def check(self, control: Control, made: MpsChange) -> None:
-        """Raise unless the GPU's daemon serves by now; whoever runs it may take long to start it."""
+        """Raise unless the GPU's MPS daemon serves by now."""
         control.check_mps(made.uuid, made.wanted.server)
 
     def there(self, control: Control, made: MpsChange) -> bool:
-        """Return True: whoever runs daemons starts one that ended, and the mode is set again where a reset undid it."""
+        """Return True: an MPS daemon that ended is started again, and the mode is set again after a reset."""
         if control.compute_mode(made.uuid) == modes.DEFAULT:
             control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
             logger.warning("GPU %s is in mode EXCLUSIVE_PROCESS again; it has shares by MPS", made.uuid)
@@ -150,11 +150,11 @@ class Mps:
         """Change nothing: the last share's end leaves nothing of MPS."""
 
     def told(self, made: MpsChange) -> dict[str, Any]:
-        """Return how much of the GPU the share is."""
+        """Return the attributes of an MPS share: how much of the GPU it is."""
         return _told(made.wanted.equal or made.wanted)
 
     def edits(self, gpu: Gpu, made: MpsChange) -> Edits:
-        """Return what the whole GPU brings, and the way to its daemon; limits of a share's own are variables."""
+        """Return the container edits of an MPS share: the whole GPU's, the way to its daemon, and its limits."""
         folder = self._folder(gpu.uuid)
         mounts = (Mount(str(folder / "pipe"), PIPE, writable=True), Mount(str(folder / "shm"), SHM, writable=True))
         env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE}"]
@@ -189,12 +189,12 @@ def _share(machine: Machine, wish: AllocatedDevice, sharing: Callable[[Gpu], Sha
 
 
 def _equal_share(machine: Machine, device: str, sharing: Callable[[Gpu], Sharing]) -> tuple[Gpu, Server] | None:
-    """Return the GPU of which a device is an equal share (``api.devices.equal_shares``), and how much that is."""
+    """Return the GPU of which a device is an equal share (``device_attributes.equal_shares``), and how much that is."""
     whole = device_attributes.gpu_of_share(device)
     gpu = None if whole is None else named(machine, whole)
     if gpu is None or gpu.mig is not None:
         return None
-    return gpu, _part(gpu, sharing(gpu).equal or slices.EQUAL_SHARES)
+    return gpu, _part(gpu, sharing(gpu).equal or resource_slices.EQUAL_SHARES)
 
 
 def _part(gpu: Gpu, equal: int) -> Server:

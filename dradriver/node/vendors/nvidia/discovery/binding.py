@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dradriver.node.vendors.nvidia.discovery import kept, library, mig_profiles
+from dradriver.node.vendors.nvidia.discovery import (
+    library,
+    library_sessions,
+    mig_profiles,
+)
 from dradriver.node.vendors.nvidia.discovery.nvml import (
     FABRIC_COMPLETED,
     FUNCTION_NOT_FOUND,
@@ -74,7 +78,7 @@ class Library(Nvml, Protocol):
         """Return NVML's own words for the profiles of instances, also without a place; kept as ``mig_profiles`` is."""
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return what a function of ``pynvml`` returns.
+        """Return what the library's function of ``pynvml`` returns.
 
         Raises:
             NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
@@ -83,7 +87,7 @@ class Library(Nvml, Protocol):
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
-    """Begin a session that ends with the ``with`` block, for whoever reads once.
+    """Begin an NVML session that ends with the ``with`` block, for a single reading.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
@@ -100,7 +104,7 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
 
 
 def begin(*, driver_root: Path | None = None) -> Library:
-    """Begin a session and return it: it sees the GPUs that are there now, and holds them until ``end``.
+    """Begin an NVML session: it sees the GPUs that exist now, and holds them until ``end``.
 
     Raises:
         NvmlError: As ``opened``.
@@ -110,14 +114,14 @@ def begin(*, driver_root: Path | None = None) -> Library:
     library.load(driver_root)
     nvml = _Binding(pynvml)
     nvml.ask("nvmlInit")
-    kept.begun(nvml)
+    library_sessions.begun(nvml)
     return nvml
 
 
 def end(nvml: Nvml) -> None:
-    """End a session that ``begin`` gave: no GPU is held any more."""
+    """End an NVML session that ``begin`` gave: no GPU is held any more."""
     assert isinstance(nvml, _Binding)
-    if kept.ended(nvml):
+    if library_sessions.ended(nvml):
         with contextlib.suppress(NvmlError):
             nvml.ask("nvmlShutdown")
 
@@ -139,7 +143,7 @@ class _Binding(NvmlCalls):
         return Handle(self.ask("nvmlDeviceGetHandleByIndex", index))
 
     def device(self, uuid: str) -> Handle:
-        handle = kept.handle(uuid)
+        handle = library_sessions.handle(uuid)
         return self._look_for(uuid) if handle is None else handle
 
     def _look_for(self, uuid: str) -> Handle:
@@ -159,7 +163,7 @@ class _Binding(NvmlCalls):
         kind, dash, number = self.text("nvmlDeviceGetUUID", gpu).partition("-")
         uuid = kind.upper() + dash + number.lower()
         if kind.upper() == "GPU":
-            kept.keep(uuid, gpu)
+            library_sessions.keep(uuid, gpu)
         return uuid
 
     def minor(self, gpu: Handle) -> int:
@@ -288,13 +292,13 @@ class _Binding(NvmlCalls):
         return instance, self.number("nvmlDeviceGetComputeInstanceId", device, most=_MOST_INSTANCE)
 
     def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
-        return kept.answer("infos", gpu, on, lambda: mig_profiles.infos(self, gpu))
+        return library_sessions.answer("infos", gpu, on, lambda: mig_profiles.infos(self, gpu))
 
     def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
         def read() -> tuple[MigProfile, ...]:
             return mig_profiles.read(self, gpu, self.mig_infos(gpu, on))
 
-        return kept.answer("profiles", gpu, on, read)
+        return library_sessions.answer("profiles", gpu, on, read)
 
     def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
         info = self.ask("nvmlGpuInstanceGetInfo", self.ask("nvmlDeviceGetGpuInstanceById", gpu, instance))

@@ -68,7 +68,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 def read(nvml: Nvml, gpu: Handle, fabric: Fabric, asked: NvmlQuery) -> Condition:
-    """Return a GPU's condition; what a product or driver does not know is no fault."""
+    """Return a GPU's condition by NVML; what a product or driver does not know is no fault."""
     faults = []
     if errors := asked.ask(nvml.uncorrected_errors, gpu, default=0, quiet=_QUIET):
         faults.append(Fault("ecc", "uncorrected", f"{errors} uncorrected memory errors since the driver was loaded"))

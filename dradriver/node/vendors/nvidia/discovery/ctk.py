@@ -82,7 +82,7 @@ class Toolkit(msgspec.Struct, frozen=True):
 
 
 def find(host_root: Path) -> Toolkit | None:
-    """Return the host's own toolkit; None where it has none."""
+    """Return the host's own ``nvidia-ctk``; None if it has none."""
     for place in _PLACES:
         path = inside(host_root, place)
         if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -106,7 +106,7 @@ class Driver(msgspec.Struct, frozen=True):
     libraries: str
 
     def options(self, host: str = "") -> list[str]:
-        """Return the options that tell a tool with the host's files below ``host`` what it would not find out."""
+        """Return the options that tell ``nvidia-ctk`` where the host's files and driver are."""
         words = [f"--driver-root={_at(host, self.root)}"]
         if self.dev_root != self.root:
             words.append(f"--dev-root={_at(host, self.dev_root)}")
@@ -116,7 +116,7 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 def generate(toolkit: Toolkit, driver: Driver, *, mode: str = AUTO, run: Run, timeout_s: float = TIMEOUT_S) -> bytes:
-    """Return a specification, in JSON, of our own vendor with uuids as names.
+    """Return the CDI specification that ``nvidia-ctk`` generates, in JSON, of our own vendor with uuids as names.
 
     Raises:
         SetupError: There is none; the message is what the tool said.
@@ -164,7 +164,7 @@ def _own_paths(made: bytes, host: str) -> bytes:
 
 
 def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
-    """Return what an administrator does about a specification that is missing or stale."""
+    """Return what an administrator does about a CDI specification that is missing or stale."""
     command = ["cdi", "generate", "--device-name-strategy=uuid", "--output=/var/run/cdi/nvidia.yaml"]
     command += [word for word in driver.options() if word != "--driver-root=/"]
     if toolkit is None:
@@ -174,7 +174,7 @@ def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
 
 
 def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> bytes:
-    """Run a command with this root and return what it printed.
+    """Run a command of ``nvidia-ctk`` with this root and return what it printed.
 
     Raises:
         SetupError: It failed, took too long, printed too much, or this process may not change its root.

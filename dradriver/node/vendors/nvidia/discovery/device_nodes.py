@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def add_nodes(sources: Iterable[Path], *, folder: Path = Path("/dev")) -> None:
-    """Make the driver's nodes that are missing, each as in the first source that has it; what cannot be made is left.
+    """Make the driver's device nodes that are missing, each as in the first source that has it.
 
     A node of other numbers is made anew: those of all but the GPUs change when the driver is loaded again. Those of
     MIG's and of IMEX's capabilities are in folders of their own, ``nvidia-caps`` and the like.

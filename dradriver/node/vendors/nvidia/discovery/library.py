@@ -84,7 +84,7 @@ def dev_root(host_root: Path, driver_root: Path | None) -> Path:
 
 
 def inside(root: Path, name: str) -> Path | None:
-    """Return the path without symbolic links of a name below a root; None where links lead round in a circle."""
+    """Return the path of a file below the driver's root without symbolic links; None if links go in a circle."""
     left = list(reversed(PurePosixPath(name).parts))
     at: list[str] = []
     hops = 0
@@ -106,12 +106,12 @@ def inside(root: Path, name: str) -> Path | None:
 
 
 def on_host(host_root: Path, path: Path) -> str:
-    """Return a path as the host's own; it may not be below the host's file system."""
+    """Return a path of the driver's library as the host's own; it may not be below the host's file system."""
     return below(host_root, path) or str(path)
 
 
 def below(host_root: Path, path: Path | None) -> str | None:
-    """Return a path as the host's own, the root for None; None where it is not below the host's file system."""
+    """Return a path of the driver's library as the host's own; None if it is not below the host's file system."""
     if path is None:
         return "/"
     with contextlib.suppress(ValueError):
@@ -120,7 +120,7 @@ def below(host_root: Path, path: Path | None) -> str | None:
 
 
 def replaced(*, driver_root: Path | None = None) -> bool:
-    """Return whether a process that starts now would load another library than the one that this process keeps."""
+    """Return whether a new process would load another driver library than this process has."""
     with contextlib.suppress(NvmlError):
         for at, loaded in _loaded:
             now = _file(at if _by_linker(driver_root) else find_library(driver_root or at))
@@ -133,7 +133,7 @@ def _by_linker(driver_root: Path | None) -> bool:
 
 
 def load(driver_root: Path | None) -> None:
-    """Load the library, once in a process: the binding opens it by its soname and gets the one that is loaded.
+    """Load the driver's library, once in a process: the binding opens it by its soname.
 
     Raises:
         NvmlError: There is none below the driver's root, or it cannot be loaded.

@@ -60,7 +60,7 @@ def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, .
 
 
 def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
-    """Return NVML's own words for each profile of a GPU's instances, also for one that has no place on it."""
+    """Return NVML's own records of each MIG profile of a GPU, also of one without a place."""
     known = calls.module.NVML_GPU_INSTANCE_PROFILE_COUNT
     return enumerated(calls.ask, "nvmlDeviceGetGpuInstanceProfileInfoV", known, gpu)
 
@@ -98,7 +98,7 @@ def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> l
 
 
 def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int) -> list[Any]:
-    """Return at most so many structures of a form that the library fills in for a profile."""
+    """Return at most so many structures that the library fills in for a MIG profile."""
     structures, count = (form * max(1, most))(), ctypes.c_uint(most)
     ask(query, of, profile, structures, ctypes.byref(count))
     return list(structures[: min(count.value, most)])

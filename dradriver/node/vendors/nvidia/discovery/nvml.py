@@ -94,22 +94,22 @@ class Nvml(Protocol):
         """Return the newest CUDA that the driver knows: ``13.0``."""
 
     def count(self) -> int:
-        """Return the number of GPUs, those that do not answer included."""
+        """Return the number of GPUs that NVML knows, those that do not answer included."""
 
     def gpu(self, index: int) -> Handle:
-        """Return the handle of a GPU."""
+        """Return NVML's handle of a GPU."""
 
     def device(self, uuid: str) -> Handle:
-        """Return the handle of the GPU with this identity; it is looked for only where none is kept."""
+        """Return NVML's handle of the GPU with this identity; it is looked for only if none is kept."""
 
     def uuid(self, gpu: Handle) -> str:
-        """Return the identity of a GPU or MIG device: ``GPU-`` or ``MIG-`` and a lower-case UUID."""
+        """Return the identity of a GPU or MIG device by NVML: ``GPU-`` or ``MIG-`` and a lower-case UUID."""
 
     def minor(self, gpu: Handle) -> int:
-        """Return N of ``/dev/nvidiaN``."""
+        """Return N of a GPU's ``/dev/nvidiaN`` by NVML."""
 
     def bus_id(self, gpu: Handle) -> str:
-        """Return the bus id as /sys writes it: ``0000:06:00.0``."""
+        """Return a GPU's bus id by NVML as /sys writes it: ``0000:06:00.0``."""
 
     def numa_nodes(self, gpu: Handle) -> tuple[int, ...]:
         """Return the NUMA nodes whose memory is nearest, those of the ``NUMA Affinity`` of ``nvidia-smi topo -m``.
@@ -121,10 +121,10 @@ class Nvml(Protocol):
         """Return the product's full name, of a MIG device with the profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
-        """Return major and minor number."""
+        """Return major and minor number of a GPU's compute capability by NVML."""
 
     def memory_mib(self, gpu: Handle) -> int:
-        """Return the whole memory in MiB, as ``nvidia-smi`` prints it."""
+        """Return a GPU's whole memory by NVML in MiB, as ``nvidia-smi`` prints it."""
 
     def power_watts(self, gpu: Handle) -> int:
         """Return the power limit that the product comes with: the one that is set changes with its administrator."""
@@ -133,88 +133,88 @@ class Nvml(Protocol):
         """Return whether the driver keeps the GPU initialised while no process has it open (persistence mode)."""
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
-        """Return generation and lanes of the best PCIe link that GPU and slot can have."""
+        """Return generation and lanes of the best PCIe link that GPU and slot can have, by NVML."""
 
     def link_count(self, gpu: Handle) -> int:
-        """Return the number of NVLinks that the GPU has, up or down."""
+        """Return the number of NVLinks that a GPU has by NVML, up or down."""
 
     def link_active(self, gpu: Handle, link: int) -> bool:
-        """Return whether the link is up."""
+        """Return whether an NVLink is up, by NVML."""
 
     def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
-        """Return for each of ``count`` links whether it is up, or why that is not known; one call, from Hopper on."""
+        """Return for each of ``count`` NVLinks whether it is up, or why that is not known; one call, from Hopper on."""
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        """Return what the link ends in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, … (``nvmlIntNvLinkDeviceType_t``)."""
+        """Return what an NVLink ends in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, … (``nvmlIntNvLinkDeviceType_t``)."""
 
     def link_remote(self, gpu: Handle, link: int) -> str:
-        """Return the bus id of what the link ends in, as /sys writes it."""
+        """Return the bus id of what an NVLink ends in, as /sys writes it."""
 
     def link_mbps(self, gpu: Handle, link: int) -> int:
-        """Return the link's signalling rate in MB/s, one direction."""
+        """Return an NVLink's signalling rate in MB/s, one direction."""
 
     def c2c_lanes(self, gpu: Handle) -> int:
-        """Return the number of lanes to the GPU's own CPU (Grace), up or down."""
+        """Return by NVML the number of lanes to the GPU's own CPU (Grace), up or down."""
 
     def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
         """Return the GB/s, in one direction, of those of the first ``lanes`` lanes that are active."""
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
-        """Return the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""
+        """Return by NVML the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""
 
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
         """Return whether the two can reach each other's memory over NVLink."""
 
     def fabric(self, gpu: Handle) -> Fabric:
-        """Return how the GPU is in its NVLink fabric."""
+        """Return by NVML how the GPU is in its NVLink fabric."""
 
     def uncorrected_errors(self, gpu: Handle) -> int:
-        """Return the number of uncorrected memory errors since the driver was loaded."""
+        """Return by NVML the number of uncorrected memory errors since the driver was loaded."""
 
     def row_remaps(self, gpu: Handle) -> tuple[bool, bool]:
-        """Return whether rows of its memory are remapped at its next reset, and whether remapping has failed."""
+        """Return by NVML whether rows of memory are remapped at the next reset, and whether remapping has failed."""
 
     def recovery_action(self, gpu: Handle) -> int:
-        """Return what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
+        """Return by NVML what the driver wants done (``nvmlDeviceGpuRecoveryAction_t``): 0 is nothing."""
 
     def slow_reasons(self, gpu: Handle) -> int:
-        """Return why its clocks are low now, as a mask (``nvmlClocksEventReason…``)."""
+        """Return by NVML why a GPU's clocks are low now, as a mask (``nvmlClocksEventReason…``)."""
 
     def mig_mode(self, gpu: Handle) -> tuple[bool, bool]:
-        """Return whether MIG mode is on, and whether it will be after the GPU's next reset."""
+        """Return by NVML whether MIG mode is on, and whether it will be after the GPU's next reset."""
 
     def mig_slots(self, gpu: Handle) -> int:
-        """Return how many MIG devices the GPU can have."""
+        """Return by NVML how many MIG devices the GPU can have."""
 
     def mig_device(self, gpu: Handle, slot: int) -> Handle:
-        """Return the MIG device in a slot; an empty one is ``NOT_FOUND``."""
+        """Return by NVML the MIG device in a slot; an empty one is ``NOT_FOUND``."""
 
     def mig_ids(self, device: Handle) -> tuple[int, int]:
-        """Return the numbers of a MIG device's GPU instance and compute instance."""
+        """Return by NVML the numbers of a MIG device's GPU instance and compute instance."""
 
     def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
-        """Return the profiles that its MIG instances can have, the smallest first; none where it has no MIG.
+        """Return by NVML the profiles that its MIG instances can have, the smallest first; none without MIG.
 
         ``on`` is its MIG mode: the answer is kept for as long as that lasts.
         """
 
     def mig_placement(self, gpu: Handle, instance: int) -> tuple[int, int]:
-        """Return the profile's id and the first memory slice of a GPU instance, by its number."""
+        """Return by NVML the profile's id and the first memory slice of a GPU instance, by its number."""
 
     def processes(self, gpu: Handle) -> tuple[int, ...]:
-        """Return the pids of processes that compute on the GPU, as far as this process may see them."""
+        """Return by NVML the pids of processes that compute on the GPU, as far as this process may see them."""
 
     def instances(self, gpu: Handle) -> frozenset[int]:
-        """Return the numbers of the GPU instances that processes compute on; none of a GPU out of MIG mode."""
+        """Return by NVML the GPU instances that processes compute on; none of a GPU out of MIG mode."""
 
     def utilization(self, gpu: Handle) -> int:
-        """Return in how much of the last second, or the last sixth of one, the GPU was at work: percent.
+        """Return by NVML how much of the last second, or sixth of one, the GPU was at work: percent.
 
         ``NOT_SUPPORTED`` in MIG mode.
         """
 
     def samples(self, gpu: Handle, since_us: int) -> tuple[Sample, ...]:
-        """Return what processes did on the GPU after a moment, as far back as the driver remembers.
+        """Return by NVML what processes did on the GPU after a moment, as far back as the driver remembers.
 
         Those that did nothing need not be among them. ``NOT_SUPPORTED`` in MIG mode.
         """

@@ -23,7 +23,7 @@ class NvmlCalls:
         self.module = module
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return what a function of ``pynvml`` returns.
+        """Return what a function of ``pynvml`` returns, as far as that can be true.
 
         Raises:
             NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
@@ -39,7 +39,7 @@ class NvmlCalls:
             raise NvmlError(query, UNKNOWN, f"the answer is no UTF-8 text: {error}") from error
 
     def number(self, query: str, *arguments: object, most: int) -> int:
-        """Return what a function returns, a number from 0 to ``most``.
+        """Return the number from 0 to ``most`` that a function of ``pynvml`` returns.
 
         Raises:
             NvmlError: As ``ask``, or it is none.
@@ -47,7 +47,7 @@ class NvmlCalls:
         return bounded(query, int(self.ask(query, *arguments)), most)
 
     def text(self, query: str, *arguments: object) -> str:
-        """Return what a function returns, a text that can be printed.
+        """Return the printable text that a function of ``pynvml`` returns.
 
         Raises:
             NvmlError: As ``ask``, or it is none.
@@ -58,7 +58,7 @@ class NvmlCalls:
         return text
 
     def fields(self, gpu: Handle, field: int, scopes: Iterable[int], *, most: int) -> list[int | NvmlError]:
-        """Return a field's value in each scope, or why there is none, by one call.
+        """Return NVML's value of a field in each scope, or why there is none, by one call.
 
         Raises:
             NvmlError: The call failed.
@@ -75,7 +75,7 @@ class NvmlCalls:
         return values
 
     def field(self, gpu: Handle, field: int, scope: int = 0, *, most: int) -> int:
-        """Return a field's value in one scope, from 0 to ``most``.
+        """Return NVML's value of a field in one scope, from 0 to ``most``.
 
         Raises:
             NvmlError: The call failed, or there is none.
@@ -85,7 +85,7 @@ class NvmlCalls:
 
 
 def bounded(query: str, value: int, most: int) -> int:
-    """Return the value if it is a number from 0 to ``most``.
+    """Return the value of an NVML call if it is a number from 0 to ``most``.
 
     Raises:
         NvmlError: It is not.
@@ -100,7 +100,7 @@ def _nonsense(query: str, value: int, most: int) -> NvmlError:
 
 
 def sure(answer: int | NvmlError) -> int:
-    """Return the answer if it is one and no error.
+    """Return the answer of an NVML call if it is one and no error.
 
     Raises:
         NvmlError: It is this error.

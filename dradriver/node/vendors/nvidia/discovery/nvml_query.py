@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final, TypeVar, TypeVarTuple, cast
 
 from dradriver.node.discovery.problem import Problem
-from dradriver.node.vendors.nvidia.discovery import kept
+from dradriver.node.vendors.nvidia.discovery import library_sessions
 from dradriver.node.vendors.nvidia.discovery.nvml import (
     DEPRECATED,
     FUNCTION_NOT_FOUND,
@@ -46,54 +46,54 @@ class Answers:
         self._readings = 0
 
     def begin(self, session: object) -> None:
-        """Begin a reading in a session; forget all facts if another session was told them, or if they stood for long.
+        """Begin a reading in an NVML session; forget all facts of another session, and those that are old.
 
-        Then what ``kept`` holds is forgotten, too, else the same would be told anew.
+        Then what ``library_sessions`` holds is forgotten, too, else the same would be told anew.
         """
         self._readings += 1
         if session is not self._session or self._readings > STANDS:
             self._facts.clear()
-            kept.forget()
+            library_sessions.forget()
             self._session, self._readings = session, 0
 
     def settle(self, who: str, what: str, at: str, fact: object) -> None:
-        """Remember a fact by who was asked what, and about which part."""
+        """Store a fact of NVML by who was asked what, and about which part."""
         self._facts[who, what, at] = fact
 
     def settled(self, who: str, what: str, at: str) -> bool:
-        """Return whether the fact is known."""
+        """Return whether a fact of NVML is known and need not be asked again."""
         return (who, what, at) in self._facts
 
     def fact(self, who: str, what: str, at: str, default: T) -> T:
-        """Return a fact; ``default`` where it is not known."""
+        """Return a fact of NVML; ``default`` if it is not known."""
         return cast("T", self._facts.get((who, what, at), default))
 
     def hold_while(self, who: str, state: object) -> None:
-        """Forget the facts of a GPU, and of its pairs, that it told in another state."""
+        """Forget the NVML facts of a GPU, and of its pairs, that it told in another state."""
         if self._while.get(who, state) != state:
             self.unsettle({who})
         self._while[who] = state
 
     def unsettle(self, whose: Collection[str]) -> None:
-        """Forget the facts of these GPUs, and of their pairs."""
+        """Forget the NVML facts of these GPUs, and of their pairs."""
         for key in [key for key in self._facts if not set(key[0].split()).isdisjoint(whose)]:
             del self._facts[key]
 
     def unsettle_part(self, who: str, at: str) -> None:
-        """Forget the facts about one part of a GPU."""
+        """Forget the NVML facts about one part of a GPU."""
         for key in [key for key in self._facts if (key[0], key[2]) == (who, at)]:
             del self._facts[key]
 
     def keep(self, who: str, what: str, at: str, answer: object) -> None:
-        """Remember an answer by who was asked what, and about which part."""
+        """Store NVML's answer by who was asked what, and about which part."""
         self._known[who, what, at] = answer
 
     def last(self, who: str, what: str, at: str, default: T) -> T:
-        """Return the last good answer, or ``default`` where there never was one."""
+        """Return NVML's last good answer, or ``default`` if there never was one."""
         return cast("T", self._known.get((who, what, at), default))
 
     def forget(self, whose: Collection[str]) -> None:
-        """Forget the GPUs, and pairs of GPUs, that are not among these."""
+        """Forget NVML's answers of GPUs, and pairs of GPUs, that are not among these."""
         for answers in (self._known, self._facts):
             for key in [key for key in answers if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
                 del answers[key]
@@ -121,7 +121,7 @@ class NvmlQuery:
     def ask(
         self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
     ) -> T:
-        """Return the answer; where it fails, the last good one; ``default`` without any.
+        """Return NVML's answer; if it fails, the last good one; ``default`` without any.
 
         A product that does not know the question never answered it, so it is told nothing old.
 
@@ -157,7 +157,7 @@ class NvmlQuery:
         at: str = "",
         needed: bool = True,
     ) -> T:
-        """Return a fact (``Answers``), by ``ask`` where it is not known yet; that there is no answer is a fact, too.
+        """Return a fact of NVML (``Answers``), by ``ask`` if it is not known; that there is no answer is a fact, too.
 
         ``needed`` is False of something that nobody needs who has the rest: its failure is noted, and does not count as
         ``failed``.
@@ -172,13 +172,13 @@ class NvmlQuery:
         return answer
 
     def hold_while(self, state: object) -> None:
-        """Forget the facts that were told while who is asked was in another state."""
+        """Forget the NVML facts that were told while the queried GPU was in another state."""
         self._answers.hold_while(self.who, state)
 
     def unsettle(self, at: str) -> None:
-        """Forget the facts about one part of who is asked."""
+        """Forget the NVML facts about one part of the queried GPU."""
         self._answers.unsettle_part(self.who, at)
 
     def note(self, what: str, said: str, *, at: str = "") -> None:
-        """Remember a problem."""
+        """Note a problem of an NVML query."""
         self._problems.append(Problem(f"{self._where} {at}".rstrip(), what, said))

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from dradriver.node import files
+from dradriver.node import atomic_files
 from dradriver.node.vendors.nvidia.discovery.ctk import Toolkit
 from dradriver.node.vendors.nvidia.discovery.library import inside
 
@@ -54,7 +54,7 @@ class OwnToolkit:
         self._said = ""
 
     def ready(self) -> Toolkit:
-        """Return the toolkit, its hooks' programs copied to the host: where every container can run them, if anywhere.
+        """Return the image's own toolkit, its hooks' programs copied to the host.
 
         Raises:
             OSError: They cannot be put anywhere, or nothing there may be run.
@@ -116,17 +116,17 @@ class OwnToolkit:
         return ""
 
     def named(self, specification: Path) -> bool:
-        """Return whether a specification has containers run the hooks of any build."""
+        """Return whether a specification runs the hooks of any build of the own toolkit."""
         return bool(self._named(specification))
 
     def outdated(self, specification: Path) -> bool:
-        """Return whether a specification has containers run the hooks of another build."""
+        """Return whether a specification runs the hooks of another build of the own toolkit."""
         with contextlib.suppress(OSError):
             return not self._named(specification) <= {self._build()}
         return False
 
     def tidy(self, specification: Path) -> None:
-        """Mend this build's copies where a specification names them; remove others that none has named for a while."""
+        """Repair the own toolkit's copies that a specification names; remove those that none has named for a while."""
         with contextlib.suppress(OSError):
             if self._build() in self._named(specification):
                 self.ready()
@@ -154,12 +154,12 @@ class OwnToolkit:
 
 
 def _copy(source: Path, to: Path) -> None:
-    fresh = to.with_name(to.name + files.TEMPORARY)
+    fresh = to.with_name(to.name + atomic_files.TEMPORARY)
     shutil.copyfile(source, fresh)
     fresh.chmod(0o755)
     with fresh.open("rb") as file:
         os.fsync(file.fileno())
-    files.move(fresh, to)
+    atomic_files.move(fresh, to)
 
 
 def _same(one: Path, other: Path) -> bool:

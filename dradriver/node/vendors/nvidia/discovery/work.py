@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def find(nvml: Nvml, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-    """Return what each of some GPUs did, given by uuid with the moment in microseconds since when; none fails."""
+    """Return what each of some GPUs did by NVML, given by uuid with the moment in microseconds since when."""
     return {uuid: _of(nvml, uuid, since_us) for uuid, since_us in gpus.items()}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.vendors.amd import reading
+from dradriver.node.vendors.amd import amd_reading
 from tests.fakes.kfd import NODES
 from tests.paths import SHARED_DATA
 
@@ -26,7 +26,7 @@ def captured(archive: str, inside: str, root: Path) -> Path:
 
 def test_eight_mi210_are_two_hives_of_four(tmp_path: Path) -> None:
     root = captured("kfd-topo-mi210-xgmi-pcie.tar.gz", "topo-mi210-xgmi-pcie/nodes", tmp_path)
-    machine = reading.read(root).machine
+    machine = amd_reading.read(root).machine
     assert {gpu.product for gpu in machine.gpus} == {"AMD Instinct MI210"}
     assert [gpu.minor for gpu in machine.gpus] == [*range(128, 136)]
     assert machine.gpus[0].uuid == "GPU-1901ead3a2ecd4a6"
@@ -39,7 +39,7 @@ def test_eight_mi210_are_two_hives_of_four(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_mi308_in_qpx_is_refused(tmp_path: Path) -> None:
     root = captured("kfd-topology-parsing-mi308.tar.gz", "topology-parsing-mi308/topology/nodes", tmp_path)
-    found = reading.discover(root)
+    found = amd_reading.discover(root)
     assert not found.machine.gpus
     assert found.refused is not None
     assert "GPU 0000:0a:00 is partitioned (4 devices with one unique_id)" in found.refused

@@ -12,11 +12,16 @@ import pytest
 
 from dradriver.node.devices.control import DEFAULT, GPU_IS_LOST, NOT_FOUND, RESET_REQUIRED, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.records import MigInstance, MigPlace, MpsServed, MpsShare
+from dradriver.node.devices.part_records import (
+    MigInstance,
+    MigPlace,
+    MpsServed,
+    MpsShare,
+)
 from dradriver.node.errors import DeviceBusyError, HardwareError, InUseError, NotYetError
 from dradriver.node.lock import take
-from dradriver.node.mps.files import Server
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.mps.mps_files import Server
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from tests.fakes.failing import FailingGpus
 from tests.fakes.node import uuid
 from tests.fakes.parts import PROFILES
@@ -108,7 +113,7 @@ async def test_a_claim_is_given_back_while_the_driver_hangs_and_the_hardware_lat
     await world.prepare("c", HALF, at(0, "3g.40gb", 0), at(1, "3g.40gb", 0))
     await world.prepare("d", at(2, "3g.40gb", 0))
     monkeypatch.setattr("dradriver.node.devices.device_manager.PATIENCE_S", 0.05)
-    monkeypatch.setattr("dradriver.node.claims.making._PATIENCE_S", 0.05)
+    monkeypatch.setattr("dradriver.node.claims.claim_hardware._PATIENCE_S", 0.05)
     hangs = world.folder / "hangs"
     hangs.write_text("nvmlComputeInstanceDestroy")
     await world.preparer().unprepare("uid-c")

@@ -12,20 +12,20 @@ import msgspec
 import pytest
 
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.errors import DriverError
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.records import MigInstance
+from dradriver.node.devices.part_records import MigInstance
 from dradriver.node.errors import SetupError
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.mig import Mig
+from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
 from dradriver.node.vendors.nvidia.devices.mig_packing import MigRequest
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
-from dradriver.node.vendors.nvidia.discovery.hardware import READINGS, Hardware
-from dradriver.topology import codec
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import READINGS, Hardware
+from dradriver.topology import machine_codec
 from dradriver.topology.machine import Machine, PathType
 from tests.fakes import guests, nvml
 from tests.fakes.hardware import Server, cdi_specification, said
@@ -33,7 +33,7 @@ from tests.fakes.node import a_node, claim, result
 
 
 def devices(machine: Machine, modes: Mapping[str, Mode] | None = None) -> list[dict[str, Any]]:
-    built = slices.build(machine, node="n", node_uid="u", modes=modes or {})
+    built = resource_slices.build(machine, node="n", node_uid="u", modes=modes or {})
     return [device for piece in built for device in piece["spec"].get("devices", ())]
 
 
@@ -55,7 +55,7 @@ async def test_an_agent_publishes_such_a_machine_and_hands_out_its_gpus(name: st
         async with a_node() as node, node.agent(**how):
             await node.published()
             published = msgspec.convert(node.slices, list[ResourceSlice])
-            assert slices.read_machine(published) == server.read().machine
+            assert resource_slices.read_machine(published) == server.read().machine
             every = [device for one in node.slices for device in one["spec"].get("devices", ())]
             assert len(every) == len(server.machine.gpus)
             assert not [device for device in every if device.get("taints")]
@@ -83,7 +83,7 @@ def test_of_a_mig_backed_guest_the_instance_is_handed_out_as_it_is(tmp_path: Pat
     assert said(reading) == []
     assert reading.machine.gpus == server.machine.gpus
     (device,) = devices(reading.machine)
-    assert device["name"] == slices.part_name(server.machine.gpus[0].uuid, guests.MIG_BACKED.id, 0)
+    assert device["name"] == resource_slices.part_name(server.machine.gpus[0].uuid, guests.MIG_BACKED.id, 0)
     assert device["attributes"]["profile"] == {"string": "2g.20gb"}
 
 
@@ -131,8 +131,8 @@ def test_on_grace_the_gpus_memory_may_be_numa_nodes_and_is_nobodys_cpus(memory_n
     assert [gpu.c2c_gbps for gpu in machine.gpus] == [223.56] * 4
     assert [node.id for node in machine.numa if node.cpus] == [0, 1]
     assert len(machine.numa) == 2 + memory_nodes
-    assert codec.decode(codec.encode(machine)) == machine
-    assert len(codec.encode(machine)) < 16 * 1024
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
+    assert len(machine_codec.encode(machine)) < 16 * 1024
 
 
 def test_a_gpu_that_does_not_tell_its_memory_is_handed_out_whole_and_says_none(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_gpu_that_does_not_tell_its_memory_is_handed_out_whole_and_says_none(t
     (gpu,) = reading.machine.gpus
     for mode in (Mode(), Mode(shared="time-slicing", memory_overcommit=2.0), Mode(shared="mps", equal_shares=4)):
         (device,) = devices(reading.machine, {gpu.uuid: mode})
-        assert device["name"] == slices.device_name(gpu.uuid)
+        assert device["name"] == resource_slices.device_name(gpu.uuid)
         assert device.keys() == {"name", "attributes"}
 
 

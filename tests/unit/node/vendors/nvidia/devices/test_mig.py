@@ -13,13 +13,13 @@ import pytest
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import pins
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.claims import status
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import IN_USE
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, NotYetError
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from tests.fakes.node import NODE, claim, device, edits, parameters, result, typed, uuid
 from tests.fakes.node import machine as plain
 from tests.fakes.parts import PROFILES
@@ -85,7 +85,7 @@ async def test_what_was_made_is_in_the_status_and_in_the_containers_metadata(wor
             },
         ),
         (
-            slices.part_name(uuid(1), PROFILES["2g.20gb"].id, 4),
+            resource_slices.part_name(uuid(1), PROFILES["2g.20gb"].id, 4),
             None,
             {
                 "uuid": mig[1],
@@ -240,8 +240,8 @@ async def test_the_controllers_pin_is_kept_and_a_profile_without_a_start_is_plac
     ("results", "config", "said"),
     [
         ([at(0, "3g.40gb", 1)], [], "3g.40gb cannot start at 1; it can at 0, 4"),
-        ([result("gpu", slices.part_name(uuid(0), 99, 0))], [], "no MIG profile 99; it has 1g.10gb"),
-        ([result("gpu", slices.part_name(uuid(6), 0, 0))], [], "no MIG profile 0; it has none"),
+        ([result("gpu", resource_slices.part_name(uuid(0), 99, 0))], [], "no MIG profile 99; it has 1g.10gb"),
+        ([result("gpu", resource_slices.part_name(uuid(6), 0, 0))], [], "no MIG profile 0; it has none"),
         ([some(0, 3, 3, "s")], [], "no MIG profile of 3 memory and 3 compute slices"),
         ([some(0, 1, 1, "s")], [pin("1g.99gb")], "no MIG profile 1g.99gb"),
         ([some(0, 1, 1, "s")], [pin("7g.80gb")], "7g.80gb takes 8 memory and 7 compute slices; .* allocated 1 and 1"),

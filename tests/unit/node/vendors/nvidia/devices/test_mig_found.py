@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.devices.control import Placed
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.records import MigPlace
+from dradriver.node.devices.part_records import MigPlace
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import MigProfile
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.fakes.node import claim, eventually, result, uuid
 from tests.fakes.parts import PROFILES
 from tests.fakes.reconciling import reconciler
@@ -96,9 +96,9 @@ async def test_an_unknown_instance_that_has_all_media_engines_is_in_the_way_of_o
     """It takes no memory slice of theirs: NVML would refuse them, and they would be tried again for ever."""
     world.products[0] = ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "12.0")
     world.set({7})
-    profiles = {profile.name: profile for profile in mig.profiles(world.products[0][0])}
+    profiles = {profile.name: profile for profile in simulated_mig_profiles.profiles(world.products[0][0])}
     stranger(world, 0, profiles["1g.24gb+me.all"], 3)
-    plain, without = (slices.part_name(uuid(0), profiles[name].id, 0) for name in ("1g.24gb", "1g.24gb-me"))
+    plain, without = (resource_slices.part_name(uuid(0), profiles[name].id, 0) for name in ("1g.24gb", "1g.24gb-me"))
     with pytest.raises(DeviceBusyError, match=r"no claim of this node made instance 1 \(1g.24gb\+me.all at 3\)"):
         await world.prepare("c", result("gpu", plain))
     await world.prepare("d", result("gpu", without))

@@ -22,19 +22,19 @@ from dradriver.node.devices.control import (
     UNINITIALIZED,
 )
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.records import MigInstance, MigPlace
+from dradriver.node.devices.part_records import MigInstance, MigPlace
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.mig import Mig
+from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.fakes import nvml
 from tests.fakes.parts import PRODUCT
 
 GPU = "GPU-00000000-0000-4000-8000-000000000000"
 MIG = "MIG-00000001-aaaa-5555-8888-000000000002"
-H100 = {profile.name: profile for profile in mig.profiles(PRODUCT)}
+H100 = {profile.name: profile for profile in simulated_mig_profiles.profiles(PRODUCT)}
 
 
 class Driver:

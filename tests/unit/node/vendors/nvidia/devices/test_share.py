@@ -10,22 +10,22 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.modes import Mode
-from dradriver.api.slices import slices
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
 from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.records import MpsServed
+from dradriver.node.devices.part_records import MpsServed
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, OccupiedError
 from dradriver.node.lock import take
-from dradriver.node.mps.files import MpsFolder, Server
+from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices import assemble
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.share import Sharing
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu, State
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu, State
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World
 from tests.fakes.reconciling import passes, reconciler
@@ -264,9 +264,9 @@ async def test_equal_shares_have_the_daemons_limits_which_no_program_can_unset(w
     await world.prepare("b", share(EQUAL, "50", "8Gi", "b"))
 
 
-@pytest.mark.parametrize(("gpu", "shares"), [(OWN, slices.EQUAL_SHARES), (EQUAL, 5)])
+@pytest.mark.parametrize(("gpu", "shares"), [(OWN, resource_slices.EQUAL_SHARES), (EQUAL, 5)])
 async def test_shares_that_are_devices_are_equal_and_so_are_their_limits(world: Shared, gpu: int, shares: int) -> None:
-    world.sharing[uuid(gpu)] = Sharing(by="mps", equal=0 if shares == slices.EQUAL_SHARES else shares)
+    world.sharing[uuid(gpu)] = Sharing(by="mps", equal=0 if shares == resource_slices.EQUAL_SHARES else shares)
     for number in range(2):
         done = await world.prepare(f"c{number}", result("gpu", f"{device(gpu)}-share-{number}"))
         (one,) = done.devices
@@ -389,9 +389,9 @@ async def test_after_a_reboot_the_daemon_is_started_for_the_same_claim(world: Sh
 async def test_equal_parts_of_a_gpu_which_older_servers_have_are_shares_of_it(tmp_path: Path, gpu: int) -> None:
     world = Shared(tmp_path)
     modes = {uuid(gpu): Mode(shared="time-slicing")}
-    built = slices.build(machine(), node=NODE, node_uid="u", modes=modes, features=SliceFeatures(shares=False))
+    built = resource_slices.build(machine(), node=NODE, node_uid="u", modes=modes, features=SliceFeatures(shares=False))
     found = [one for one in built[0]["spec"]["devices"] if one["attributes"].get("parentUUID") == {"string": uuid(gpu)}]
-    assert len(found) == slices.EQUAL_SHARES
+    assert len(found) == resource_slices.EQUAL_SHARES
     for number, one in enumerate(found[:2]):
         prepared = await world.prepare(f"c{number}", result("gpu", one["name"]))
         (device_,) = prepared.devices

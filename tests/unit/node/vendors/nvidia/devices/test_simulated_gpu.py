@@ -17,11 +17,11 @@ from dradriver.node.devices.control import (
     RESET_REQUIRED,
 )
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import MpsFolder, Server
-from dradriver.node.vendors.nvidia.devices.simulated import SimulatedGpu
+from dradriver.node.mps.mps_files import MpsFolder, Server
+from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu
-from dradriver.topology.profiles.mig import profiles as of_product
+from dradriver.topology.profiles.simulated_mig_profiles import profiles as of_product
 from tests.fakes.instances import in_mig_mode
 from tests.fakes.parts import PRODUCT
 
@@ -289,6 +289,6 @@ def test_a_call_that_hangs_is_answered_when_it_does_no_more(
         if len(looked) == 3:
             hangs.unlink()
 
-    monkeypatch.setattr("dradriver.node.vendors.nvidia.devices.simulated.time.sleep", look)
+    monkeypatch.setattr("dradriver.node.vendors.nvidia.devices.simulated_control.time.sleep", look)
     assert sliced.create_compute_instance(GPU, instance) in sliced.compute_instances(GPU, instance)
     assert looked == [{}, {}, {}]

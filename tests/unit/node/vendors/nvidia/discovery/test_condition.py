@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.node.discovery import links
-from dradriver.node.discovery.simulated import without
+from dradriver.node.discovery import link_faults
+from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import KINDS, Fault
 from dradriver.node.vendors.nvidia import xids
 from dradriver.node.vendors.nvidia.xids import severity
@@ -117,7 +117,7 @@ def test_a_gpu_whose_questions_fail_is_unreadable(h100: Server) -> None:
 @pytest.mark.parametrize("name", [name for name in profiles.names("nvidia") if "degraded" not in name])
 def test_no_profile_of_a_sound_machine_has_lost_links(name: str, tmp_path: Path) -> None:
     machine = complete(profiles.load(name))
-    assert links.lost(links.of_machine(machine)) == {}
+    assert link_faults.lost(link_faults.of_machine(machine)) == {}
     assert not any(Server(machine, tmp_path).read().faults.values())
 
 
@@ -146,7 +146,7 @@ def test_the_neighbours_of_a_gpu_that_is_dead_since_the_start_are_not_ill(gone: 
     """Neither NVML nor /sys knows of it any more."""
     left = msgspec.structs.replace(without(complete(profiles.load("dgx1-v100")), {str(gone)}), pci=())
     server = Server(left, tmp_path)
-    assert len({one.links for one in links.of_machine(server.machine)}) > 1
+    assert len({one.links for one in link_faults.of_machine(server.machine)}) > 1
     assert not any(server.read().faults.values())
 
 
@@ -155,7 +155,7 @@ def test_the_neighbours_of_gpus_that_virtual_machines_have_are_not_ill(tmp_path:
     server.table = nvml.table(without(server.machine, {"0", "1", "2", "3"}))
     found = server.read()
     assert len(found.machine.gpus) == 4
-    assert len({one.links for one in links.of_machine(found.machine)}) > 1
+    assert len({one.links for one in link_faults.of_machine(found.machine)}) > 1
     assert not any(found.faults.values())
 
 
@@ -171,15 +171,15 @@ def test_a_link_that_is_down_on_both_sides_is_missed_from_the_start(tmp_path: Pa
 
 def test_part_of_a_server_in_a_virtual_machine_is_not_ill(tmp_path: Path) -> None:
     part = msgspec.structs.replace(complete(profiles.load("dgx1-v100")).subset([0, 1, 2]), virtual=True, pci=())
-    assert len({one.links for one in links.of_machine(part)}) > 1
+    assert len({one.links for one in link_faults.of_machine(part)}) > 1
     server = Server(part, tmp_path)
     server.sys.file("proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t: 79\nflags\t: hypervisor")
     assert not any(server.read().faults.values())
 
 
 def test_another_products_links_are_no_measure() -> None:
-    found = [links.Linked("a", "A100", 12, True), links.Linked("h", "H100", 18, True)]
-    assert links.lost(found) == {}
+    found = [link_faults.Linked("a", "A100", 12, True), link_faults.Linked("h", "H100", 18, True)]
+    assert link_faults.lost(found) == {}
 
 
 def test_a_gpu_whose_memory_error_was_contained_takes_new_work_until_something_says_that_it_cannot(

@@ -17,9 +17,9 @@ import pynvml
 import pytest
 
 from dradriver.api.base.dra_objects import ResourceSlice
-from dradriver.api.slices import slices
+from dradriver.api.slices import resource_slices
 from dradriver.node.faults import KINDS, FaultKind
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from dradriver.topology import profiles
 from tests.fakes import nvml
@@ -104,7 +104,9 @@ async def test_with_each_driver_an_agent_publishes_hands_out_and_taints(
     def taints() -> set[str]:
         """Keys of GPU 5's taints."""
         devices = [device for one in node.slices for device in one["spec"].get("devices", ())]
-        own = next(device for device in devices if device["name"] == slices.device_name(h100.machine.gpus[5].uuid))
+        own = next(
+            device for device in devices if device["name"] == resource_slices.device_name(h100.machine.gpus[5].uuid)
+        )
         return {taint["key"].removeprefix("gpu.topology/") for taint in own.get("taints", ())}
 
     async def bad_row(answer: str, expected: set[str]) -> None:
@@ -112,11 +114,11 @@ async def test_with_each_driver_an_agent_publishes_hands_out_and_taints(
         h100.environment()
         await eventually(lambda: taints() == expected)
 
-    first, last = (slices.device_name(h100.machine.gpus[position].uuid) for position in (0, 7))
+    first, last = (resource_slices.device_name(h100.machine.gpus[position].uuid) for position in (0, 7))
     profile = h100.machine.gpus[7].mig[0].profile_id if h100.machine.gpus[7].mig else None
     async with a_node() as node, node.agent(**how):
         await node.published()
-        assert slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == h100.machine
+        assert resource_slices.read_machine(msgspec.convert(node.slices, list[ResourceSlice])) == h100.machine
         names = {device["name"] for one in node.slices for device in one["spec"].get("devices", ())}
         assert f"{last}-{profile}-4" in names
         assert last not in names

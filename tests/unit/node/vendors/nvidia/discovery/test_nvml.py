@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.topology import codec, profiles
+from dradriver.topology import machine_codec, profiles
 from tests.effort import sampled
 from tests.fakes.hardware import Server
 
@@ -18,9 +18,9 @@ def test_a_machine_is_read_exactly_as_it_is(name: str, tmp_path: Path) -> None:
     reading = server.read()
     assert reading.machine == server.machine
     assert reading.problems == ()
-    assert codec.decode(codec.encode(reading.machine)) == reading.machine
+    assert machine_codec.decode(machine_codec.encode(reading.machine)) == reading.machine
 
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-a100"])
 def test_what_is_read_fits_the_annotation(name: str, tmp_path: Path) -> None:
-    assert len(codec.encode(Server(name, tmp_path).read().machine)) <= 16 * 1024
+    assert len(machine_codec.encode(Server(name, tmp_path).read().machine)) <= 16 * 1024

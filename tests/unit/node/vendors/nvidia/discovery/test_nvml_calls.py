@@ -13,10 +13,10 @@ import pytest
 from dradriver.errors import DriverError
 from dradriver.node.discovery.debounce import SAME
 from dradriver.node.errors import HardwareError
-from dradriver.node.mps.files import MpsFolder
+from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
-from dradriver.node.vendors.nvidia.discovery import binding, kept
-from dradriver.node.vendors.nvidia.discovery.hardware import READINGS, Hardware
+from dradriver.node.vendors.nvidia.discovery import binding, library_sessions
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import READINGS, Hardware
 from dradriver.node.vendors.nvidia.discovery.nvml import GPU_IS_LOST, NOT_FOUND, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_query import STANDS
 from tests.fakes import nvml, nvml_counts
@@ -109,11 +109,11 @@ def test_handles_end_with_the_last_session(h100: Server) -> None:
     uuid = h100.machine.gpus[0].uuid
     one.device(uuid)
     binding.end(one)
-    assert kept.handle(uuid) is not None  # the library is as it was
+    assert library_sessions.handle(uuid) is not None  # the library is as it was
     binding.end(one)  # twice is once: the other is still open
-    assert kept.handle(uuid) is not None
+    assert library_sessions.handle(uuid) is not None
     binding.end(other)
-    assert kept.handle(uuid) is None
+    assert library_sessions.handle(uuid) is None
 
 
 def test_gpus_that_changed_places_between_sessions_are_found_by_who_they_are(h100: Server, found: Hardware) -> None:
@@ -242,7 +242,7 @@ def test_threads_that_begin_and_end_sessions_leave_no_handle_behind(h100: Server
         thread.start()
     for thread in threads:
         thread.join()
-    assert (kept.sessions(), kept.handle(uuid)) == ((), None)
+    assert (library_sessions.sessions(), library_sessions.handle(uuid)) == ((), None)
 
 
 def test_instances_are_read_each_time(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dradriver.node.vendors.nvidia.discovery import library
 from dradriver.node.vendors.nvidia.discovery.library import find_library
 from dradriver.node.vendors.nvidia.discovery.nvml import LIBRARY, NvmlError
-from dradriver.topology import codec
+from dradriver.topology import machine_codec
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 from tests.paths import REPO
@@ -28,11 +28,11 @@ def dgx1(tmp_path: Path) -> Server:
 READ = """
 import sys
 from pathlib import Path
-from dradriver.node.vendors.nvidia.discovery import reading as discovery
-from dradriver.topology import codec
+from dradriver.node.vendors.nvidia.discovery import nvidia_reading as discovery
+from dradriver.topology import machine_codec
 root = Path(sys.argv[1]) if sys.argv[1] else None
 reading = discovery.read(driver_root=root, host_root=Path(sys.argv[2]))
-print(codec.encode(reading.machine))
+print(machine_codec.encode(reading.machine))
 print([str(problem) for problem in reading.problems])
 """
 
@@ -45,7 +45,7 @@ def in_another_process(server: Server, *, driver_root: str = "", **variables: st
 
 def test_the_linker_finds_the_library_where_it_is_installed(dgx1: Server) -> None:
     done = in_another_process(dgx1, LD_LIBRARY_PATH=str(nvml.compiled() / "usr/lib64"))
-    assert codec.decode(done.stdout.splitlines()[0]) == dgx1.machine
+    assert machine_codec.decode(done.stdout.splitlines()[0]) == dgx1.machine
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ def test_a_driver_that_lacks_newer_functions_says_links_and_paths_all_the_same(n
     done = in_another_process(server, driver_root=str(nvml.compiled(old=True)))
     machine, problems = done.stdout.splitlines()
     gpus = tuple(msgspec.structs.replace(gpu, profiles=()) for gpu in server.machine.gpus)  # which came with MIG
-    assert codec.decode(machine) == msgspec.structs.replace(server.machine, gpus=gpus)
+    assert machine_codec.decode(machine) == msgspec.structs.replace(server.machine, gpus=gpus)
     assert problems == "[]"
 
 
@@ -109,7 +109,7 @@ def test_links_lead_where_they_lead_below_the_drivers_root(dgx1: Server, tmp_pat
     link(library.with_name(LIBRARY), library.name)
     assert find_library(root) == library
     done = in_another_process(dgx1, driver_root=str(root))
-    assert codec.decode(done.stdout.splitlines()[0]) == dgx1.machine
+    assert machine_codec.decode(done.stdout.splitlines()[0]) == dgx1.machine
 
 
 def test_links_lead_nowhere_outside_the_drivers_root_and_to_an_end(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_looked_into_has_no_library(tmp_path: Path) -> N
 REPLACE = """
 import os, shutil, sys
 from pathlib import Path
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.node.errors import RestartError
 root, host, library, table = (Path(word) if word else None for word in sys.argv[1:])
 found = Hardware(driver_root=root, host_root=host)

@@ -12,17 +12,21 @@ import msgspec
 import pynvml
 import pytest
 
-from dradriver.api.slices import slices
-from dradriver.node.claims.allocation import plan
+from dradriver.api.slices import resource_slices
+from dradriver.node.claims.prepare_plan import plan
 from dradriver.node.errors import DeviceMissingError
-from dradriver.node.vendors.nvidia.discovery import binding, mig_profiles, reading
+from dradriver.node.vendors.nvidia.discovery import (
+    binding,
+    mig_profiles,
+    nvidia_reading,
+)
+from dradriver.node.vendors.nvidia.discovery.nvidia_reading import Reading
 from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
 from dradriver.node.vendors.nvidia.discovery.nvml_query import Answers
-from dradriver.node.vendors.nvidia.discovery.reading import Reading
-from dradriver.topology import codec
+from dradriver.topology import machine_codec
 from dradriver.topology.check import MOST_PROFILES
 from dradriver.topology.machine import MigDevice
-from dradriver.topology.profiles import mig
+from dradriver.topology.profiles import simulated_mig_profiles
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without
 from tests.fakes.node import BOOT, NODE, claim, container_env, device_manager, result, typed
@@ -54,7 +58,7 @@ def test_a_gpu_that_has_not_joined_the_fabric_is_none_of_it(tmp_path: Path) -> N
     ours = server.machine.fabric
     assert [gpu.fabric for gpu in reading.machine.gpus] == [ours, ours, "", ours]
     assert said(reading) == [f"GPU 2: NVLink fabric: not joined, others are in {ours}"]
-    (published,) = slices.build(reading.machine, node="n", node_uid="u")
+    (published,) = resource_slices.build(reading.machine, node="n", node_uid="u")
     assert ["fabric" in device["attributes"] for device in by_index(published)] == [True, True, False, True]
 
 
@@ -114,26 +118,26 @@ def test_mig_devices_are_read_with_their_gpu(sliced: Server) -> None:
     assert machine.gpus == server.machine.gpus
     assert machine.gpus[2].mig == MIG
     assert not any(machine.links[2])
-    assert codec.decode(codec.encode(machine)) == machine
+    assert machine_codec.decode(machine_codec.encode(machine)) == machine
 
 
 def test_of_a_gpu_in_mig_mode_its_instances_are_handed_out_and_never_the_whole(sliced: Server) -> None:
     machine = sliced.read().machine
-    (published,) = slices.build(machine, node="n", node_uid="u")
+    (published,) = resource_slices.build(machine, node="n", node_uid="u")
     assert [device["attributes"]["index"]["int"] for device in by_index(published)] == [0, 1, 2, 2, 3, 4, 5, 6, 7]
     gpu = machine.gpus[2].uuid
     assert [device["name"] for device in by_index(published)[2:4]] == [
-        slices.part_name(gpu, 19, 1),
-        slices.part_name(gpu, 9, 4),
+        resource_slices.part_name(gpu, 19, 1),
+        resource_slices.part_name(gpu, 9, 4),
     ]
-    whole = typed(claim("c", results=[result("gpu", slices.device_name(gpu))]))
+    whole = typed(claim("c", results=[result("gpu", resource_slices.device_name(gpu))]))
     with pytest.raises(DeviceMissingError):
         plan(whole, machine, device_manager(), container_env(), node=NODE, boot=BOOT)
 
 
 def test_profiles_are_read_in_mig_mode_and_out_of_it(sliced: Server) -> None:
     gpus = sliced.read().machine.gpus
-    assert [gpu.profiles for gpu in gpus] == [mig.profiles("NVIDIA H100 80GB HBM3")] * 8
+    assert [gpu.profiles for gpu in gpus] == [simulated_mig_profiles.profiles("NVIDIA H100 80GB HBM3")] * 8
 
 
 @pytest.mark.parametrize("code", [2, 3])
@@ -141,7 +145,7 @@ def test_a_gap_in_the_enumeration_hides_nothing_that_follows(code: int, sliced: 
     gap = sliced.table.pop("nvmlDeviceGetGpuInstanceProfileInfoV 2 1").split()[0]
     sliced.fail("nvmlDeviceGetGpuInstanceProfileInfoV 2 1", code)
     reading = sliced.read()
-    profiles = mig.profiles("NVIDIA H100 80GB HBM3")
+    profiles = simulated_mig_profiles.profiles("NVIDIA H100 80GB HBM3")
     assert reading.machine.gpus[2].profiles == tuple(one for one in profiles if one.id != int(gap))
     assert not [text for text in said(reading) if "Instance" in text]
 
@@ -163,7 +167,7 @@ def test_a_product_without_mig_has_no_profiles_and_that_is_no_problem(tmp_path: 
 def read_again(server: Server, answers: Answers) -> Reading:
     """Discover it as the next reading of the same agent does."""
     with patch.dict(os.environ, server.environment()), binding.opened(driver_root=nvml.compiled()) as library:
-        return reading.discover(library, root=server.sys.root, answers=answers)
+        return nvidia_reading.discover(library, root=server.sys.root, answers=answers)
 
 
 @pytest.mark.parametrize("what", ["ProfileInfoV 2 2", "PossiblePlacements_v2 2 9"])
@@ -211,7 +215,7 @@ def test_a_profile_of_a_form_that_is_not_known_costs_no_other_and_is_said_once(
     odd = {f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} 2": "9 3 2 40000 MIG 3g.40gb;$(reboot)" for gpu in range(8)}
     sliced.table |= odd
     gpus = [sliced.read() for _ in range(2)][-1].machine.gpus
-    left = tuple(one for one in mig.profiles("NVIDIA H100 80GB HBM3") if one.id != 9)
+    left = tuple(one for one in simulated_mig_profiles.profiles("NVIDIA H100 80GB HBM3") if one.id != 9)
     assert [gpu.profiles for gpu in gpus] == [left] * 8
     assert caplog.text.count("MIG profile 9 is left out") == 1
 
@@ -233,7 +237,7 @@ def test_two_profiles_of_one_name_are_the_first_of_them_and_it_is_said(
     sliced.table |= {f"nvmlDeviceGetGpuInstanceProfileInfoV {gpu} 9": "15 1 4 20000 MIG 1g.10gb" for gpu in range(8)}
     assert sliced.table["nvmlDeviceGetGpuInstanceProfileInfoV 0 0"].endswith(" MIG 1g.10gb")
     gpus = [sliced.read() for _ in range(2)][-1].machine.gpus
-    left = tuple(one for one in mig.profiles("NVIDIA H100 80GB HBM3") if one.id != 15)
+    left = tuple(one for one in simulated_mig_profiles.profiles("NVIDIA H100 80GB HBM3") if one.id != 15)
     assert [gpu.profiles for gpu in gpus] == [left] * 8
     assert caplog.text.count("MIG profile 15 is left out: profile 19 is '1g.10gb', too") == 1
 
@@ -269,7 +273,7 @@ def test_a_gpu_instance_in_pieces_is_read_told_of_and_not_handed_out(sliced: Ser
     assert [one.where for one in reading.problems if one.what == "MIG device"] == [
         f"GPU 2 MIG {slot}" for slot in (0, 1, 3)
     ]
-    (published,) = slices.build(reading.machine, node="n", node_uid="u")
+    (published,) = resource_slices.build(reading.machine, node="n", node_uid="u")
     assert 2 not in [device["attributes"]["index"]["int"] for device in by_index(published)]
 
 

@@ -13,7 +13,11 @@ import pytest
 
 from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.errors import SetupError
-from dradriver.node.vendors.nvidia.discovery import ctk, own_toolkit, toolkit
+from dradriver.node.vendors.nvidia.discovery import (
+    base_specification,
+    ctk,
+    own_toolkit,
+)
 from tests.fakes.node import uuid
 from tests.fakes.toolkit import Ctk, ImageCtk, specification
 from tests.fakes.toolkit_host import WHOLE, Host, in_mig_mode, nodes
@@ -68,7 +72,7 @@ def test_parts_of_gpus_where_no_gpu_is_whole(host: Host, image: ImageCtk) -> Non
     image.machine = in_mig_mode(*range(8))
     assert host.agent(image).keep(image.machine) == {}
     assert [device["name"] for device in host.made["devices"]] == ["driver"]
-    assert toolkit.driver_id(host.cdi)
+    assert base_specification.driver_id(host.cdi)
 
 
 def test_the_hosts_toolkit_comes_first_and_the_images_where_that_is_not_enough(host: Host, image: ImageCtk) -> None:
@@ -105,7 +109,7 @@ def test_a_toolkit_of_the_hosts_that_is_being_replaced_is_given_its_time(host: H
     host.ctk.remove()
     assert base.keep(WHOLE) == {}
     assert host.made == before
-    host.now += toolkit.ALONE_S
+    host.now += base_specification.ALONE_S
     assert base.keep(WHOLE) == {}
     assert {path.parent.parent for path in hooks(host)} == {host.copies}
 
@@ -217,7 +221,7 @@ def test_a_newer_agent_whose_toolkit_fails_at_first_tries_again(host: Host, imag
     newer = host.agent(Late(tmp_path / "newer", host.root, WHOLE, build="second"))
     assert newer.keep(WHOLE) == {}
     assert hooks(host) == before
-    host.now += toolkit.AGAIN_S
+    host.now += base_specification.AGAIN_S
     assert newer.keep(WHOLE) == {}
     (hook,) = hooks(host)
     assert hook.read_text() == "nvidia-cdi-hook of the second build"
@@ -258,7 +262,7 @@ def test_time_for_a_hosts_toolkit_to_come_back_is_given_once_however_often_the_a
     host.agent(image).keep(WHOLE)
     host.ctk.remove()
     host.agent(image).keep(WHOLE)
-    host.now += toolkit.ALONE_S - 1
+    host.now += base_specification.ALONE_S - 1
     assert host.agent(image).keep(WHOLE) == {}
     assert not image.calls
     host.now += 1
@@ -268,7 +272,7 @@ def test_time_for_a_hosts_toolkit_to_come_back_is_given_once_however_often_the_a
     (host.cdi / GPU_FILE).unlink()
     assert host.agent(image).keep(WHOLE) == {}
     host.ctk.remove()
-    host.now += toolkit.ALONE_S - 1
+    host.now += base_specification.ALONE_S - 1
     assert host.agent(image).keep(WHOLE) == {}
     assert hooks(host) == {Path("/usr/bin/nvidia-cdi-hook")}, "it was there meanwhile"
 

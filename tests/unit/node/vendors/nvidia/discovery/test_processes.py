@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from dradriver.node.discovery.simulated import Simulated
+from dradriver.node.discovery.simulated_machine import Simulated
 from dradriver.node.errors import SetupError
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
 from tests.fakes import nvml
 from tests.fakes.hardware import Server

@@ -9,10 +9,10 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from dradriver.node.discovery.simulated import Simulated
+from dradriver.node.discovery.simulated_machine import Simulated
 from dradriver.node.errors import SetupError
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
-from dradriver.node.vendors.nvidia.discovery.hardware import Hardware
+from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
 from dradriver.topology import profiles
 from dradriver.topology.machine import MigDevice

@@ -1,0 +1,139 @@
+"""Why no node fits, and the nearest thing that does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from dradriver.allocator.choice import fallback_criteria, phrases
+from dradriver.allocator.choice.machine_refusals import shortfall
+from dradriver.allocator.fleet.candidates import Candidates
+from dradriver.allocator.fleet.node_group import NodeGroup
+from dradriver.allocator.request import NoPlaceError, Whole
+from dradriver.allocator.sets.criteria import ANY, Criteria
+from dradriver.reason import Cause
+
+_MOST_MASKS = 512  # of a group, looked through for what is nearest
+
+
+def refusal(
+    groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole, *, explain: bool
+) -> NoPlaceError:
+    """Return the error that says why no node of the fleet fits the request, and what would.
+
+    Args:
+        groups: All nodes of the cluster.
+        candidates: Those that might have been taken.
+        request: What was wanted.
+        explain: Whether the message is to name the nearest thing that is possible; else it is the stable one.
+    """
+    what = phrases.wanted(request)
+    if groups and not any(group.vendor == request.vendor for group in groups):
+        have = " and ".join(sorted({group.vendor for group in groups}))
+        return NoPlaceError(f"{what}: no; no node has GPUs of {request.vendor}, only of {have}", cause=Cause.NEVER)
+    groups = [group for group in groups if group.vendor == request.vendor]
+    candidates = [each for each in candidates if each.group.vendor == request.vendor]
+    cause, why = _stable(groups, request)
+    stable = f"{what}: no; {why}"
+    detail = f"{what}: no; {_nearest(groups, candidates, request)}" if explain else stable
+    return NoPlaceError(detail, stable=stable, cause=cause)
+
+
+def _stable(groups: Collection[NodeGroup], request: Whole) -> tuple[Cause, str]:
+    if not groups:
+        return Cause.NODES, "no node has GPUs"  # of those that the request may use; others may have some
+    if any(could_have(group, request) for group in groups):
+        return Cause.GPUS, "no eligible node has such a set free"
+    if why := never(groups, request):
+        return Cause.NEVER, why
+    return Cause.NEVER, "no node of this cluster has such a set even when all its GPUs are free"
+
+
+def never(groups: Iterable[NodeGroup], request: Whole) -> str:
+    """Return why none of some nodes can ever have a set of this size, if that is a rule of all of them; else empty."""
+    machines = [group.machine for group in groups if request.gpus <= group.suitable(request).bit_count()]
+    every = [
+        phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) for machine in machines
+    ]
+    return "; ".join(sorted(set(every))) if all(every) else ""
+
+
+def could_have(group: NodeGroup, request: Whole) -> bool:
+    """Return whether these nodes have the requested set when all their GPUs are free."""
+    include = group.include(request)
+    if request.gpus > group.tables.size or include is None:
+        return False
+    criteria = fallback_criteria.required(request, include=include)
+    return group.tables.fits(request.gpus, group.suitable(request), criteria)
+
+
+def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole) -> str:
+    if not candidates:
+        return "no node is eligible" if groups else "no node has GPUs"
+    size = max(each.group.tables.size for each in candidates)
+    if request.gpus > size:
+        biggest = min(each.first_name() for each in candidates if each.group.tables.size == size)
+        return f"the largest machine, {biggest}, has {size}"
+    if why := never([each.group for each in candidates], request):
+        return why
+    most = _largest(candidates, request.gpus, criteria=None, request=request)
+    kind = phrases.wanted_gpus(request)
+    if most is None:
+        return f"no GPU{' ' + kind if kind else ''} is free{_kinds(groups, request)}"
+    if most[0] < request.gpus:
+        rule = phrases.together(most[2].machine) if request.gpus <= most[2].tables.size else ""
+        rule = f", as {rule}" if rule else ""
+        return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}{rule}"
+    properties, criteria = phrases.wanted_set(request), fallback_criteria.required(request)
+    if (short := _shortfall(candidates, request, criteria)) is not None:
+        nearest = f"the most {short[1]} that so many free GPUs of a node have is {short[0]:g} GB/s on {short[2]}"
+    else:
+        fitting = _largest(candidates, request.gpus - 1, criteria=criteria, request=request)
+        nearest = (
+            f"largest free {properties} set is {fitting[0]} on {fitting[1]}"
+            if fitting
+            else f"no free GPU has {properties}"
+        )
+    return f"{nearest}; without {properties} there is a place on {most[1]}"
+
+
+def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
+    """What the nodes have instead of a product or architecture that none of them has; else empty."""
+    what = "product" if request.product else "architecture" if request.architecture else ""
+    named = Whole(containers=(1,), vendor=request.vendor, product=request.product, architecture=request.architecture)
+    if not what or any(group.suitable(named) for group in groups):
+        return ""
+    have = {getattr(gpu, what) for group in groups for gpu in group.machine.gpus} - {""}
+    return f"; the nodes have {', '.join(sorted(have))}" if have else ""
+
+
+def _largest(
+    candidates: Sequence[Candidates], most: int, *, criteria: Criteria | None, request: Whole
+) -> tuple[int, str, NodeGroup] | None:
+    """Size of the largest free set of at most ``most`` GPUs, the first node by name that has it, and its group."""
+    for gpus in range(most, 0, -1):
+        found = []
+        for each in candidates:
+            include = each.group.include(request)
+            if gpus > each.group.tables.size or include is None:
+                continue
+            own = ANY if criteria is None else criteria.including(include)
+            masks = each.masks[each.group.tables.has(gpus, each.masks, own)]
+            if len(masks):
+                found.append((each.first_name(masks), each.group))
+        if found:
+            return gpus, *min(found, key=lambda one: one[0])
+    return None
+
+
+def _shortfall(candidates: Sequence[Candidates], request: Whole, criteria: Criteria) -> tuple[float, str, str] | None:
+    """The most bandwidth there is, of which kind and on which node, if that alone is missing; else None."""
+    best: tuple[float, str, Candidates, int] | None = None
+    for each in candidates:
+        include = each.group.include(request)
+        if request.gpus > each.group.tables.size or include is None:
+            continue
+        for mask in each.masks[-_MOST_MASKS:].tolist():
+            short = shortfall(each.group.tables, mask, gpus=request.gpus, criteria=criteria.including(include))
+            if short is not None and (best is None or short[0] > best[0]):
+                best = short[0], short[1], each, mask
+    return None if best is None else (best[0], best[1], best[2].first_name([best[3]]))

@@ -1,0 +1,239 @@
+"""An exact search for the pods of several roles of a gang. It finds places that role after role misses.
+
+Which numbers of pods fit on one node together is asked once for nodes that are alike. Then node after node: what
+numbers of pods can be placed on the nodes so far, and with how few of them. The work grows with
+``nodes * (pods of one role + 1) * (pods of the next + 1) * ...``; it is bounded, and who gives up says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
+from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets, pod_capacity
+from dradriver.allocator.gang_request import Role
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+_MOST_CELLS = 1 << 25  # of the record of how everything was reached
+_MOST_OPTIONS = 1 << 12  # numbers of pods on one node
+_MANY = np.iinfo(np.int64).max // 2
+_NO_LIMIT = np.iinfo(np.int64).max
+
+Sets = tuple[tuple[int, ...], ...]
+"""Of each role the sets of its pods on one node, as masks."""
+
+
+class Asked(NamedTuple):
+    """What is asked of all nodes together.
+
+    Attributes:
+        members: The roles.
+        counts: Of each the pods that want a place.
+        least: Fewest GPUs on a node that has some of the gang.
+        most_nodes: Most nodes of those that have none yet; None for any number.
+    """
+
+    members: Sequence[Role]
+    counts: Sequence[int]
+    least: int
+    most_nodes: int | None
+
+
+def shares(
+    asked: Asked, tables: Sequence[GangNodes], *, gpus: Ints, amounts: Ints | None, effort: Effort
+) -> dict[int, Sets] | None:  # fmt: skip
+    """Return the sets of each role's pods by ``GangNodes.name_rank``; None if there is no way, or none was found.
+
+    Args:
+        asked: What is asked.
+        tables: By role the nodes that its pods may go to, less what is taken of them.
+        gpus: By ``name_rank``, how many GPUs the gang has already.
+        amounts: What is free beside GPUs, by row.
+        effort: What may be spent.
+    """
+    cells = int(np.prod([count + 1 for count in asked.counts], dtype=np.float64))
+    if cells > _MOST_CELLS:  # nothing is spent on what is never done
+        effort.gave_up = True
+        return None
+    ranks = np.unique(np.concatenate([nodes.name_rank for nodes in tables]))
+    if not effort.spend(ROLE_CALLS * CALL + 100 * len(ranks) + cells):
+        return None
+    at = np.full((len(tables), len(ranks)), -1, dtype=np.int64)
+    for role, nodes in enumerate(tables):
+        at[role, np.searchsorted(ranks, nodes.name_rank)] = np.arange(len(nodes.kind))
+    one_node = _OneNode(asked, tables, at, gpus[ranks], amounts, effort)
+    best = np.full([count + 1 for count in asked.counts], _MANY, dtype=np.int64)
+    best[(0,) * best.ndim] = 0
+    most = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
+    used: dict[bytes, int] = {}
+    steps: list[tuple[int, Ints, NDArray[np.int16]]] = []  # a node, what it can hold, and how each number was reached
+    for number, new in enumerate((gpus[ranks] == 0).tolist()):
+        own = one_node.options(number)
+        if new and len(own) < 2:
+            continue
+        key = own.tobytes()
+        used[key] = used.get(key, 0) + new
+        if used[key] > most:  # so many of them are enough
+            continue
+        if not len(own) or not effort.spend(len(own) * (cells + CALL)):
+            return None
+        if cells * len(steps) > _MOST_CELLS:
+            effort.gave_up = True
+            return None
+        best, reached = _with_node(best, own, new=new)
+        steps.append((number, own, reached))
+    if effort.is_spent or best.flat[-1] > min(most, _MANY - 1):
+        return None
+    out: dict[int, Sets] = {}
+    left = np.array(asked.counts)
+    for number, own, reached in reversed(steps):
+        vector = own[reached[tuple(left)]]
+        left = left - vector
+        if vector.any():
+            found = one_node.sets(number, vector)
+            assert found is not None, "it was among the options"
+            out[int(ranks[number])] = found
+    return out
+
+
+def _with_node(best: Ints, own: Ints, *, new: bool) -> tuple[Ints, NDArray[np.int16]]:
+    """The fewest nodes for each number of pods with one more node, and which of its options that is."""
+    out = np.full(best.shape, _MANY, dtype=np.int64)
+    reached = np.zeros(best.shape, dtype=np.int16)
+    for option, vector in enumerate(own.tolist()):
+        into = tuple(slice(count, None) for count in vector)
+        with_it = best[tuple(slice(size - count) for count, size in zip(vector, best.shape, strict=True))]
+        with_it = with_it + int(new and any(vector))
+        better = with_it < out[into]
+        out[into][better] = with_it[better]
+        reached[into][better] = option
+    return out, reached
+
+
+class _OneNode:
+    """What single nodes can hold of all roles together: asked once of those that are alike."""
+
+    def __init__(
+        self, asked: Asked, tables: Sequence[GangNodes], at: Ints, gpus: Ints, amounts: Ints | None, effort: Effort
+    ) -> None:
+        self._asked, self._tables, self._at, self._gpus, self._effort = asked, tables, at, gpus, effort
+        self._sizes = np.array([role.pod.gpus for role in asked.members])
+        columns = max(len(role.needs) for role in asked.members)
+        self._needs = np.array([(*role.needs, *[0] * (columns - len(role.needs))) for role in asked.members])
+        there = at >= 0
+
+        def of(name: str, missing: int) -> Ints:
+            every = [getattr(nodes, name) for nodes in tables]
+            return np.array([
+                np.where(here, own[node], missing) if len(own) else np.full(len(node), missing)
+                for own, node, here in zip(every, at, there, strict=True)
+            ])  # fmt: skip
+
+        self._kind, self._mask = of("kind", -1), of("mask", 0)
+        self._capacity = np.minimum(of("capacity", 0).T, asked.counts)
+        row = of("row", -1).max(axis=0)
+        self._free = np.full((len(row), columns), _NO_LIMIT)
+        if amounts is not None and len(amounts):
+            known = (row >= 0) & (row < len(amounts))  # elsewhere those that need something have no room
+            self._free[known] = amounts[row[known], :columns]
+        free = np.minimum(self._free, self._capacity @ self._needs)  # alike where more is of no use
+        keys = np.column_stack((self._kind.T, self._mask.T, self._capacity, free, gpus))
+        self._alike = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        self._options: dict[int, Ints] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], Sets | None] = {}
+        # Larger sets first: where they do not fit nothing smaller need be tried.
+        self._order = sorted(range(len(tables)), key=lambda role: -asked.members[role].pod.gpus)
+
+    def options(self, node: int) -> Ints:
+        """All numbers of pods that fit, and are enough: (options, roles)."""
+        alike = int(self._alike[node])
+        if alike not in self._options:
+            self._options[alike] = self._found(node)
+        return self._options[alike]
+
+    def _found(self, node: int) -> Ints:
+        capacity = self._capacity[node]
+        number = int(np.prod(capacity + 1, dtype=np.float64))
+        if number > _MOST_OPTIONS:
+            self._effort.gave_up = True
+        if number > _MOST_OPTIONS or not self._effort.spend(number * 100):
+            return np.zeros((0, len(capacity)), dtype=np.int64)
+        every: Ints = np.indices(capacity + 1).reshape(len(capacity), -1).T
+        gpus, wanted = every @ self._sizes, every @ self._needs
+        total = gpus + self._gpus[node]
+        fits = (gpus <= self._usable(node)) & ((total >= self._asked.least) | (total == 0))
+        every = every[fits & ((wanted <= self._free[node]) | (wanted == 0)).all(axis=1)]
+        if self._takes_any_sets(node):
+            return every
+        if not self._effort.spend(5 * CALL * len(every)):
+            return np.zeros((0, len(capacity)), dtype=np.int64)
+        has_sets = [self.sets(node, vector) is not None for vector in every]
+        out: Ints = every[np.array(has_sets, dtype=np.bool_)]
+        return out
+
+    def _usable(self, node: int) -> int:
+        """How many GPUs of a node some role can use."""
+        return int(np.bitwise_or.reduce(self._mask[:, node])).bit_count()
+
+    def _takes_any_sets(self, node: int) -> bool:
+        """Whether all roles may have any sets of the same GPUs: then their number alone decides what fits."""
+        roles = np.flatnonzero(self._capacity[node])
+        if len(set(self._mask[roles, node].tolist())) > 1:
+            return False
+        for role in roles.tolist():
+            nodes, at = self._tables[role], int(self._at[role, node])
+            tables, mask = nodes.group(at).tables, int(self._mask[role, node])
+            members = tables.members(nodes.request.gpus)
+            inside = members[members & ~mask == 0]
+            if not tables.allowed(nodes.criteria[int(nodes.kind[at])])[inside].all():
+                return False
+        return True
+
+    def sets(self, node: int, vector: Ints) -> Sets | None:
+        """Sets for so many pods of each role; None where they do not fit. Role after role, then in every way."""
+        masks, counts = tuple(self._mask[:, node].tolist()), tuple(vector.tolist())
+        return self._by_roles(node, masks, counts) or self._in_any_way(node, masks, counts)
+
+    def _by_roles(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        out: list[tuple[int, ...]] = [()] * len(counts)
+        taken = 0
+        for role in self._order:
+            if not counts[role]:
+                continue
+            nodes, own = self._tables[role], int(self._at[role, node])
+            tables, criteria, free = nodes.group(own).tables, nodes.criteria[int(nodes.kind[own])], masks[role] & ~taken
+            if int(pod_capacity(tables, nodes.request.gpus, criteria)[free]) < counts[role]:
+                return None
+            found = disjoint_sets(tables, free, counts[role], request=nodes.request, criteria=criteria)
+            out[role] = tuple(found)
+            taken |= sum(found)
+        return tuple(out)
+
+    def _in_any_way(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        if int(np.dot(counts, self._sizes)) > int(np.bitwise_or.reduce(masks)).bit_count():
+            return None
+        key = tuple(self._kind[:, node].tolist()), masks, counts
+        if key not in self._known:
+            self._known[key] = self._tried(node, masks, counts)
+        return self._known[key]
+
+    def _tried(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        role = next((role for role in self._order if counts[role]), None)
+        if role is None:
+            return ((),) * len(counts)
+        nodes, own = self._tables[role], int(self._at[role, node])
+        tables = nodes.group(own).tables
+        members = tables.members(nodes.request.gpus)
+        allowed: Bools = tables.allowed(nodes.criteria[int(nodes.kind[own])])[members]
+        fewer = tuple(count - (number == role) for number, count in enumerate(counts))
+        for mask in members[allowed & (members & ~masks[role] == 0)].tolist():
+            if not self._effort.spend(CALL):
+                return None
+            rest = self._in_any_way(node, tuple(each & ~mask for each in masks), fewer)
+            if rest is not None:
+                return tuple((mask, *other) if number == role else other for number, other in enumerate(rest))
+        return None

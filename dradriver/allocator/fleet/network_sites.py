@@ -1,0 +1,116 @@
+"""Where nodes stand in the network: which of them are near each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.sets.subsets import Ints
+from dradriver.topology.gpu_distances import (
+    CLUSTER,
+    LEVELS,
+    NODE,
+    Domain,
+    Location,
+)
+
+_FABRIC, _ZONE = LEVELS[0], LEVELS[-1]
+
+
+class Sites:
+    """All different locations of a cluster, numbered from 0, the unknown one.
+
+    Attributes:
+        levels: The levels of the network by name, nearest first: between ``node`` and ``cluster``, which always are.
+        gbps_of: What a level is known to carry for each node, one direction, GB/s; its NICs carry no more in any case.
+        locations: By number.
+    """
+
+    def __init__(self, levels: Sequence[str] = LEVELS, gbps_of: Mapping[str, float] | None = None) -> None:
+        self.levels = tuple(levels)
+        self.gbps_of = dict(gbps_of or {})
+        self.locations = [Location()]
+        self._number = {self.locations[0]: 0}
+        self._domains: dict[str, tuple[Ints, list[Domain]]] = {}
+
+    @property
+    def reaches(self) -> tuple[str, ...]:
+        """Return the network levels that can hold a gang together, nearest first."""
+        return (NODE, *self.levels, CLUSTER)
+
+    def number(self, location: Location) -> int:
+        """Return the number of a location in the network, a new one if it was not seen before."""
+        number = self._number.setdefault(location, len(self.locations))
+        if number == len(self.locations):
+            self.locations.append(location)
+        return number
+
+    def domains(self, level: str) -> Ints:
+        """Return the number of each location's network domain, -1 if it is in none: (locations,), int64.
+
+        Domains are numbered in the order of their names, so that the numbers depend on the cluster alone.
+        """
+        return self._known(level)[0]
+
+    def inside(self, level: str, outer: str) -> Ints:
+        """Return the number of each location's domain of a level inside those of a wider level: (locations,), int64.
+
+        A domain has the names of all around it; one that has no name but its own (an NVLink fabric) may reach over
+        several of a wider level, and is cut into what each of these has of it. What is in none of them is left out.
+        """
+        domain, names = self._known(level)
+        beside = np.array([len(name) == 1 for name in names], dtype=np.bool_)
+        if outer in (level, CLUSTER) or not beside.any():
+            return domain
+        around = self.domains(outer)
+        cut = np.where((domain < 0) | (around < 0), -1, domain * (int(around.max()) + 1) + around)
+        cut = np.where((domain >= 0) & ~beside[domain], len(names) * (int(around.max()) + 1) + domain, cut)
+        return np.where(cut < 0, -1, np.unique(np.append(cut, -1), return_inverse=True)[1][:-1] - 1)
+
+    def domain(self, level: str, number: int) -> str:
+        """Return the name of a network domain: ``z1/s2/l7``."""
+        return "/".join(filter(None, self._known(level)[1][number]))
+
+    def _known(self, level: str) -> tuple[Ints, list[Domain]]:
+        known = self._domains.get(level)
+        if known is not None and len(known[0]) == len(self.locations):
+            return known
+        if level == CLUSTER:
+            found: list[Domain | None] = [()] * len(self.locations)
+        else:
+            at = self.levels.index(level)
+            found = [each.domains[at] if at < len(each.domains) else None for each in self.locations]
+        names = sorted({domain for domain in found if domain is not None})
+        number = {name: at for at, name in enumerate(names)}
+        numbers = np.array([-1 if domain is None else number[domain] for domain in found], dtype=np.int64)
+        self._domains[level] = numbers, names
+        return numbers, names
+
+    def gbps(self, level: str = NODE) -> NDArray[np.float64]:
+        """Network bandwidth per location as far as this level, 0 where it is unknown: (locations,), float64, GB/s.
+
+        It is that of the NICs within the narrowest level, which a switch makes. How much is lost between its switches
+        is a site's choice: a wider level's is unknown where ``gbps_of`` does not name it.
+        """
+        return self.most_gbps(level) if self.is_known(level) else np.zeros(len(self.locations))
+
+    def is_known(self, level: str) -> bool:
+        """Return whether the bandwidth of a network level is known where NICs are known."""
+        return level in (NODE, *self._narrowest()) or level in self.gbps_of
+
+    def most_gbps(self, level: str) -> NDArray[np.float64]:
+        """Return network bandwidth per location, unknown levels as fast as NICs: (locations,), float64, GB/s."""
+        own = np.array([location.gbps for location in self.locations], dtype=np.float64)
+        reached = self.reaches[1 : self.reaches.index(level) + 1]
+        return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
+
+    @property
+    def switch(self) -> str:
+        """Return the network level whose domains are one switch each: nodes within it have what their NICs have."""
+        return self._narrowest()[-1] if self.levels else CLUSTER
+
+    def _narrowest(self) -> tuple[str, ...]:
+        """The narrowest level; an NVLink fabric is beside the others, so that the next one is it, too, if no zone."""
+        return self.levels[: 2 if self.levels[:1] == (_FABRIC,) and self.levels[1:2] != (_ZONE,) else 1]

@@ -1,0 +1,328 @@
+"""A plan for the pods of one role of a gang: how many go on which nodes of a domain, in few and equal groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.fleet import gang_domains
+from dradriver.allocator.fleet.gang_domains import Wish, fewest
+from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+
+class Around(NamedTuple):
+    """What is narrower than the level that is looked at, and what of the gang has its place.
+
+    Attributes:
+        levels: For each narrower level, the widest first, per location the number of its domain.
+        own: By ``GangNodes.name_rank`` whether a node has pods of the gang; None for none.
+        sites: The locations of these nodes.
+    """
+
+    levels: Sequence[Ints]
+    own: Bools | None
+    sites: Ints
+
+
+class Plan(NamedTuple):
+    """How many pods on which nodes.
+
+    Attributes:
+        nodes: All nodes.
+        at: (n,) int64, which of them.
+        pods: (n,) int64, pods on each.
+        within: (n,) int64, the positions that these may use.
+        known: For each node the sets of its pods, where they were chosen already.
+    """
+
+    nodes: GangNodes
+    at: Ints
+    pods: Ints
+    within: Ints
+    known: Sequence[Sequence[int]] | None = None
+
+    @classmethod
+    def of_sets(cls, nodes: GangNodes, places: Sequence[tuple[int, Sequence[int]]]) -> Plan:
+        """Return a role's plan with these sets on these nodes."""
+        at = np.array([node for node, _ in places], dtype=np.int64)
+        pods = np.array([len(sets) for _, sets in places], dtype=np.int64)
+        return cls(nodes, at, pods, nodes.mask[at], [sets for _, sets in places])
+
+    def sets(self) -> Sequence[Sequence[int]]:
+        """Return for each node of a role's plan the sets of its pods, as masks."""
+        if self.known is not None:
+            return self.known
+        known: dict[tuple[int, int, int], list[int]] = {}
+        kinds = self.nodes.kind[self.at].tolist()
+        keys = list(zip(kinds, self.within.tolist(), self.pods.tolist(), strict=True))
+        for kind, mask, count in keys:
+            if (kind, mask, count) not in known:
+                known[kind, mask, count] = disjoint_sets(
+                    self.nodes.candidates[kind].group.tables, mask, count,
+                    request=self.nodes.request, criteria=self.nodes.criteria[kind],
+                )  # fmt: skip
+        return [known[key] for key in keys]
+
+
+def plan(nodes: GangNodes, domain: Ints, wish: Wish, around: Around) -> Plan | None:
+    """Return the best plan for the pods of one role inside one of the domains; None if no domain holds all pods.
+
+    Args:
+        nodes: All nodes.
+        domain: (nodes,), the domain of each; -1 for none.
+        wish: What is wanted.
+        around: The levels inside the domains, and what has its place.
+    """
+    own = None if around.own is None else around.own[nodes.name_rank]
+    number = gang_domains.number_of(nodes, domain, wish, own)
+    if number is None:
+        return None
+    nodes = _fastest(nodes, domain, wish, number, own)
+    inner = None
+    if around.levels:
+        known = around.levels[0][nodes.site]
+        inner = np.where(known < 0, len(known) + np.arange(len(known)), known)
+    found = gang_domains.best(nodes, domain, wish, inner=inner, own=own)
+    assert found is not None, "the same domains held them before"
+    return _inside(nodes, found.at, wish, number=number, around=around)
+
+
+def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, own: Bools | None) -> GangNodes:
+    """The nodes as pods see them whose slowest set is as fast as it can be on so many nodes."""
+    values = nodes.worths()
+    low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
+    while low < high:
+        middle = (low + high + 1) // 2
+        faster = nodes.with_worth(float(values[middle]))
+        if gang_domains.number_of(faster, domain, wish, own) == number:
+            low, nodes = middle, faster
+        else:
+            high = middle - 1
+    return nodes
+
+
+def _inside(nodes: GangNodes, at: Ints, wish: Wish, *, number: int, around: Around) -> Plan:
+    """The plan for all pods on these nodes: those with pods of the gang, and so many others."""
+    own = np.zeros(len(at), dtype=np.bool_) if around.own is None else around.own[nodes.name_rank[at]]
+    # The nodes that hold least come first, then those with the fewest GPUs free, then the first by name.
+    at = at[np.lexsort((nodes.name_rank[at], nodes.free[at], nodes.capacity[at], ~own))]
+    held = int(np.count_nonzero(own))
+    old, new = at[:held], at[held:]
+    on_new = max(wish.pods - int(nodes.capacity[old].sum()), number * wish.least) if number else 0
+    taken, pods, within = _on_new(nodes, new, on_new, wish=wish, number=number, around=around)
+    on_old = _fullest(nodes.capacity[old], wish.pods - on_new, least=0)
+    some = on_old > 0
+    return Plan(
+        nodes,
+        np.concatenate((old[some], taken)),
+        np.concatenate((on_old[some], pods)),
+        np.concatenate((nodes.mask[old[some]], within)),
+    )
+
+
+def _on_new(
+    nodes: GangNodes, new: Ints, pods: int, *, wish: Wish, number: int, around: Around
+) -> tuple[Ints, Ints, Ints]:
+    """Nodes, how many pods on each and which positions these may use: ``number`` nodes of which none has any yet."""
+    if not number:
+        none = new[:0]
+        return none, none, none
+    capacity = nodes.capacity[new]
+    even, rest = divmod(pods, number)
+    if not rest and np.count_nonzero(capacity >= even) >= number:
+        at, mask = _on_rails(nodes, new[capacity >= even], number, even, around=around)
+        within = nodes.mask[at] if mask is None else np.full(number, mask)
+        return at, np.full(number, even), within
+    threshold = int(np.sort(capacity)[-number])
+    if wish.spread or threshold * number < pods:
+        larger, others = new[capacity > threshold], new[capacity == threshold]
+        sites = np.concatenate((around.sites, nodes.site[larger]))
+        beside = _near(nodes, others, number - len(larger), Around(around.levels, around.own, sites))
+        at = np.concatenate((larger[np.argsort(-nodes.capacity[larger], kind="stable")], others[beside]))
+    else:
+        fitting = new[capacity >= threshold]
+        at = fitting[_near(nodes, fitting, number, around)]
+        at = at[np.argsort(-nodes.capacity[at], kind="stable")]
+    if wish.spread:
+        return at, _evenly(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
+    at = _tightest(nodes, at, new, pods, least=wish.least, around=around)
+    return at, _fullest(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
+
+
+def _on_rails(nodes: GangNodes, fit: Ints, number: int, count: int, *, around: Around) -> tuple[Ints, int | None]:
+    """Nodes for ``count`` pods each, on the same positions of all of them where that can be: which then."""
+    best: tuple[tuple[int, int], Ints, int] | None = None
+    patterns = gang_domains.patterns(nodes, fit, number=number, count=count)
+    for pattern in patterns[: max(1, gang_domains.MOST_LOOKS // len(fit))]:
+        having = fit[gang_domains.have(nodes, fit, pattern)]
+        key = 1, -number
+        if around.levels:
+            level = around.levels[0]
+            parts, smallest = pieces(level[nodes.site[having]], number, level[around.sites])
+            key = parts, -smallest
+        if best is None or key < best[0]:
+            best = key, having, pattern.mask
+        if key[0] == 1:
+            break
+    units, mask = (fit, None) if best is None else best[1:]
+    return units[_near(nodes, units, number, around)], mask
+
+
+def _near(nodes: GangNodes, units: Ints, number: int, around: Around) -> Ints:
+    site = nodes.site[units]
+    return nearest(units, number, [level[site] for level in around.levels],
+                   [level[around.sites] for level in around.levels])  # fmt: skip
+
+
+def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, around: Around) -> Ints:
+    """The chosen nodes, the last of them exchanged for the smallest beside it that holds what it must."""
+    spare = int(nodes.capacity[chosen].sum()) - pods
+    if not spare:
+        return chosen
+    need = max(least, int(nodes.capacity[chosen[-1]]) - spare)
+    beside = np.ones(len(new), dtype=np.bool_)
+    for level in around.levels:
+        beside &= level[nodes.site[new]] == level[nodes.site[chosen[-1]]]
+    fitting = new[beside & (nodes.capacity[new] >= need) & ~np.isin(new, chosen[:-1])]
+    return np.append(chosen[:-1], fitting[0])
+
+
+def _evenly(capacity: Ints, pods: int, *, least: int) -> Ints:
+    """Pods on each node, as equal as capacities allow: shape of ``capacity``."""
+    out = np.full(len(capacity), least, dtype=np.int64)
+    left = pods - int(out.sum())
+    while left:
+        open_ = np.flatnonzero(out < capacity)
+        emptiest = open_[np.lexsort((-capacity[open_], out[open_]))[:left]]
+        emptiest = emptiest[out[emptiest] == out[emptiest[0]]]
+        out[emptiest] += 1
+        left -= len(emptiest)
+    return out
+
+
+def _fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
+    """Pods on each node, the first ones filled up, every one with ``least``: shape of ``capacity``."""
+    room = capacity - least
+    before = np.concatenate(([0], np.cumsum(room)[:-1])) if len(room) else room
+    return least + np.clip(pods - least * len(room) - before, 0, room)
+
+
+def nearest(units: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
+    """Return places for a role's pods on ``number`` nodes that are as near each other as possible.
+
+    From the widest level down: the fewest domains; as many nodes in each as in the others, those counted that the gang
+    has already; of equal domains those that want fewest of the next level, then the smallest that hold their share.
+    Inside the narrowest the first nodes are taken. Each level is exact for what the wider ones chose.
+
+    Worked example: 32 nodes, leaves of 20, 20 and 14 free ones: 16 and 16 of the first two. Leaves of 40 and 33: all
+    of the second.
+
+    Args:
+        units: (n,), the nodes, those that should go first first.
+        number: How many to take, at most n.
+        levels: For each level, the widest first, (n,): the nodes' domains, -1 for a node that is in none.
+        there: For each level the domains of the gang's nodes that have their places.
+    """
+    places = np.arange(len(units))
+    return _nearest(places, number, levels, there)
+
+
+def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
+    if not levels or number == len(places):
+        return places[:number]
+    parts = _divided(levels[0][places], number, there[0])
+    if len(parts.counts) == 1:
+        return _nearest(places, number, levels[1:], there[1:])
+    shares = _shares(parts, levels[1][places] if len(levels) > 1 else None)
+    members = np.split(places[np.argsort(parts.inverse, kind="stable")], np.cumsum(parts.counts)[:-1])
+    taken = [_nearest(members[child], share, levels[1:], there[1:]) for child, share in shares]
+    return np.concatenate(taken)
+
+
+def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
+    """Return how many domains of the widest level ``nearest`` takes nodes from, and of the level with the fewest.
+
+    Args:
+        domain: (n,), the nodes' domains of that level.
+        number: How many to take.
+        there: The domains of the gang's nodes that have their places.
+    """
+    share = _divided(domain, number, there).share
+    return len(share), int(share.min())
+
+
+def alone(domain: Ints) -> Ints:
+    """Return the domains with each node that is in none in a domain of its own."""
+    return np.where(domain < 0, -1 - np.arange(len(domain)), domain)
+
+
+class _Parts(NamedTuple):
+    """How nodes are divided over the domains of a level, as few and as equally as can be.
+
+    Attributes:
+        inverse: (n,), the domain of each node.
+        counts: (domains,), nodes that each has.
+        present: (domains,), nodes of the gang that are there already.
+        chosen: Domains that get nodes; of those without nodes of the gang the largest ones.
+        share: How many nodes each of them gets.
+    """
+
+    inverse: Ints
+    counts: Ints
+    present: Ints
+    chosen: Ints
+    share: Ints
+
+
+def _divided(domain: Ints, number: int, there: Ints) -> _Parts:
+    children, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
+    known = np.sort(there[there >= 0])  # a node of the gang that is in no domain is near none
+    present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
+    order = np.lexsort((-counts, present == 0))
+    enough = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
+    chosen = order[: max(enough, int(np.count_nonzero(present)))]
+    held, most = present[chosen], counts[chosen]
+    low, high = 0, int((held + most).max())  # all are filled up to low, and cannot be up to high + 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if int(np.clip(middle - held, 0, most).sum()) <= number:
+            low = middle
+        else:
+            high = middle - 1
+    share = np.clip(low - held, 0, most)
+    open_ = np.flatnonzero((held + share == low) & (share < most))
+    share[open_[: number - int(share.sum())]] += 1
+    return _Parts(inverse, counts, present, chosen[share > 0], share[share > 0])
+
+
+def _shares(parts: _Parts, inner: Ints | None) -> list[tuple[int, int]]:
+    """Domains and how many nodes of each, in their order.
+
+    Of those without nodes of the gang, the ones that want the fewest domains of the next level for their share, then
+    the smallest that hold it.
+
+    Args:
+        parts: How many domains get how many nodes.
+        inner: (n,), the nodes' domains of the next narrower level; None where there is none.
+    """
+    counts, known = parts.counts, parts.present[parts.chosen] > 0
+    out = list(zip(parts.chosen[known].tolist(), parts.share[known].tolist(), strict=True))
+    free = np.flatnonzero(parts.present == 0)
+    wants = np.zeros(len(counts), dtype=np.int64)
+    if inner is not None:
+        pairs = np.stack((parts.inverse, alone(inner)))
+        span = int(pairs[1].max()) - int(pairs[1].min()) + 1
+        pair, sizes = np.unique(pairs[0] * span + pairs[1] - pairs[1].min(), return_counts=True)
+    own, times = np.unique(parts.share[~known], return_counts=True)
+    for share, number in zip(own[::-1].tolist(), times[::-1].tolist(), strict=True):
+        if inner is not None:
+            owners, domains, _ = fewest(pair // span, sizes, share)
+            wants[owners] = domains
+        able = free[counts[free] >= share]
+        best = able[np.lexsort((counts[able], wants[able]))[:number]]
+        out += [(child, share) for child in best.tolist()]
+        free = np.setdiff1d(free, best, assume_unique=True)
+    return sorted(out)

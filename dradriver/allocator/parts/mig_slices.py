@@ -1,0 +1,189 @@
+"""MIG slices: on the GPU, and at the start there, that take least from those who come later (``layouts.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.parts.free_capacity import Rooms
+from dradriver.allocator.parts.layouts import NONE, Layout
+from dradriver.allocator.parts.part_requests import Counts, every_count
+from dradriver.allocator.request import Mig, MigPart, Part
+from dradriver.allocator.sets.subsets import Array, Ints
+
+
+class _Left(NamedTuple):
+    """A GPU's layout and state; no layout where it has no MIG."""
+
+    layout: Layout | None
+    state: int
+
+
+class Slices:
+    """An ``Ask`` for MIG slices."""
+
+    sliced: bool = True
+
+    def __init__(self, request: Mig) -> None:
+        self._request = request
+        every = [profile for profiles in request.profiles for profile in profiles]
+        self._kinds = tuple(dict.fromkeys(every))
+        self.wanted = tuple(every.count(profile) for profile in self._kinds)
+        self.containers = tuple(tuple(map(self._kinds.index, profiles)) for profiles in request.profiles)
+        self._fitting: dict[Layout, list[tuple[int, Array]]] = {}
+        self._known = lru_cache(maxsize=1024)(self._ways)
+
+    @property
+    def request(self) -> Mig:
+        """Return the request for MIG slices."""
+        return self._request
+
+    def costs(self, rooms: Rooms, kind: int) -> Array:
+        """Return what one MIG slice costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
+        out = np.full(rooms.states.shape, NONE, dtype=np.int32)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
+                layout.order[:, number].take(rooms.states[position], out=out[position], mode="clip")
+        return out
+
+    def room(self, rooms: Rooms) -> Array:
+        """Return how much each GPU has free for MIG slices, as one number: (g, nodes)."""
+        out = np.zeros(rooms.states.shape, dtype=np.int32)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None:
+                layout.worth.take(rooms.states[position], out=out[position], mode="clip")
+        return out
+
+    def most(self, rooms: Rooms, kind: int) -> Array:
+        """Return how many MIG slices of a profile fit on each GPU with free memory slices: (g, nodes)."""
+        out = np.zeros(rooms.states.shape, dtype=np.int32)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None and (number := layout.number.get(self._kinds[kind])) is not None:
+                layout.most[:, number].take(rooms.states[position], out=out[position], mode="clip")
+        return out
+
+    def most_empty(self, rooms: Rooms, kind: int) -> Array:
+        """Return how many MIG slices of a profile fit on an empty GPU at each position: (g,)."""
+        numbers = [layout.number.get(self._kinds[kind]) if layout else None for layout in rooms.layouts]
+        most = [
+            0 if layout is None or number is None else int(layout.most[0, number])
+            for layout, number in zip(rooms.layouts, numbers, strict=True)
+        ]
+        return np.array(most, dtype=np.int64)
+
+    def volumes(self, rooms: Rooms) -> tuple[int, Array, Array]:
+        """Return the memory slices that all MIG slices take, each GPU has free, and an empty GPU has."""
+        free = np.zeros(rooms.states.shape, dtype=np.int32)
+        empty = np.zeros(len(rooms.layouts), dtype=np.int32)
+        sizes = [1] * len(self._kinds)
+        for position, layout in enumerate(rooms.layouts):
+            if layout is not None:
+                usable = np.minimum(layout.free, sum(self._usable(layout), start=np.int32(0)))
+                usable.take(rooms.states[position], out=free[position], mode="clip")
+                empty[position] = usable[0]
+                sizes = [layout.profiles[n].size if n is not None else 1 for n in self._numbers(layout)]
+        alike = len({layout.profiles for layout in rooms.layouts if layout is not None}) == 1
+        least = sizes if alike else [1] * len(sizes)
+        return sum(size * count for size, count in zip(least, self.wanted, strict=True)), free, empty
+
+    def _usable(self, layout: Layout) -> Iterator[Array]:
+        """Memory slices that the parts of each kind alone could take, by state."""
+        for number, count in zip(self._numbers(layout), self.wanted, strict=True):
+            if number is not None:
+                yield np.minimum(layout.most[:, number], count) * np.int32(layout.profiles[number].size)
+
+    def _numbers(self, layout: Layout) -> list[int | None]:
+        return [layout.number.get(name) for name in self._kinds]
+
+    def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
+        """Return the layout state of a GPU: the MIG instances that are on it."""
+        return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
+
+    def empty(self, rooms: Rooms, position: int) -> _Left:
+        """Return the layout state of a GPU without MIG instances."""
+        return _Left(rooms.layouts[position], 0)
+
+    def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
+        """Return the cost of every number of MIG slices on the GPU at a position of some nodes: (len(slots),) int32."""
+        states = rooms.states[position]
+        states = states if len(slots) == len(states) else states[slots]
+        return {way: costs.take(states, mode="clip") for way, costs in self._each(rooms.layouts[position])}
+
+    def each_cost_empty(self, rooms: Rooms, position: int) -> Mapping[int, int]:
+        """Return what every number of MIG slices that fits costs on an empty GPU at a position."""
+        return {way: int(costs[0]) for way, costs in self._each(rooms.layouts[position])}
+
+    def _each(self, layout: Layout | None) -> list[tuple[int, Array]]:
+        """By state the cost of each combination of parts that fits an empty GPU, after its place in ``every_count``."""
+        if layout is None:
+            return []
+        if layout not in self._fitting:
+            numbers = self._numbers(layout)
+            self._fitting[layout] = [
+                (way, costs)
+                for way, counts in enumerate(every_count(self.wanted))
+                if way and not any(count and number is None for count, number in zip(counts, numbers, strict=True))
+                for costs in (layout.costs(_by_profile(layout, numbers, counts)),)
+                if costs[0] < NONE
+            ]
+        return self._fitting[layout]
+
+    def ways(self, left: _Left) -> Mapping[Counts, int]:
+        """Return the cost of each combination of MIG slices that fits on a GPU, by its counts."""
+        return self._known(left)
+
+    def _ways(self, left: _Left) -> Mapping[Counts, int]:
+        if left.layout is None:
+            return {(0,) * len(self.wanted): 0}
+        numbers = self._numbers(left.layout)
+        ways = left.layout.ways(left.state, _by_profile(left.layout, numbers, self.wanted))
+        return {
+            tuple(0 if number is None else counts[number] for number in numbers): way.cost
+            for counts, way in ways.items()
+        }
+
+    def said(self, left: _Left) -> str:
+        """Return in words which MIG slices a GPU has free."""
+        if left.layout is None:
+            return "no MIG"
+        most = left.layout.most[left.state]
+        return "room for " + ", ".join(p.name for p, count in zip(left.layout.profiles, most, strict=True) if count)
+
+    def largest_first(self) -> list[int]:
+        """Return the MIG profiles of the request, the hardest to place first."""
+        return sorted(range(len(self._kinds)), key=lambda kind: (-int(self._kinds[kind].partition("g")[0]), kind))
+
+    def cost(self, left: _Left, counts: Counts) -> int | None:
+        """Return what so many MIG slices of each profile cost together on one GPU; None if they do not fit."""
+        if left.layout is None:
+            return None if any(counts) else 0
+        numbers = self._numbers(left.layout)
+        if any(count and number is None for count, number in zip(counts, numbers, strict=True)):
+            return None
+        wanted = _by_profile(left.layout, numbers, counts)
+        way = left.layout.ways(left.state, wanted).get(wanted)
+        return None if way is None else way.cost
+
+    def parts(self, left: _Left, counts: Counts, *, gpu: int) -> Sequence[tuple[int, Part]]:
+        """Return so many MIG slices of each profile on the GPU with this number, each after its kind."""
+        assert left.layout is not None, "there is a way"
+        numbers = self._numbers(left.layout)
+        wanted = _by_profile(left.layout, numbers, counts)
+        parts: list[tuple[int, Part]] = []
+        for number, start in left.layout.ways(left.state, wanted)[wanted].placements:
+            profile = left.layout.profiles[number]
+            part = MigPart(gpu=gpu, profile=profile.name, start=start, size=profile.size)
+            parts.append((self._kinds.index(profile.name), part))
+        return parts
+
+
+def _by_profile(layout: Layout, numbers: Sequence[int | None], counts: Counts) -> Counts:
+    """Counts by kind as counts by the layout's profiles; kinds that it does not have are left out."""
+    out = [0] * len(layout.profiles)
+    for number, count in zip(numbers, counts, strict=True):
+        if number is not None:
+            out[number] = count
+    return tuple(out)

@@ -1,0 +1,153 @@
+"""How many of NCCL's channels the links of a machine carry, each way.
+
+Several speeds often fit equally often into every wire; such speeds share a *row*, and what follows is computed once a
+row. ``r`` below is the number of rows, ``g`` of GPUs, ``m`` of sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.allocator.sets.symmetries import Sets
+from dradriver.topology.check import MAX_LINKS
+from dradriver.topology.machine import PathType
+
+AMD_SOCKET_GBPS = 16.0  # what NCCL counts between AMD sockets, and between no others
+HOST_BRIDGE = 6 / 5  # Intel's host bridge cuts peer traffic into small packets, which cost so much more (topo.h)
+_ROUNDING = 1e-3  # NCCL rounds what is left of a wire to thousandths
+_PLENTY = 128  # channels: more than NCCL has, and all sums of them fit into 16 bits
+WITHIN, BRIDGED = 0, 1  # which traffic a GPU's PCIe link carries; else of how many trees that also leave the node
+
+
+class Wires:
+    """How many channels fit into each wire, one direction.
+
+    Attributes:
+        row_of: By speed, its row.
+        speeds: (r,) float64, the fastest of each row.
+        counts: (g, g) int64, links of each pair (``Shape.linked``).
+        widths: The numbers w of links that pairs have, in order.
+        width: By row, the fewest links that carry one channel; None where no pair has so many.
+        links: (r, g, g) int16, channels over the links of each pair; over a switch, as if each pair had its own.
+        carries: (w, r) int16, channels over so many links.
+        carried: (r,) int16, channels over the fewest links that carry any; 0 where none do.
+        exactly: (w, g) int64, by GPU, which others have so many links to it.
+        detour: (g, g) int64, fewest links with which a way through a third GPU is faster than PCIe, where both hang
+            below one switch; else 1.
+        lanes: (r, g) int16, channels over each GPU's PCIe link.
+        bridged: The same through the host bridge.
+        sockets: (r,) int16, channels between two NUMA nodes, one direction.
+        uplinks: (g, r, kinds) int16, channels over each GPU's PCIe link by ``kinds_of``.
+        amd: Whether the CPUs are AMD's.
+        adjacent: (g, g) bool, whether two GPUs are directly linked.
+        hops: (g, g) int64, PCIe paths.
+        switches: Masks of GPUs below one PCIe switch.
+        trees: Masks of GPUs below one tree of PCIe switches.
+        nodes: Masks of GPUs below one NUMA node.
+        home: (g,) int64, the number of each GPU's NUMA node in ``nodes``.
+    """
+
+    def __init__(self, shape: Shape, speeds: tuple[int, ...]) -> None:
+        g = shape.size
+        self.amd = shape.socket_gbps == AMD_SOCKET_GBPS
+        bridge = 1.0 if self.amd else HOST_BRIDGE
+        gpus = range(g)
+        self.counts: Ints = np.array([[shape.linked(a, b) for b in gpus] for a in gpus], dtype=np.int64).reshape(g, g)
+        self.adjacent: Bools = self.counts > 0
+        self.hops: Ints = np.array(shape.paths, dtype=np.int64).reshape(g, g)
+        self.switches = subsets.components(self.hops <= PathType.PIX)
+        faster = 1
+        if self.adjacent.any():  # no count of links is, where one carries nothing
+            enough = (count for count in range(1, MAX_LINKS + 1) if count * shape.link_gbps > max(shape.pcie_gbps))
+            faster = next(enough, MAX_LINKS + 1)
+        self.detour: Ints = np.where(self.hops == PathType.PIX, faster, 1)
+        self.trees = subsets.components(self.hops <= PathType.PXB)
+        self.nodes = subsets.components(self.hops <= PathType.NODE)
+        self.home: Ints = np.array([next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus])
+        parts = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
+        pcie = np.array(shape.pcie_gbps, dtype=np.float64)
+        each = np.array(speeds, dtype=np.float64)
+        links = _fitting(self.counts.ravel() * np.float64(shape.link_gbps), each)
+        sockets = _fitting(np.array([shape.socket_gbps], dtype=np.float64), each)
+        # Beyond one NUMA node a GPU's link carries traffic of both kinds, and both figures are not enough to know it.
+        kinds = [_fitting(pcie, each), _fitting(pcie, each * bridge)]
+        kinds += [_crossing(pcie, each, count, bridge) for count in range(2, parts + 1)]
+        row_of: dict[bytes, int] = {}
+        signature = np.concatenate((links, sockets, *kinds), axis=1)
+        self.row_of = [row_of.setdefault(row.tobytes(), len(row_of)) for row in signature]
+        first = [self.row_of.index(row) for row in range(len(row_of))]
+        self.speeds = each[first]
+        self.links: Counts = links[first].reshape(-1, g, g)
+        self.lanes: Counts = kinds[WITHIN][first]
+        self.bridged: Counts = kinds[BRIDGED][first]
+        self.sockets: Counts = sockets[first, 0]
+        self.uplinks: Counts = np.stack(kinds, axis=-1)[first].swapaxes(0, 1)
+        self.widths = sorted(set(self.counts.ravel().tolist()) - {0})
+        self.carries: Counts = _fitting(np.array([width * shape.link_gbps for width in self.widths]), each)[first].T
+        self.carried: Counts = np.array([next((n for n in row if n), 0) for row in self.carries.T.tolist()], np.int16)
+        self.exactly: Ints = subsets.neighbours(self.counts == np.array(self.widths, dtype=np.int64)[:, None, None])
+        self.width = [
+            next((w for w in self.widths if w * shape.link_gbps >= speed - _ROUNDING), None) for speed in self.speeds
+        ]
+
+    def channels(self, pairs: Ints) -> Counts:
+        """Return how many channels the links of some pairs carry in all: (..., r, m), int16.
+
+        Args:
+            pairs: (w, ..., m), how many pairs there are of each width.
+        """
+        out = np.zeros((*pairs.shape[1:-1], len(self.speeds), pairs.shape[-1]), dtype=np.int16)
+        for number, carried in zip(pairs, self.carries, strict=True):
+            out += number[..., None, :].astype(np.int16) * carried[:, None]
+        return out
+
+    def pcie(self, kind: Ints, gpus: Sequence[int] | None = None) -> Counts:
+        """Return how many channels the PCIe links of these GPUs, or of all, carry: (n, r, m).
+
+        ``kind`` is (n, m), what each carries.
+        """
+        uplinks = self.uplinks if gpus is None else self.uplinks[gpus]
+        out: Counts = uplinks[:, :, WITHIN, None].repeat(kind.shape[1], axis=2)
+        for carried in range(BRIDGED, uplinks.shape[2]):
+            np.copyto(out, uplinks[:, :, carried, None], where=(kind == carried)[:, None, :])
+        return out
+
+    def kinds_of(self, sets: Sets, worst: Ints) -> Ints:
+        """Return the kind of traffic on each GPU's PCIe link, a place in ``uplinks``' last axis: (g, m), int64.
+
+        Args:
+            sets: Sets.
+            worst: (m,), the farthest path that each set's rings must take.
+        """
+        masks = sets.masks
+        if self.amd or self.uplinks.shape[-1] == BRIDGED + 1:
+            return np.zeros(sets.member.shape, dtype=np.int64)
+        parts = np.array([sum(((masks & tree) != 0).astype(np.int64) for tree in self.trees if tree & node)
+                          for node in self.nodes])  # fmt: skip
+        kind = np.where(worst == PathType.SYS, parts, BRIDGED)
+        out: Ints = np.where(parts > 1, kind, WITHIN)[self.home]
+        return out
+
+
+def _fitting(gbps: NDArray[np.float64], speeds: NDArray[np.float64]) -> Counts:
+    """Channels of each speed that fit: (speeds, wires), int16."""
+    return np.minimum(np.floor(gbps[None, :] / speeds[:, None] + _ROUNDING), _PLENTY).astype(np.int16)
+
+
+def _crossing(gbps: NDArray[np.float64], speeds: NDArray[np.float64], parts: int, bridge: float) -> Counts:
+    """Channels over the link of one of ``parts`` PCIe trees below a NUMA node, of a ring that leaves the node too.
+
+    A ring passes ``parts - 1`` times between the trees, through the host bridge, and once between the nodes. Taking
+    turns, the busiest link has its share of the former, rounded up. Shape (speeds, wires), int16.
+    """
+    channels = np.arange(1, min(int(gbps.max() / speeds.min()), _PLENTY) + 1)
+    through_bridge = -(-channels * (parts - 1) // parts)
+    needs = speeds[:, None, None] * (channels + (bridge - 1) * through_bridge)
+    out: Counts = (needs <= gbps[:, None] + _ROUNDING).sum(axis=-1, dtype=np.int16)
+    return out

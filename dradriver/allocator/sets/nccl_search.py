@@ -1,0 +1,231 @@
+"""NCCL's graph search over all sets at once: how many channels of which speed its rings have, and its trees.
+
+The search goes down a list of speeds. At each it allows ever farther steps until it finds channels; it stops when the
+next speed is below 0.49 of the best one's, or when the channels carry all that a GPU has. Then it may cut fast channels
+in two, and trees get exactly the rings' number of channels. Source: NCCL's search.cc and topo.h, 2.26 to 2.30.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dradriver.allocator.sets import chains, cycles, subsets
+from dradriver.allocator.sets.link_channels import Wires
+from dradriver.allocator.sets.ring_capacity import Room
+from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.subsets import Bools, Counts, Floats, Ints
+from dradriver.allocator.sets.symmetries import Sets
+from dradriver.topology.machine import PathType
+
+_T = TypeVar("_T")
+
+# The channel speeds that NCCL's search tries within a node, by least compute capability (search.cc), GB/s.
+_SPEEDS = {
+    100: (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
+    90: (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
+    0: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
+}
+_MOST_CHANNELS = 32
+_WORSE = 0.49  # of the best channels' speed: the search goes no lower
+_HALVED_GBPS = 25.0  # channels as fast as this are cut in two
+_HALVED_FROM_HOPPER_GBPS = 50.0  # above compute capability 8.0, of more than four channels
+_TINY = 1e-3
+_LINKS, _THROUGH, _PCIE = np.array((1, 2, 3), dtype=np.int16)  # over what the best rings go
+
+
+class Rings(NamedTuple):
+    """What the search found of every set: each (m,).
+
+    Attributes:
+        channels: int16, 0 where nothing joins the set.
+        gbps: float32, bandwidth of one channel.
+    """
+
+    channels: Counts
+    gbps: Floats
+
+
+class Limits(NamedTuple):
+    """Where the search begins and ends: each (m,), float32, GB/s.
+
+    Attributes:
+        fastest: The fastest way between two members.
+        total: The most that any one member has in all.
+    """
+
+    fastest: Floats
+    total: Floats
+
+
+def of_generation(table: dict[int, _T], capability: int) -> _T:
+    """Return the entry of NCCL's table for the highest compute capability that is not above ``capability``."""
+    return table[max(least for least in table if least <= capability)]
+
+
+def speeds(capability: int) -> tuple[int, ...]:
+    """Return the channel speeds that NCCL's search tries for a compute capability times ten, fastest first."""
+    return of_generation(_SPEEDS, capability)
+
+
+def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> Rings:
+    """Return the rings that NCCL's search finds if it must have at least so many channels.
+
+    Args:
+        shape: The machine.
+        room: What its wires have room for.
+        limits: Where the search begins and ends.
+        at: (n,), numbers of sets to look at.
+        least: (n,), channels.
+    """
+    fastest, total = limits.fastest[at], limits.total[at] - _TINY
+    options, over_what = _options(room, at, least)
+    doubtful = _doubtful(room, at, options, over_what)
+    channels, over = np.zeros((2, len(at)), dtype=np.int16)
+    gbps, carried = np.zeros((2, len(at)), dtype=np.float32)
+    tried = np.array(speeds(shape.capability), dtype=np.float32)
+    may = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
+    may[-1] = True
+    for speed, begun, row in zip(tried, may, room.wires.row_of, strict=True):
+        open_ = np.flatnonzero(begun & (speed > _WORSE * gbps) & (carried < total))
+        if not open_.size:
+            continue
+        fitting = options[over[open_], row, open_]
+        better = fitting * speed > carried[open_] + _TINY
+        open_, fitting = open_[better], fitting[better]
+        how = over_what[over[open_], row, open_]
+        doubt = doubtful[over[open_], row, open_].nonzero()[0]
+        if doubt.size:
+            for index in doubt.tolist():
+                through = bool(how[index] == _THROUGH)
+                fitting[index] = room.packed(row, int(at[open_[index]]), int(fitting[index]), through=through)
+            better = (fitting >= least[open_]) & (fitting * speed > carried[open_] + _TINY)
+            open_, fitting, how = open_[better], fitting[better], how[better]
+        over[open_] = how
+        channels[open_], gbps[open_], carried[open_] = fitting, speed, fitting * speed
+    halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
+    if shape.capability > 80:
+        halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)
+    twice = np.minimum(2 * channels, _MOST_CHANNELS)
+    return Rings(np.where(halved, twice, channels), np.where(halved, gbps / 2, gbps).astype(np.float32))
+
+
+def trees(
+    shape: Shape,
+    room: Room,
+    limits: Limits,
+    at: Ints,
+    channels: Counts,
+    *,
+    least: Floats,
+    paths: chains.Paths,
+) -> Floats:
+    """Return the bandwidth of one channel of NCCL's trees that go with so many channels of rings.
+
+    Args:
+        shape: The machine.
+        room: What its wires have room for.
+        limits: Where the search begins and ends.
+        at: (n,), numbers of sets to look at.
+        channels: (n,), of the rings.
+        least: (n,), what a channel must carry to be of use.
+        paths: Which sets open chains can join at all.
+
+    Returns:
+        (n,), float32, GB/s; 0 where there are no such trees.
+    """
+    sets, wires = room.reach.sets, room.wires
+    count = sets.size[at]
+    fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
+    tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
+    begun: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
+    # What fits at the first speed is raised to the next one and so on, as long as it has not doubled.
+    first = np.where(begun, tried, 0).max(axis=0)
+    slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
+    open_ = (tried > least) & (begun | (slower < 2 * first))
+    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
+    speed, which = np.nonzero(open_)
+    rows = np.array(wires.row_of)[speed]
+    open_[speed, which] = chains.fitting(room, paths, rows, at[which], channels[which])
+    out: Floats = np.where(open_ & begun, tried, 0).max(axis=0, initial=0)
+    raised = (out == first) | (first <= least)
+    for faster, fits in zip(tried[::-1, 0], open_[::-1], strict=True):
+        raised &= fits | (faster <= first) | (faster <= least)
+        out = np.where(raised & fits & (faster > first), faster, out)
+    return out
+
+
+def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:
+    """Which sets have an open path whose every step carries a channel: (r, n)."""
+    reach, wires, masks = room.reach, room.wires, room.reach.sets.masks[at]
+    out: Bools = (room.lanes.max(axis=0)[:, at] > 0) & paths.any_way[masks]
+    for width in wires.widths:
+        joined = paths.linked[width][masks]
+        if reach.through.any():
+            whole = subsets.part_of_lowest(wires.counts >= width, masks) == masks
+            joined = joined | reach.through[at] & whole
+        out[[row for row, needed in enumerate(wires.width) if needed == width]] |= joined
+    return out
+
+
+def reached(capacity: Floats, capability: int) -> Floats:
+    """Return the total bandwidth of equal channels that NCCL's search finds within ``capacity``: float32, GB/s.
+
+    24 GB/s become two channels of 12, 16 become one of 15, 370.8 on Hopper become 360.
+    """
+    total, best = np.zeros_like(capacity), np.zeros_like(capacity)
+    for speed in speeds(capability):
+        gbps = np.minimum(np.floor(capacity / speed + _TINY), _MOST_CHANNELS) * speed
+        better = (gbps > total) & (speed > _WORSE * best)
+        total = np.where(better, gbps, total).astype(np.float32)
+        best = np.where(better, speed, best)
+    return total
+
+
+def _options(room: Room, at: Ints, least: Counts) -> tuple[Counts, Counts]:
+    """By the ways that the best rings so far take: the most channels of each row, and the ways that these take.
+
+    Nearer ways come first, and none is farther than the best rings'. Two of shape (4, r, n).
+    """
+    links, through, pcie = (
+        np.where(bound[:, at] >= least, bound[:, at], 0) for bound in (room.links, room.through, room.pcie)
+    )
+    near, near_how = np.where(links > 0, links, through), np.where(links > 0, _LINKS, _THROUGH)
+    far, turned = pcie > near, through > links
+    channels = (np.where(near > 0, near, pcie), links, np.where(turned, through, links), np.where(far, pcie, near))
+    how = (
+        np.where(near > 0, near_how, _PCIE),
+        np.full_like(near_how, _LINKS),
+        np.where(turned, _THROUGH, _LINKS),
+        np.where(far, _PCIE, near_how),
+    )
+    return np.minimum(np.stack(channels), _MOST_CHANNELS), np.stack(how)
+
+
+def _doubtful(room: Room, at: Ints, channels: Counts, over_what: Counts) -> Bools:
+    """Which ``channels``, of ``_options``, may be more rings over links than fit: the shape of ``channels``.
+
+    Both ways round over the widest links there are for sure. One ring through third GPUs again and again is taken to
+    be: such a ring that goes one way twice would have to lead through both ends of a link.
+    """
+    if len(room.degree) > cycles.MOST or not room.wires.widths:
+        return np.zeros(channels.shape, dtype=np.bool_)
+    size = room.reach.sets.size[at]
+    out: Bools = (over_what == _LINKS) & (size > 4) & (channels > room.sure[:, at])
+    out |= (over_what == _THROUGH) & (size > 3) & (channels > room.wires.carried[:, None])
+    return out
+
+
+def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:
+    """Return the limits of NCCL's search for every set."""
+    near = subsets.neighbours(wires.hops < PathType.SYS)[:, None]
+    pcie = np.array(shape.pcie_gbps, dtype=np.float32)[:, None]
+    way = np.where(sets.masks & near != 0, pcie, np.minimum(pcie, np.float32(shape.socket_gbps)))
+    links = np.zeros_like(way)
+    for width, gpus in zip(wires.widths, wires.exactly, strict=True):
+        count = np.bitwise_count(sets.masks & gpus[:, None])
+        links += count * np.float32(width * shape.link_gbps)
+        way = np.where(count > 0, np.maximum(way, np.float32(width * shape.link_gbps)), way)
+    fastest, total = (np.where(sets.member, each, 0).max(axis=0) for each in (way, np.maximum(pcie, links)))
+    return Limits(fastest, total)

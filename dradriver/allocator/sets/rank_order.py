@@ -1,0 +1,193 @@
+"""The order of a set's GPUs: the best ring, the ranks of a container, the split over containers.
+
+All functions take and give positions, as bits of masks or as tuples, never GPU numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from dradriver.allocator.sets import tours
+from dradriver.allocator.sets.subsets import Floats, Ints
+from dradriver.allocator.sets.tables import Tables, remembered
+
+_EXACT = 8  # up to here orders and splits are searched exhaustively
+
+
+def positions(mask: int) -> tuple[int, ...]:
+    """Return the positions of a mask, ascending."""
+    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
+
+
+def mask_of(members: tuple[int, ...]) -> int:
+    """Return the mask of some positions."""
+    return sum(1 << position for position in members)
+
+
+@remembered
+def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
+    """Return the order of a set's GPUs along the ring whose weakest step is best; it starts at the lowest position.
+
+    Held and Karp (1962) over the set's masks, exact up to 16 GPUs; among equal rings the one that is lowest as a list.
+    """
+    members = np.array(positions(mask), dtype=np.int64)
+    n = len(members)
+    if n < 3:
+        return tuple(members.tolist())
+    pairs = np.ix_(members, members)
+    usable = tables.step_rank[pairs] <= tables.weakest[mask]
+    gain = np.where(usable, _step_worth(tables)[pairs].astype(np.float64), -np.inf)
+    if (gain[_upper(n)] == gain[0, 1]).all():
+        return tuple(members.tolist())
+    return tuple(members[list(tours.exact(gain))].tolist())
+
+
+@remembered
+def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
+    """Return the order of ranks in which aligned blocks of 2, then 4, have the best links (tensor parallel groups).
+
+    Exact up to 8 GPUs; beyond, the set is first cut into a block of 8 and the rest so that pairs, then fours, lose
+    least. What does not fill a block comes last. Among equal orders the one nearest to PCI order wins.
+    """
+    members = positions(mask)
+    n = len(members)
+    if n > _EXACT:
+        block = _block_of_eight(tables, mask)
+        return rank_order(tables, block) + rank_order(tables, mask ^ block)
+    if n < 4:
+        return _tail_order(tables, members)
+    at = np.array(members, dtype=np.int64)
+    quads, ways = _quads(n)
+    # Two good pairs, turned so that they also join well as a ring; the first of equal orders.
+    turned = at[quads[:, _TURNS]]
+    pairs = _pair_gbps(tables, turned)
+    steps = _step_worth(tables)
+    joined = steps[turned[..., 1], turned[..., 2]] + steps[turned[..., 3], turned[..., 0]]
+    best_pairs = pairs.max(axis=1)
+    best = np.where(pairs == best_pairs[:, None], joined, -np.inf).argmax(axis=1)
+    whole = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
+    tails = [_tail_order(tables, tuple(members[position] for position in tail)) for _, tail in ways] if n % 4 else [()]
+    chosen = np.array([chosen for chosen, _ in ways])
+    value = best_pairs[chosen].sum(axis=1, dtype=np.float64)
+    if n % 4 > 1:
+        value += _pair_gbps(tables, np.array(tails))
+    at_best = np.flatnonzero(value == value.max())
+    way = int(at_best[whole[chosen[at_best]].sum(axis=1).argmax()])
+    blocks = [turned[quad, best[quad]].tolist() for quad in ways[way][0]]
+    return (*itertools.chain.from_iterable(blocks), *tails[way if n % 4 else 0])
+
+
+@remembered
+def split(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return each container's part of the set of GPUs, as masks in the containers' order.
+
+    The container that is worst off (predicted bandwidth against the best that so many GPUs of the machine can have)
+    is as well off as possible, then all together. Exhaustive up to 8 GPUs; beyond, the largest containers choose first.
+    """
+    if len(counts) == 1:
+        return (mask,)
+    if mask.bit_count() > _EXACT:
+        return _split_greedily(tables, mask, counts)
+    best: tuple[float, float] | None = None
+    chosen: tuple[int, ...] = ()
+    for parts in _splits(mask, counts):
+        worth = [_worth(tables, part) for part in parts]
+        value = (round(min(worth), 4), round(sum(worth), 4))
+        if best is None or value > best:
+            best, chosen = value, parts
+    return chosen
+
+
+def _step_worth(tables: Tables) -> Floats:
+    """What the step between two GPUs is worth: its rate, or, as links may have none, what pairs compare by: (g, g)."""
+    if tables.shape.predicted:
+        return tables.step_gbps
+    own = 1 << np.arange(tables.size)
+    out: Floats = tables.busbw[own[:, None] | own]
+    return out
+
+
+# All orders of four.
+_TURNS = np.array(list(itertools.permutations(range(4))))
+
+
+@lru_cache(maxsize=16)
+def _quads(n: int) -> tuple[Ints, list[tuple[tuple[int, ...], tuple[int, ...]]]]:
+    """All sets of four of ``n``, and all ways to cut ``n`` into such fours, by number, and a tail; PCI order first."""
+    quads = list(itertools.combinations(range(n), 4))
+    number: dict[tuple[int, ...], int] = {quad: at for at, quad in enumerate(quads)}
+    ways: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    for filled in itertools.combinations(range(n), n // 4 * 4):
+        tail = tuple(at for at in range(n) if at not in filled)
+        if n < 8:
+            ways.append(((number[filled],), tail))
+            continue
+        for others in itertools.combinations(filled[1:], 3):
+            first = (filled[0], *others)
+            second = tuple(at for at in filled if at not in first)
+            ways.append(((number[first], number[second]), tail))
+    return np.array(quads, dtype=np.int64).reshape(-1, 4), ways
+
+
+@lru_cache(maxsize=16)
+def _upper(n: int) -> tuple[Ints, Ints]:
+    return np.triu_indices(n, 1)
+
+
+def _tail_order(tables: Tables, tail: tuple[int, ...]) -> tuple[int, ...]:
+    if len(tail) < 3:
+        return tail
+    orders = np.array(list(itertools.permutations(tail)))
+    return tuple(orders[_pair_gbps(tables, orders).argmax()].tolist())
+
+
+def _pair_gbps(tables: Tables, orders: Ints) -> Floats:
+    """Predicted bandwidth of the aligned pairs of each order, summed over the last axis."""
+    even = orders.shape[-1] // 2 * 2
+    pairs = 1 << orders[..., 0:even:2] | 1 << orders[..., 1:even:2]
+    out: Floats = tables.busbw[pairs].sum(axis=-1)
+    return out
+
+
+def _block_of_eight(tables: Tables, mask: int) -> int:
+    blocks = tables.members(_EXACT)
+    blocks = blocks[blocks & ~mask == 0]
+    _, _, _, fours, pairs = tables.keep
+    rest = mask ^ blocks
+    # lexsort's last key decides first, and it sorts ascending and stably
+    keys = (-tables.busbw[blocks], -(fours[blocks] + fours[rest]), -(pairs[blocks] + pairs[rest]))
+    return int(blocks[np.lexsort(keys)[0]])
+
+
+def _splits(mask: int, counts: tuple[int, ...], done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """All ways to split, lowest positions first; of those that swap containers of one size only the first."""
+    if len(done) == len(counts):
+        yield done
+        return
+    size = counts[len(done)]
+    alike = [part & -part for part, count in zip(done, counts, strict=False) if count == size]
+    for part in itertools.combinations(positions(mask), size):
+        own = mask_of(part)
+        if not alike or alike[-1] < own & -own:
+            yield from _splits(mask ^ own, counts, (*done, own))
+
+
+def _split_greedily(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+    parts = [0] * len(counts)
+    for container in sorted(range(len(counts)), key=lambda container: -counts[container]):
+        options = tables.members(counts[container])
+        options = options[options & ~mask == 0]
+        rest = mask ^ options
+        keys = (*(-row[rest] for row in reversed(tables.keep)), -tables.busbw[options])
+        parts[container] = int(options[np.lexsort(keys)[0]])
+        mask ^= parts[container]
+    return tuple(parts)
+
+
+def _worth(tables: Tables, part: int) -> float:
+    best = float(tables.best(part.bit_count())[tables.everything])
+    return float(tables.busbw[part]) / best if best > 0 else 1.0

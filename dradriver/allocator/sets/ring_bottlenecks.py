@@ -1,0 +1,146 @@
+"""Groups of GPUs that every ring of a larger set must enter and leave, and how many channels can leave them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dradriver.allocator.sets.cycles import MOST as FEW
+from dradriver.allocator.sets.link_channels import WITHIN, Wires
+from dradriver.allocator.sets.reach import Reach
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+
+_FREE = 1 << 12  # more channels than anything has room for
+
+
+class Places:
+    """PCIe switches, trees of switches and NUMA nodes with GPUs, and linked pairs that have other links too.
+
+    Attributes:
+        count: Their number p.
+        holds: (p, g) bool, whose GPUs.
+        kinds: (kinds, p) bool, the places of one kind, which do not overlap; linked pairs are of none.
+        nodes: (p,) bool, which are NUMA nodes.
+        active: (p, m) bool, sets of which a place cuts a part off.
+        up: (p, r, m) int16, channels that can leave it over PCIe.
+        pairs: (w, p, m) int64, linked pairs across its border by their number of links.
+        out: (p, r, m) int16, channels that can leave it, over PCIe and links.
+        one: (p, r, m) int16, channels that can leave it over the same wire again and again.
+        inside: (r, m) int16, channels over all links within each set.
+    """
+
+    def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts, uplinks: Ints) -> None:
+        sets = reach.sets
+        self._wires, self._reach, self._lanes = wires, reach, lanes
+        places = _all_places(wires, reach)
+        self.count = len(places)
+        kind = np.array([kind for kind, _ in places])
+        self._groups: Ints = np.array([mask for _, mask in places], dtype=np.int64)[:, None]
+        self.holds: Bools = (self._groups >> np.arange(len(lanes)) & 1) != 0
+        self.nodes: Bools = kind == "node"
+        self.kinds: Bools = np.array([kind == name for name in ("switch", "tree", "node")])
+        pairs = kind == "pair"
+        self._wide, self._pairs = np.flatnonzero(~pairs), np.flatnonzero(pairs)
+        self._inner, self._outer = sets.masks & self._groups, sets.masks & ~self._groups
+        self.active: Bools = (self._inner != 0) & (self._outer != 0)
+        self.active[pairs] &= self._inner[pairs] == self._groups[pairs]
+        if reach.gated.any():
+            self.active[self.nodes] &= ~reach.gated
+        up: Counts = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
+        if self._wide.size:
+            up[self._wide] = self._from_groups(uplinks, kind == "switch")
+        self.up = self.one = up
+        if self._pairs.size:
+            up[self._pairs] = self._from_pairs()
+        if self.nodes.any():
+            self.one = up.copy()
+            self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
+        self.pairs = self._linked_pairs()
+        self.out: Counts = np.add(up, wires.channels(self.pairs)) if wires.widths else up
+        self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
+
+    def rings(self) -> Counts:
+        """Return the most rings that the bottlenecks let through: (r, m), int16."""
+        if not self.count:
+            return np.array(_FREE, dtype=np.int16)
+        room = self.out
+        if self._wires.widths:
+            turning = 2 * (room - self._at_one_gpu())
+            room = np.where(self._reach.through, room, np.minimum(room, turning))
+        out: Counts = np.where(self.active[:, None, :], room, _FREE).min(axis=0)
+        return out
+
+    def same_rings(self) -> Counts:
+        """Return how often one and the same ring fits through the bottlenecks: (r, m), int16."""
+        if not self._wide.size:
+            return np.array(_FREE, dtype=np.int16)
+        out: Counts = np.where(self.active[self._wide, None, :], self.one[self._wide], _FREE).min(axis=0)
+        return out
+
+    def _from_groups(self, uplinks: Ints, switch: Bools) -> Counts:
+        """Channels that can leave switches, trees and nodes over PCIe: (places, r, m)."""
+        wires, masks = self._wires, self._reach.sets.masks
+        talks = np.where(self._reach.sets.member, self._reach.over_pcie, 0)
+        leaves = np.array([np.bitwise_or.reduce(talks[self.holds[place]], axis=0) for place in self._wide])
+        leaves = leaves & ~self._groups[self._wide] != 0
+        fastest = [max(np.flatnonzero(self.holds[place]).tolist(), key=lambda gpu: int(wires.lanes[-1, gpu]))
+                   for place in self._wide]  # fmt: skip
+        trees = [next(tree for tree in wires.trees if tree >> gpu & 1) for gpu in fastest]
+        others = np.where(switch[self._wide], trees, 0)[:, None] & ~self._groups[self._wide]
+        kind = np.where(masks & others != 0, WITHIN, uplinks[fastest])
+        up = wires.pcie(kind, fastest)
+        sockets, beyond = wires.sockets[:, None], self._reach.beyond
+        # No three directed rings over four nodes use each way once (Tillson 1980).
+        up[self.nodes[self._wide]] = np.where((beyond == 3) & (sockets == 1), 2, sockets * beyond)
+        out: Counts = np.where(leaves[:, None, :], up, 0)
+        return out
+
+    def _from_pairs(self) -> Counts:
+        """Channels that can leave linked pairs over PCIe: (places, r, m)."""
+        wires, reach, groups = self._wires, self._reach, self._groups[self._pairs]
+        ends = np.nonzero(self.holds[self._pairs])[1].reshape(-1, 2).T
+        leaving = reach.over_pcie[ends] & ~groups != 0
+        if reach.gated.any():  # each of a gateway talks over its own PCIe link to its own NUMA node alone
+            home = np.array(wires.nodes)[wires.home[ends]][:, :, None] & ~groups
+            gates = reach.gates[ends[0], ends[1]][:, None] & reach.gated
+            leaving = np.where(gates, reach.sets.masks & home != 0, leaving)
+        out: Counts = np.where(leaving[:, :, None, :], self._lanes[ends], 0).sum(axis=0, dtype=np.int16)
+        return out
+
+    def _linked_pairs(self) -> Ints:
+        wires, member = self._wires, self._reach.sets.member
+        pairs = np.zeros((len(wires.widths), *self.active.shape), dtype=np.int64)
+        for a, b in np.argwhere(np.triu(wires.adjacent)):
+            across = self.holds[:, a] != self.holds[:, b]
+            pairs[wires.widths.index(wires.counts[a, b]), across] += member[a] & member[b]
+        return pairs
+
+    def _at_one_gpu(self) -> Counts:
+        """The most channels over links across a place's border at one GPU, which a ring cannot use both ways.
+
+        Shape (p, r, m). Left out for linked pairs.
+        """
+        out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
+        if not self._wide.size:
+            return out
+        holds = self.holds[self._wide, :, None]
+        inner, outer = self._inner[self._wide, None], self._outer[self._wide, None]
+        counts = member & (np.bitwise_count(np.where(holds, inner, outer)) > 1)
+        beyond = np.where(counts, np.where(holds, outer, inner), 0)
+        crossing = wires.channels(np.bitwise_count(beyond & wires.exactly[:, None, :, None]))
+        out[self._wide] = crossing.max(axis=1)
+        return out
+
+
+def _all_places(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
+    """The kind of each place and the mask of its GPUs."""
+    g = len(wires.adjacent)
+    trees = wires.trees if wires.trees != wires.switches else ()
+    places = [("switch", mask) for mask in wires.switches] + [("tree", mask) for mask in trees]
+    places = [(kind, mask) for kind, mask in places if mask.bit_count() > 1] + [("node", mask) for mask in wires.nodes]
+    places = [(kind, mask) for kind, mask in places if mask != (1 << g) - 1]
+    pairs = np.argwhere(np.triu(wires.adjacent)).tolist()
+    if g > 2 and len(pairs) <= FEW * (FEW - 1) // 2:
+        degrees = wires.adjacent.sum(axis=1)
+        places += [("pair", 1 << a | 1 << b) for a, b in pairs
+                   if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
+    return places

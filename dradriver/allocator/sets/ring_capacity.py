@@ -1,0 +1,159 @@
+"""For how many rings the links of each set have room: this bounds NCCL's search.
+
+Each ring enters and leaves every GPU, every PCIe switch, every NUMA node at least once. So the narrowest of these
+places bounds the number of rings. Five and more GPUs with direct links get in each other's way in manners that no
+single place shows; there ``packed`` counts. NCCL's search, which tries orders of GPUs until it runs out of time, nearly
+always finds as many. Sources: NCCL's paths.cc and search.cc, 2.26 to 2.30. Nothing here is fitted.
+
+Arrays over GPUs and places come first, then over rows of the wires (r), then over sets (m): all int16.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dradriver.allocator.sets import ring_packing, subsets
+from dradriver.allocator.sets.link_channels import WITHIN, Wires
+from dradriver.allocator.sets.reach import NOWHERE, Reach
+from dradriver.allocator.sets.ring_bottlenecks import Places
+from dradriver.allocator.sets.subsets import Bools, Counts, Ints
+from dradriver.allocator.sets.symmetries import sets_of
+from dradriver.topology.machine import PathType
+
+_FREE = 1 << 12  # more channels than anything has room for
+_UNDECOMPOSABLE = (4, 6)  # complete digraphs that are no sum of directed rings (Tillson 1980)
+
+
+class Room:
+    """Bounds of every set.
+
+    Attributes:
+        wires: The machine's wires.
+        reach: Who talks over what.
+        degree: (g, r, m), channels over each GPU's links to members.
+        lanes: (g, r, m), channels over each GPU's PCIe link.
+        places: Groups of GPUs that rings must enter and leave.
+        links: (r, m), rings over direct links alone, if there is one.
+        through: (r, m), rings over links of which third GPUs may be part, if there is one.
+        pcie: (r, m), rings that take PCIe too.
+        weakest: (r, m), channels of the GPU with the fewest.
+        sure: (r, m), rings over direct links that there are for certain: both ways round over the widest.
+    """
+
+    def __init__(self, wires: Wires, reach: Reach, linked: dict[int, Bools]) -> None:
+        self.wires, self.reach, sets = wires, reach, reach.sets
+        self._member = sets.member
+        uplinks = wires.kinds_of(sets, reach.worst)
+        self.lanes = self._lanes(uplinks)
+        self.degree = wires.channels(np.bitwise_count(sets.masks & wires.exactly[:, :, None]))
+        self.places = Places(wires, reach, self.degree, self.lanes, uplinks)
+        self._widest: Counts = np.zeros_like(self.degree)
+        self.links = self.through = self.sure = np.zeros_like(self.degree[0])
+        self._packed: dict[tuple[int, int, bool], int] = {}
+        self._links_of: dict[int, list[list[int]]] = {}
+        if wires.widths:
+            self._widest = self._widest_links()
+            self.links, self.sure = self._over_links(linked)
+            self.through = self._through()
+        self.pcie: Counts = self._over_pcie()
+
+    def _least(self, bounds: Counts) -> Counts:
+        """The smallest bound of any member of each set: (r, m); ``bounds`` is (g, r, m)."""
+        out: Counts = np.where(self._member[:, None, :], bounds, _FREE).min(axis=0)
+        return out
+
+    def _widest_links(self) -> Counts:
+        """Channels of each GPU's widest links to one member: (g, r, m)."""
+        out = np.zeros_like(self.degree)
+        for gpus, carried in zip(self.wires.exactly, self.wires.carries, strict=True):
+            has = self.reach.sets.masks & gpus[:, None] != 0
+            out = np.where(has[:, None, :], carried[:, None], out)
+        return out
+
+    def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
+        """Return exactly how many rings fit over the links of one set, ``wanted`` at most."""
+        known = self._packed.get((row, at, through))
+        if known is None:
+            gpus = self._member[:, at].nonzero()[0].tolist()
+            links = self._links_of.get(row)
+            if links is None:
+                links = self._links_of[row] = self.wires.links[row].clip(max=ring_packing.MOST).tolist()
+            channels = [[links[a][b] for b in gpus] for a in gpus]
+            thirds = self.reach.thirds(at) if through else {}
+            known = self._packed[row, at, through] = ring_packing.most(channels, wanted, thirds)
+        return known
+
+    def _over_links(self, linked: dict[int, Bools]) -> tuple[Counts, Counts]:
+        """Return ``links`` and ``sure``: a ring never turns back at a GPU, so only two GPUs alone use all links."""
+        wires, sets, inside = self.wires, self.reach.sets, self.places.inside
+        has = np.zeros(self.degree.shape[1:], dtype=np.bool_)
+        sure = np.zeros_like(self.degree[0])
+        for width, carried in zip(wires.widths, wires.carries, strict=True):
+            ring = linked[width][sets.masks]
+            has[[row for row, needed in enumerate(wires.width) if needed == width]] = ring
+            sure = np.where(ring, 2 * carried[:, None], sure)
+        passing = np.minimum(self.degree, 2 * (self.degree - self._widest))
+        out = self._least(np.where(sets.size == 2, self.degree, passing))
+        for size in _UNDECOMPOSABLE:
+            row, at = np.nonzero((sets.size == size) & (inside == size * (size - 1) // 2))
+            near = subsets.neighbours(wires.links[row] > 0).T
+            full = np.where(self._member[:, at], sets.masks[at] & ~near, 0).sum(axis=0) == sets.masks[at]
+            out[row[full], at[full]] = np.minimum(out[row[full], at[full]], size - 2)
+        return np.where(has, out, 0).astype(np.int16), sure
+
+    def _through(self) -> Counts:
+        """Return ``through``: over third GPUs a ring may turn back, and only cuts bound it, each crossed both ways."""
+        wires, masks = self.wires, self.reach.sets.masks
+        out = np.zeros(self.reach.third.shape, dtype=np.int16)
+        wanted = np.flatnonzero(self.reach.third.any(axis=0) & self.reach.through)
+        if wanted.size:
+            every = sets_of(np.arange(1 << len(self._member)), len(self._member))
+            others = np.bitwise_count(every.masks & wires.exactly[:, :, None])
+            pairs = np.where(every.member, others, 0).sum(axis=1) // 2
+            cuts = subsets.min_cuts(wires.channels(pairs), masks[wanted])
+            out[:, wanted] = np.where(self.reach.third[:, wanted], cuts, 0)
+        return out
+
+    def _over_pcie(self) -> Counts:
+        reach, wires, places, sets = self.reach, self.wires, self.places, self.reach.sets
+        any_ = self.lanes + self.degree
+        self.weakest: Counts = self._least(any_)
+        passing = any_
+        if wires.widths:
+            passing = np.minimum(any_, 2 * (any_ - self._widest))
+            passing = np.where((reach.second != 0)[:, None, :], any_, passing)
+            if reach.gated.any():  # what comes through a gateway ends at the partner's PCIe
+                inside = wires.exactly & ~subsets.neighbours(reach.gates)
+                inner = wires.channels(np.bitwise_count(sets.masks & inside[:, :, None]))
+                used = reach.gated & (sets.masks & subsets.neighbours(reach.gates)[:, None] != 0)
+                passing = np.where(used[:, None, :], self.lanes + inner, passing)
+            passing = np.where(sets.size == 2, np.maximum(self.lanes, self.degree), passing)
+        out = np.minimum(self._least(passing), places.rings())
+        if wires.amd:  # between AMD's sockets NCCL tries the same ring again and again, and no other (search.cc)
+            two = np.bitwise_count(sets.masks & subsets.neighbours(wires.adjacent)[:, None]) > 1
+            same = self._least(np.maximum(self.lanes, np.where(two[:, None, :], self._widest, 0)))
+            same = np.minimum(same, places.same_rings())
+            out = np.where(reach.worst == PathType.SYS, np.minimum(out, same), out)
+        return np.where(self._narrowest() > 0, out, 0).astype(np.int16)
+
+    def _narrowest(self) -> Counts:
+        """Channels of the farthest PCIe step that a ring must take; 0 where none joins the set: (r, m)."""
+        wires = self.wires
+        by_path = np.zeros((len(wires.speeds), NOWHERE + 1), dtype=np.int16)
+        by_path[:, : PathType.PHB] = wires.lanes.max(axis=1)[:, None]
+        by_path[:, PathType.PHB : PathType.SYS] = wires.bridged.max(axis=1)[:, None]
+        by_path[:, PathType.SYS] = np.minimum(wires.lanes.max(axis=1), wires.sockets)
+        return np.where(self.reach.gated, np.int16(_FREE), by_path[:, self.reach.worst])
+
+    def _lanes(self, uplinks: Ints) -> Counts:
+        wires, reach, masks = self.wires, self.reach, self.reach.sets.masks
+        home = np.array(wires.nodes)[wires.home]
+        linked = subsets.neighbours(wires.adjacent)
+        own_switch = masks & subsets.neighbours((wires.hops <= PathType.PXB) & ~wires.adjacent)[:, None] != 0
+        if not wires.amd:  # steps within the switch and over the host bridge, mixed, fit no better than the latter
+            own_switch &= (reach.worst != PathType.PHB) & (reach.worst != PathType.NODE)
+        kind = np.where(own_switch, WITHIN, uplinks)
+        out = wires.pcie(kind)
+        alone = (masks & (home & ~linked & ~subsets.bits(len(home)))[:, None] == 0) & ~reach.gated
+        out = np.where(alone[:, None, :], np.minimum(out, wires.sockets[:, None] * reach.beyond), out)
+        return np.where((reach.over_pcie != 0)[:, None, :], out, 0).astype(np.int16)

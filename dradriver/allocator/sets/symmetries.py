@@ -1,0 +1,152 @@
+"""Which sets of GPUs are equal because the machine is symmetric: only one of them is computed.
+
+A permutation of the GPUs that leaves links and PCIe paths as they are is a *symmetry*, and turns a set into one that
+is worth the same. *Twins* are two GPUs that can change places, all others staying: four below one PCIe switch, both of
+a bridged pair. Of 65,536 sets of sixteen GPUs joined in bridged pairs 120 are left, of sixteen all joined to each other
+17, of a DGX-1's 256 less than a third.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.shape import Shape
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+_STEPS = 2000  # of one search for a symmetry: where it gives up less is shared, and nothing is wrong
+_Labels: TypeAlias = list[list[int]]
+_Order: TypeAlias = tuple[int, ...]
+
+
+class Sets(NamedTuple):
+    """Some sets of GPUs.
+
+    Attributes:
+        masks: (m,) int64.
+        member: (g, m) bool, whether a GPU is in each of them.
+        size: (m,) int64, how many are.
+    """
+
+    masks: Ints
+    member: Bools
+    size: Ints
+
+
+def sets_of(masks: Ints, gpus: int) -> Sets:
+    """Return the sets of these masks, with the members and the size of each."""
+    return Sets(masks, (masks >> np.arange(gpus)[:, None] & 1) != 0, np.bitwise_count(masks).astype(np.int64))
+
+
+def first_alike(shape: Shape) -> Ints:
+    """Return for each mask an equal one by symmetry, the same for all equal masks: (2**g,), int64."""
+    labels = _labels(shape)
+    families = _families(labels)
+    masks = np.arange(1 << shape.size)
+    lowest = np.zeros_like(masks)  # as many of each family, from its first on
+    for family in families:
+        first = np.concatenate(([0], np.bitwise_or.accumulate(np.left_shift(1, family))))
+        lowest |= first[np.bitwise_count(masks & first[-1])]
+    kept = np.flatnonzero(lowest == masks)
+    number = np.zeros_like(masks)
+    number[kept] = np.arange(len(kept))
+    # Symmetries turn families into families, so that each permutes what is kept.
+    turned = [number[lowest[subsets.unions([1 << to for to in order])[kept]]] for order in symmetries(labels, families)]
+    alike, before = np.arange(len(kept)), None
+    while before is None or not np.array_equal(alike, before):
+        before = alike
+        for there in turned:
+            alike = np.minimum(alike, alike[there])
+        alike = alike[alike]
+    out: Ints = kept[alike[number[lowest]]]
+    return out
+
+
+def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
+    """Return the symmetries that generate, with the changes of twins, all of them: where each GPU goes.
+
+    From the last GPU back to the first: those that keep all GPUs before it and move it to one that it is not known to
+    be alike to yet.
+    """
+    gpus = range(len(labels))
+    joined: list[dict[int, int]] = [{} for _ in gpus]  # by GPU and label, which others have that label with it
+    for a, b in itertools.permutations(gpus, 2):
+        joined[a][labels[b][a]] = joined[a].get(labels[b][a], 0) | 1 << b
+    kept = [[sum(1 << b for b in gpus if labels[b][b] == labels[a][a]) for a in gpus]]
+    for gpu in gpus:
+        kept.append(_placed(labels, joined, kept[-1], gpu, gpu))
+    alike = list(gpus)  # a number of each GPU's class
+    twin_of = {one: other for family in families for one, other in itertools.pairwise(family)}
+    for gpu in reversed(gpus):
+        pairs = [(gpu, twin_of[gpu])] if gpu in twin_of else []
+        tried = set()
+        for other in gpus:
+            if kept[gpu][gpu] >> other & 1 and alike[other] != alike[gpu] and alike[other] not in tried:
+                tried.add(alike[other])
+                steps = iter(range(_STEPS))
+                order = _completed(
+                    labels, joined, _placed(labels, joined, kept[gpu], gpu, other), (2 << gpu) - 1, steps
+                )
+                if order is not None:
+                    pairs += enumerate(order)
+                    yield order
+            for a, b in pairs:
+                alike = [alike[a] if of == alike[b] else of for of in alike]
+            pairs = []
+
+
+def _labels(shape: Shape) -> _Labels:
+    """A number for each pair of GPUs, and on the diagonal for each GPU: equal where predictions see no difference."""
+    gpus = range(shape.size)
+    pairs = [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], shape.paths[b][a]) for b in gpus] for a in gpus]
+    number: dict[object, int] = {}
+    labels = [[number.setdefault(pair, len(number)) for pair in row] for row in pairs]
+    for gpu, row in enumerate(labels):
+        seen = (shape.switch_links[gpu], shape.direct[gpu], shape.pcie_gbps[gpu], tuple(sorted(row)))
+        row[gpu] = number.setdefault(seen, len(number))
+    return labels
+
+
+def _families(labels: _Labels) -> list[list[int]]:
+    """The GPUs in families of twins: any two of a family can change places and nothing else differs."""
+    families: list[list[int]] = []
+    for gpu, row in enumerate(labels):
+        for family in families:
+            first = family[0]
+            other = labels[first].copy()
+            other[first], other[gpu] = other[gpu], other[first]
+            if other == row:
+                family.append(gpu)
+                break
+        else:
+            families.append([gpu])
+    return families
+
+
+def _placed(labels: _Labels, joined: list[dict[int, int]], left: list[int], gpu: int, there: int) -> list[int]:
+    """Masks of where each GPU may still go once ``gpu`` goes to ``there``."""
+    out = [may & joined[there].get(row[gpu], 0) for row, may in zip(labels, left, strict=True)]
+    out[gpu] = left[gpu] & 1 << there
+    return out
+
+
+def _completed(
+    labels: _Labels, joined: list[dict[int, int]], left: list[int], done: int, steps: Iterator[int]
+) -> _Order | None:
+    """A symmetry in which each GPU goes where it may; None where none is found. ``done`` are placed already."""
+    if 0 in left or next(steps, None) is None:
+        return None
+    open_ = [(may.bit_count(), gpu) for gpu, may in enumerate(left) if not done >> gpu & 1]
+    if not open_:
+        return tuple(may.bit_length() - 1 for may in left)
+    gpu = min(open_)[1]
+    for there in (gpu, *(there for there in range(len(left)) if there != gpu)):  # most stay
+        if left[gpu] >> there & 1:
+            order = _completed(labels, joined, _placed(labels, joined, left, gpu, there), done | 1 << gpu, steps)
+            if order is not None:
+                return order
+    return None

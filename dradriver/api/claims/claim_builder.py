@@ -1,0 +1,251 @@
+"""Builds ResourceClaims: the claim that pins the chosen GPUs or fractions, and the one of a pod without a place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from dradriver.allocator.request import Choice, MigPart, Part, PartChoice, SharePart, Whole
+from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.allocating_driver import current_ledger
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import (
+    gang_plan_note,
+    opaque_config,
+    preemption_note,
+)
+from dradriver.api.claims.gang_plan_note import Planned
+from dradriver.api.claims.preemption_note import Preempts
+from dradriver.api.vocabulary import annotation_words
+from dradriver.api.vocabulary.values import NCCL_AUTO
+from dradriver.topology.vendors import NVIDIA
+
+_SET = msgspec.json.Decoder(Whole)
+_CHOICE: msgspec.json.Decoder[Choice | PartChoice] = msgspec.json.Decoder(Choice | PartChoice)
+
+
+def pinned(
+    pod: Pod,
+    choice: Choice | PartChoice,
+    *,
+    uuids: Mapping[str, Sequence[str]],
+    addresses: Mapping[str, str] = MappingProxyType({}),
+    compute: Mapping[str, int] = MappingProxyType({}),
+    placed: Collection[str] = (),
+    keep_env: Sequence[str] = (),
+    nccl: str = NCCL_AUTO,
+    shared: Whole | None = None,
+    planned: Planned | None = None,
+    seat: bool = False,
+    others: Collection[str] = (),
+    preempting: Preempts | None = None,
+    vendor: str = NVIDIA.word,
+) -> dict[str, Any]:
+    """Return the ResourceClaim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
+
+    Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
+    or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search. The owner is
+    marked as controller: only then does Kubernetes delete the claim of a pod that has finished. A claim that pods share
+    must outlive each of them, so it has owners without that mark, and the controller deletes it. The finalizer is
+    Kubernetes' own: the scheduler adds it in a write of its own before it allocates a claim, unless it is there
+    already, so a pod costs the API server a write less. The claim controller of kube-controller-manager takes it from
+    every claim that is deleted and in nobody's use.
+
+    Args:
+        pod: The pod that will own the claim; it names the claim.
+        choice: What was chosen.
+        uuids: The chosen GPUs by request's name: of whole ones in the order of ``choice.containers``, of each part
+            its GPU, part after part of all containers.
+        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
+        compute: Compute slices of MIG profiles, by the profile's name.
+        placed: Uuids of GPUs whose MIG slices are devices of their own.
+        keep_env: Variables of the author's that no edit may replace.
+        nccl: What NCCL is told.
+        shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
+        planned: What it says of the plan of its gang; None for a pod of no gang.
+        seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
+        others: Names of requests that its template adds, which the seat's is none of.
+        preempting: Which pods have to end for it; None for none.
+        vendor: Whose GPUs they are.
+    """
+    parts = parts_of(choice, uuids)
+    mig = {
+        name: opaque_config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})
+        for name, part in parts.items()
+        if isinstance(part, MigPart) and uuids[name][0] not in placed
+    }
+    order = {name: list(each) for name, each in uuids.items()}
+    opaque = opaque_config.make(order=order, keep_env=list(keep_env), nccl=nccl, mig=mig)
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": _metadata(pod, names.LABEL_PLACED, shared=shared is not None)
+        | {
+            "annotations": {names.CHOICE: msgspec.json.encode(choice).decode()}
+            | ({} if planned is None else {names.PLAN: gang_plan_note.written(planned)})
+            | ({} if preempting is None else {names.PREEMPTS: preemption_note.written(preempting)})
+            | ({} if shared is None else {names.SET: msgspec.json.encode(annotation_words.as_written(shared)).decode()})
+        },
+        "spec": {
+            "devices": {
+                "requests": [
+                    {
+                        "name": name,
+                        "exactly": {
+                            "deviceClassName": _device_class(parts.get(name), vendor),
+                            "allocationMode": "ExactCount",
+                            "count": len(each),
+                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, addresses, placed)}}],
+                        }
+                        | _capacity(parts.get(name), compute),
+                    }
+                    for name, each in uuids.items()
+                ]
+                + ([gang_barrier_device.request(beside={*uuids, *others})] if seat else []),
+                # Ours in every ledger: drivers skip the configuration of others, and refuse what of their own they
+                # cannot read.
+                "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],
+            }
+        },
+    }
+
+
+def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ResourceClaim of a pod that the scheduler gets because no place was found: it pins nothing.
+
+    Args:
+        pod: The pod that will own the claim; it names the claim.
+        spec: What it asks for.
+    """
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": _metadata(pod, names.LABEL_HANDED_OVER) | {"annotations": {names.HANDED_OVER: digest(spec)}},
+        "spec": spec,
+    }
+
+
+def digest(spec: Mapping[str, Any]) -> str:
+    """Return a digest of a built claim's spec, to compare it with the server's copy, which has defaults in it."""
+    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
+
+
+def owner(pod: str, uid: str) -> dict[str, Any]:
+    """Return the owner reference by which a claim belongs to a pod, given by name, among others."""
+    return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
+
+
+def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
+    assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
+    mine = owner(pod.metadata.name, pod.metadata.uid)
+    return {
+        "name": pod.claim_name,
+        "namespace": pod.metadata.namespace,
+        "labels": {names.LABEL: label},
+        "finalizers": [names.FINALIZER],
+        "ownerReferences": [mine if shared else mine | {"controller": True}],
+    }
+
+
+def parts_of(choice: Choice | PartChoice, requests: Mapping[str, object]) -> dict[str, Part]:
+    """Return the share or MIG slice that each request of a claim is for, by the request's name.
+
+    Raises:
+        ValueError: There are more requests than parts, or fewer.
+    """
+    if isinstance(choice, Choice):
+        return {}
+    return dict(zip(requests, (part for parts in choice.containers for part in parts), strict=True))
+
+
+def _device_class(part: Part | None, vendor: str) -> str:
+    if part is None:
+        return current_ledger().class_of(vendor)
+    return names.SHARE_CLASS if isinstance(part, SharePart) else names.MIG_CLASS
+
+
+def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
+    """Return how much of each of a device's capacities a request asks for: it would get all of what it does not name.
+
+    Of a device that one claim has for itself it is the least that it must have, which its own slices are.
+    """
+    if part is None:
+        return {}
+    if isinstance(part, SharePart):
+        cores, memory = part.amount.cores, part.amount.memory_mib
+        return {"capacity": {"requests": {names.CAPACITY_CORES: str(cores), names.CAPACITY_MEMORY: f"{memory}Mi"}}}
+    slices = {names.CAPACITY_MEMORY_SLICES: part.size, names.CAPACITY_COMPUTE_SLICES: compute[part.profile]}
+    return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
+
+
+def _selector(part: Part | None, uuids: Sequence[str], addresses: Mapping[str, str], placed: Collection[str]) -> str:
+    if isinstance(part, MigPart) and uuids[0] in placed:
+        return placement_selector(uuids[0], part)
+    if current_ledger().by_address:
+        return address_selector([addresses[uuid] for uuid in uuids])
+    return uuid_selector(uuids)
+
+
+def placement_selector(uuid: str, part: MigPart) -> str:
+    """Return a CEL expression that holds for the device of one MIG placement of the GPU with this uuid."""
+    of = f'device.attributes["{current_ledger().attribute_domain}"]'
+    parent, profile = (json.dumps(text, ensure_ascii=True) for text in (uuid, part.profile))
+    return (
+        f'{of}.?parentUUID.orValue("") == {parent} && {of}.?profile.orValue("") == {profile} && '
+        f"{of}.?placement.orValue(-1) == {part.start}"
+    )
+
+
+def uuid_selector(uuids: Sequence[str]) -> str:
+    """Return a CEL expression that holds for exactly the devices with these uuids.
+
+    JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
+    false instead of aborting the scheduling of the pod.
+    """
+    return _among(uuids)
+
+
+def address_selector(addresses: Sequence[str]) -> str:
+    """Return a CEL expression that holds for exactly the whole GPUs at these addresses of the PCI bus.
+
+    Partitions of a GPU have its address, too.
+    """
+    ledger = current_ledger()
+    of, kind = f'device.attributes["{ledger.attribute_domain}"]', json.dumps(ledger.gpu_type)
+    return f'{of}.?type.orValue("") == {kind} && {_among(addresses)}'
+
+
+def _among(identities: Sequence[str]) -> str:
+    domain, name = current_ledger().identity.rsplit("/", 1)
+    listed = json.dumps(sorted(identities), ensure_ascii=True)
+    return f'device.attributes["{domain}"].?{name}.orValue("") in {listed}'
+
+
+def read_set(text: str) -> Whole | None:
+    """Return what a shared claim was chosen for, from its annotation; None if that was damaged."""
+    try:
+        return _SET.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+def read_choice(claim: ResourceClaim) -> Choice | PartChoice | None:
+    """Return the choice that a claim of ours was built from; None if the claim is not ours.
+
+    Raises:
+        WordError: The annotation was damaged.
+    """
+    text = claim.metadata.annotations.get(names.CHOICE)
+    if text is None or claim.metadata.labels.get(names.LABEL) != names.LABEL_PLACED:
+        return None
+    try:
+        return _CHOICE.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise WordError(f"{names.CHOICE} of claim {claim.metadata.name}: {error}; delete this claim") from None

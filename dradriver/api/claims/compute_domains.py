@@ -1,0 +1,100 @@
+"""Multi-node NVLink by NVIDIA's ComputeDomains, beside this driver: what their objects say, and nothing written.
+
+A pod joins a domain by a claim of a *channel*, made by a ResourceClaimTemplate that NVIDIA's controller made for the
+domain. A node has one channel for claims, ``channel-0``, so one such pod at a time, and is of one domain at a time:
+its label names it from the first pod on (kubernetes-sigs/dra-driver-nvidia-gpu, cmd/compute-domain-kubelet-plugin:
+``computeDomainPublishedDevices``, ``AddNodeLabel``, ``assertImexChannelNotAllocated``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
+
+DRIVER: Final = "compute-domain.nvidia.com"
+DEVICE_CLASS: Final = "compute-domain-default-channel.nvidia.com"
+DOMAIN_LABEL: Final = "resource.nvidia.com/computeDomain"  # on a node: the uid of its domain
+CHANNEL: Final = "channel-0"  # the one that claims are given, also with ``allocationMode: All``
+_KIND: Final = "ComputeDomainChannelConfig"
+_LONGEST: Final = 63  # characters of a label's value, which a domain's uid becomes
+
+
+class _Exactly(msgspec.Struct, rename="camel", frozen=True):
+    device_class_name: str = ""
+
+
+class _Request(msgspec.Struct, frozen=True):
+    exactly: _Exactly | None = None
+
+
+class _Opaque(msgspec.Struct, frozen=True):
+    driver: str = ""
+    parameters: Any = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    opaque: _Opaque | None = None
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    requests: list[_Request] | None = None
+    config: list[_Config] | None = None
+
+
+class _ClaimSpec(msgspec.Struct, frozen=True):
+    devices: _Devices = _Devices()
+
+
+class _TemplateSpec(msgspec.Struct, frozen=True):
+    spec: _ClaimSpec = _ClaimSpec()
+
+
+_DECODER: Final = msgspec.json.Decoder(_TemplateSpec)
+
+
+def domain_of(spec: msgspec.Raw) -> str | None:
+    """Return the uid of the ComputeDomain whose channel a ResourceClaimTemplate asks for; None without one.
+
+    Empty where it does not say which, or says it otherwise than NVIDIA's controller does.
+
+    Args:
+        spec: The template's ``spec``, JSON.
+    """
+    if DEVICE_CLASS.encode() not in bytes(spec):  # as in nearly all templates
+        return None
+    try:
+        devices = _DECODER.decode(spec).spec.devices
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    asked = [one.exactly for one in devices.requests or ()]
+    if not any(one is not None and one.device_class_name == DEVICE_CLASS for one in asked):
+        return None
+    for config in devices.config or ():
+        said = config.opaque.parameters if config.opaque is not None and config.opaque.driver == DRIVER else None
+        domain = said.get("domainID") if isinstance(said, dict) and said.get("kind") == _KIND else None
+        if isinstance(domain, str) and len(domain) <= _LONGEST:
+            return domain
+    return ""
+
+
+def node_of(piece: ResourceSlice) -> str | None:
+    """Return the node whose multi-node NVLink channel an NVIDIA slice offers; None for any other slice."""
+    spec = piece.spec
+    offers = any(device.name == CHANNEL and not device.blocked for device in spec.devices)
+    return spec.node_name if spec.driver == DRIVER and spec.node_name == spec.pool.name and offers else None
+
+
+def held(claim: ResourceClaim) -> tuple[str, ...]:
+    """Return the nodes whose multi-node NVLink channel a claim was given."""
+    return tuple(_given(claim)) if claim.status.allocation is not None else ()
+
+
+def _given(claim: ResourceClaim) -> Iterator[str]:
+    assert claim.status.allocation is not None, "asked before"
+    for result in claim.status.allocation.devices.results:
+        if result.driver == DRIVER and result.device == CHANNEL and not result.admin_access:
+            yield result.pool

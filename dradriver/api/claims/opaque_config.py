@@ -1,0 +1,129 @@
+"""The opaque configuration that a claim carries from the controller, or from its author, to the node agent."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.vocabulary import values
+from dradriver.api.vocabulary.messages import shown
+from dradriver.topology.check import is_identity, is_mig_profile
+from dradriver.yamltext.value_hints import hint
+
+_MOST_START = 63
+_UNKNOWN = re.compile(r"unknown field `(.*?)`( - at )?", re.DOTALL)
+_NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
+
+
+class Mig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Which MIG instances a request gets of GPUs whose instances are made on demand.
+
+    Attributes:
+        profile: ``1g.10gb``, as ``nvidia-smi mig -lgip`` has it.
+        starts: By the GPU's uuid, the instance's first memory slice; on a GPU without one the node agent chooses.
+    """
+
+    profile: str
+    starts: dict[str, int] = {}
+
+
+class ClaimConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """What a request's container needs to be told.
+
+    Attributes:
+        api_version: ``gpu.topology/v1alpha1``.
+        kind: ``ClaimConfig``.
+        order: For each request, the uuids of its GPUs in the order its ranks should take; may be left out.
+        keep_env: Variables that the pod's author set: a CDI edit would replace them, so none of these is set.
+        nccl: What NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``.
+        mig: For each request of MIG instances that are made on demand, which.
+    """
+
+    api_version: str
+    kind: str
+    order: dict[str, list[str]] = {}
+    keep_env: list[str] = []
+    nccl: str = values.NCCL_AUTO
+    mig: dict[str, Mig] = {}
+
+
+def make(
+    order: dict[str, list[str]],
+    keep_env: list[str],
+    nccl: str = values.NCCL_AUTO,
+    mig: dict[str, Mig] | None = None,
+) -> dict[str, object]:
+    """Return the opaque configuration as it stands in ``opaque.parameters``, with all keys sorted.
+
+    Server-side apply writes them so whatever it applies, and a claim's allocation, which has a copy, must not change:
+    a claim with other parameters gets no status of its devices (seen with Kubernetes 1.36.3).
+    """
+    built: dict[str, object] = {
+        "apiVersion": names.CONFIG_API_VERSION,
+        "keepEnv": keep_env,
+        "kind": names.CONFIG_KIND,
+        "order": dict(sorted(order.items())),
+    }
+    # An agent of before these fields takes no claim that has them.
+    if nccl != values.NCCL_AUTO:
+        built["nccl"] = nccl
+    if mig:
+        built["mig"] = {
+            request: {"profile": instances.profile}
+            | ({"starts": dict(sorted(instances.starts.items()))} if instances.starts else {})
+            for request, instances in sorted(mig.items())
+        }
+    return dict(sorted(built.items()))
+
+
+def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
+    """Return the opaque configuration in ``opaque.parameters``, given as JSON text or as a decoded object.
+
+    Raises:
+        WordError: An unknown version, kind or field, or a value that no driver of ours writes.
+    """
+    try:
+        if isinstance(parameters, bytes | msgspec.Raw):
+            config = msgspec.json.decode(parameters, type=ClaimConfig)
+        else:
+            config = msgspec.convert(parameters, ClaimConfig)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known(str(error))}") from None
+    if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
+        raise WordError(
+            f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown; "
+            f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}"
+        )
+    if values.nccl(config.nccl) is None:
+        raise WordError(f"opaque parameters: nccl: {shown(config.nccl)}; write one of {', '.join(values.NCCL)}")
+    for request, uuids in config.order.items():
+        for uuid in uuids:
+            if not is_identity(uuid) or _NUMBER.fullmatch(uuid):
+                raise WordError(
+                    f"opaque parameters: order[{request!r}] has {uuid!r}; write the devices' uuid attributes (GPU-…)"
+                )
+    for request, instances in config.mig.items():
+        where = f"opaque parameters: mig[{request!r}]"
+        if not is_mig_profile(instances.profile):
+            raise WordError(
+                f"{where}: profile {shown(instances.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb"
+            )
+        for uuid, start in instances.starts.items():
+            if not is_identity(uuid) or _NUMBER.fullmatch(uuid) or not 0 <= start <= _MOST_START:
+                raise WordError(
+                    f"{where}: starts has {shown(uuid)}: {start}; write a GPU's uuid attribute (GPU-…) and the "
+                    f"placement's first memory slice, 0 to {_MOST_START}"
+                )
+    return config
+
+
+def _known(error: str) -> str:
+    """Return what to write where msgspec says that a field is unknown, and where it is."""
+    unknown = _UNKNOWN.search(error)
+    if unknown is None:
+        return ""
+    fields = Mig.__struct_encode_fields__ if unknown[2] else ClaimConfig.__struct_encode_fields__
+    return f"; there are {', '.join(fields)}{hint(unknown[1], fields)}"

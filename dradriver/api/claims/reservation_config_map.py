@@ -1,0 +1,104 @@
+"""Reservations as they stand in the API: one ConfigMap of the driver's namespace, bounded.
+
+Not on the pods that they are for: whoever may edit a pod could reserve GPUs then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Metadata
+
+NAME: Final = "gpu-topology-reservations"
+MOST_KEPT: Final = 64
+MOST_BLOCKED: Final = 256
+_KEY: Final = "reservations.json"
+_VERSION: Final = 1
+
+Who = Annotated[str, msgspec.Meta(max_length=1024)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+Some = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A reservation; ``queue.reservation_rules.Reservation`` says what each is. Times are seconds since the epoch.
+
+    Attributes:
+        who: For whom: namespace, name and, of a pod alone, uid.
+        gpus: Device names by node.
+        idle: How many of the GPUs stood idle when it was written.
+    """
+
+    who: Who
+    tenant: Who = ""
+    partition: Who = ""
+    gpus: dict[str, list[str]]
+    expected_at: Seconds | None = None
+    endless: list[Who] = []
+    idle_gpu_s: Seconds = 0.0
+    counted_at: Seconds
+    moved: Some = 0
+    priority: int = 0
+    idle: Some = 0
+
+
+class Since(msgspec.Struct, frozen=True, array_like=True):
+    """Since when one is blocked, and how many reservations of its came to nothing."""
+
+    who: Who
+    at: Seconds
+    failed: Some = 0
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What the ConfigMap says."""
+
+    version: int = _VERSION
+    kept: Annotated[list[Kept], msgspec.Meta(max_length=MOST_KEPT)] = []
+    blocked: Annotated[list[Since], msgspec.Meta(max_length=MOST_BLOCKED)] = []
+
+
+class _ConfigMap(msgspec.Struct):
+    metadata: Metadata
+    data: dict[str, str] | None = None
+
+
+def config_map(
+    kept: Sequence[Kept], blocked: Sequence[Since], *, namespace: str, class_uid: str = "", version: str = ""
+) -> dict[str, Any]:
+    """Return the ConfigMap with these reservations.
+
+    Args:
+        kept: All that are in force.
+        blocked: Who waits for one, longest first.
+        namespace: The driver's.
+        class_uid: The uid of the DeviceClass of GPUs, with which it goes; empty where there is none.
+        version: The resourceVersion that it replaces; empty for a new one.
+    """
+    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
+    metadata = {"name": NAME, "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
+    metadata |= {"resourceVersion": version} if version else {}
+    written = Written(kept=list(kept[:MOST_KEPT]), blocked=list(blocked[:MOST_BLOCKED]))
+    text = msgspec.json.encode(written).decode()
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_KEY: text}}
+
+
+def read(found: Mapping[str, Any]) -> Written:
+    """Return the reservations that the ConfigMap holds.
+
+    Raises:
+        WordError: It was not written by this driver, or was changed since.
+    """
+    try:
+        data = msgspec.convert(found, _ConfigMap).data or {}
+        written = msgspec.json.decode(data.get(_KEY, ""), type=Written)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise WordError(f"ConfigMap {NAME} tells of no reservations: {error}; delete it") from None
+    if written.version != _VERSION:
+        raise WordError(f"ConfigMap {NAME} is of another release (version {written.version})")
+    return written

@@ -1,0 +1,327 @@
+"""GPU time as it stands in the API: ConfigMaps of the driver's namespace, a fixed number of them and each bounded.
+
+One has the hour that goes on and is written every minute; each of the others has the hours of a day that are over. The
+days take turns: a day's place is that of the day 36 days before.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Metadata
+from dradriver.api.policies.fields import MOST_DAYS
+
+HOUR_S: Final = 3600
+DAY_H: Final = 24
+PLACES: Final = MOST_DAYS + 1
+MOST_ROWS: Final = 256  # of an hour, beside what is added up by namespace
+MOST_PODS: Final = 1024  # of an hour that are told apart, where there is room for them
+_FEWEST_ROWS: Final = 16
+_MOST_NAMESPACES: Final = 4096
+MOST_BYTES: Final = 900_000  # of a day; a ConfigMap holds a MiB
+OTHERS: Final = "others"
+"""The owner, or the namespace, of what was too little to be told apart."""
+_NAME: Final = "gpu-topology-usage"
+_KEY: Final = "usage.json"
+_VERSION: Final = 1
+
+Kind = Literal["whole", "share", "slice"]
+
+
+class Bucket(msgspec.Struct, frozen=True, order=True):
+    """Whose GPU time of which GPUs is added up.
+
+    Attributes:
+        namespace: Of the claim.
+        owner: What made its pod, ``Job/train``; empty where that is not known.
+        product: The GPUs' full product name; empty where that is not known.
+        kind: Whether they are had whole.
+    """
+
+    namespace: str
+    owner: str
+    product: str
+    kind: Kind
+
+
+Hours = dict[int, dict[Bucket, float]]
+"""GPU-seconds by hour, counted from the epoch."""
+
+
+class Detail(msgspec.Struct):
+    """What is known of an hour's GPU time beside whose it is.
+
+    Attributes:
+        idle: GPU-seconds of each bucket in which all that the claim has did nothing; no more than the bucket's.
+        pods: GPU-seconds of pods by their bucket and name, and how many of these were idle. Not of all pods: what a
+            bucket has beside these is of others.
+    """
+
+    idle: dict[Bucket, float] = {}
+    pods: dict[tuple[Bucket, str], tuple[float, float]] = {}
+
+
+Details = dict[int, Detail]
+"""The same by hour."""
+
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+_Row = tuple[str, str, str, Kind, _Seconds]
+_Pod = tuple[Annotated[int, msgspec.Meta(ge=0)], str, _Seconds, _Seconds]
+
+
+class _Written(msgspec.Struct):
+    """A ConfigMap's text: hours by their numbers, and until when they were counted, seconds since the epoch.
+
+    A release that knows no ``idle`` and ``pods`` skips them, and what it wrote has none.
+
+    Attributes:
+        version: Of the format.
+        until: Until when was counted.
+        hours: Rows of GPU-seconds.
+        idle: Of each row of an hour how much of it was idle.
+        pods: The place of the pod's row in its hour, its name, GPU-seconds, and how many of these were idle.
+    """
+
+    version: int
+    until: float
+    hours: dict[int, list[_Row]]
+    idle: dict[int, list[_Seconds]] = {}
+    pods: dict[int, list[_Pod]] = {}
+
+
+class _ConfigMap(msgspec.Struct):
+    metadata: Metadata
+    data: dict[str, str] | None = None
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What one ConfigMap says.
+
+    Attributes:
+        version: Its resourceVersion.
+        until: Until when was counted, seconds since the epoch.
+        hours: GPU-seconds.
+        details: What is known of them beside.
+    """
+
+    version: str
+    until: float
+    hours: Hours
+    details: Details = {}
+
+
+def every_name() -> list[str]:
+    """Return the names of all ConfigMaps with GPU time that there can be, the current hour's last."""
+    return [*(f"{_NAME}-{place:02}" for place in range(PLACES)), name_of(None)]
+
+
+def name_of(day: int | None) -> str:
+    """Return the name of a day's ConfigMap with GPU time, counted from the epoch; of the current hour for None."""
+    return f"{_NAME}-hour" if day is None else f"{_NAME}-{day % PLACES:02}"
+
+
+def config_map(
+    day: int | None,
+    hours: Hours,
+    *,
+    until: float,
+    namespace: str,
+    class_uid: str,
+    version: str = "",
+    details: Mapping[int, Detail] | None = None,
+) -> dict[str, Any]:
+    """Return a ConfigMap with the GPU time of these hours.
+
+    Args:
+        day: Which day's; None for the hour that goes on.
+        hours: GPU-seconds.
+        until: Until when was counted.
+        namespace: The driver's.
+        class_uid: The uid of the DeviceClass of GPUs, with which goes what is kept; empty where there is none.
+        version: The resourceVersion that it replaces; empty for a new one.
+        details: What is known of the hours beside; pods only as many as there is room for, the largest.
+    """
+    text = _text(hours, details or {}, until)
+    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
+    metadata = {"name": name_of(day), "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
+    metadata |= {"resourceVersion": version} if version else {}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_KEY: text}}
+
+
+def read(config_map: Mapping[str, Any]) -> Kept:
+    """Return the GPU time that a ConfigMap holds.
+
+    Raises:
+        WordError: It was not written by this driver, or was changed since.
+    """
+    try:
+        found = msgspec.convert(config_map, _ConfigMap)
+        written = msgspec.json.decode((found.data or {}).get(_KEY, ""), type=_Written)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise WordError(f"ConfigMap {name_in(config_map)} tells of no GPU time: {error}; delete it") from None
+    if written.version != _VERSION:
+        raise WordError(f"ConfigMap {found.metadata.name} is of another release (version {written.version})")
+    hours: Hours = {}
+    details: Details = {}
+    for hour, rows in written.hours.items():
+        buckets = [Bucket(*row[:4]) for row in rows]
+        hours[hour] = {bucket: row[4] for bucket, row in zip(buckets, rows, strict=True)}
+        idle, pods = written.idle.get(hour, ()), written.pods.get(hour, ())
+        if idle or pods:
+            details[hour] = Detail(
+                {bucket: seconds for bucket, seconds in zip(buckets, idle, strict=False) if seconds},
+                {(buckets[row], name): (had, did) for row, name, had, did in pods if row < len(buckets)},
+            )
+    return Kept(found.metadata.resource_version, written.until, hours, details)
+
+
+def name_in(config_map: Mapping[str, Any]) -> str:
+    """Return an object's name in a ConfigMap with GPU time; the object may be None."""
+    metadata = config_map.get("metadata")
+    return str(metadata.get("name", "")) if isinstance(metadata, Mapping) else ""
+
+
+def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict[Bucket, float]:
+    """Return fewer buckets of GPU time with the same sum: all but the largest are added up by namespace.
+
+    Args:
+        buckets: GPU-seconds.
+        most: So many keep their owner.
+        namespaces: So many sums of a namespace there are beside these; what is less is added up altogether.
+    """
+    return moved(buckets, folds(buckets, most, namespaces))
+
+
+def folds(
+    buckets: Mapping[Bucket, float], most: int, namespaces: int, *, products: bool = True
+) -> dict[Bucket, Bucket]:
+    """Return the bucket of GPU time that each small bucket is added to when they are ``bounded``.
+
+    A namespace's sums keep their product, which says what they cost, where there is room and ``products`` says so.
+    """
+    if len(buckets) <= most:
+        return {}
+    kept = dict(heapq.nsmallest(most, buckets.items(), key=_largest_first))
+    folded = {b: Bucket(b.namespace, OTHERS, b.product if products else "", b.kind) for b in buckets if b not in kept}
+    merged = _sums(buckets, folded)
+    if products and len(merged) > namespaces:
+        folded = {b: Bucket(b.namespace, OTHERS, "", b.kind) for b in folded}
+        merged = _sums(buckets, folded)
+    if len(merged) > namespaces:
+        least = {b for b, _ in sorted(merged.items(), key=_largest_first)[namespaces:]}
+        folded = {b: Bucket("", OTHERS, "", to.kind) if to in least else to for b, to in folded.items()}
+    return folded
+
+
+def _sums(buckets: Mapping[Bucket, float], folded: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
+    merged: dict[Bucket, float] = {}
+    for bucket, to in folded.items():
+        _add(merged, to, buckets[bucket])
+    return merged
+
+
+def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
+    """Return GPU-seconds by the buckets that they are added to."""
+    if not to:
+        return dict(buckets)
+    found: dict[Bucket, float] = {}
+    for bucket, seconds in buckets.items():
+        _add(found, to.get(bucket, bucket), seconds)
+    return found
+
+
+def largest_pods(
+    pods: Mapping[tuple[Bucket, str], tuple[float, float]], most: int
+) -> dict[tuple[Bucket, str], tuple[float, float]]:
+    """Return the pods that had most GPU time of an hour, no more than so many."""
+    if len(pods) <= most:
+        return dict(pods)
+    return dict(heapq.nsmallest(most, pods.items(), key=_most_first))
+
+
+def _most_first(item: tuple[tuple[Bucket, str], tuple[float, float]]) -> tuple[float, tuple[Bucket, str]]:
+    return -item[1][0], item[0]
+
+
+def _largest_first(item: tuple[Bucket, float]) -> tuple[float, Bucket]:
+    return -item[1], item[0]
+
+
+def _add(buckets: dict[Bucket, float], bucket: Bucket, seconds: float) -> None:
+    buckets[bucket] = buckets.get(bucket, 0.0) + seconds
+
+
+def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
+    """Return the text of hours, bounded: pods go before who made them, and that before whose they are."""
+    most, namespaces, products, pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
+    rows = {hour: dict(hours[hour]) for hour in sorted(hours)}
+    to: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in rows}
+    while True:
+        for hour, buckets in rows.items():
+            if len(buckets) > most:
+                fold = folds(buckets, most, namespaces, products=products)
+                rows[hour] = moved(buckets, fold)
+                if hour in details:
+                    to[hour] = {b: fold.get(where, where) for b, where in to[hour].items()} | fold
+        idle = {hour: _idle(rows[hour], moved(details[hour].idle, to[hour])) for hour in details.keys() & to.keys()}
+        written = _Written(
+            _VERSION,
+            round(until, 3),
+            {hour: [(*_words(b), round(seconds, 3)) for b, seconds in own.items()] for hour, own in rows.items()},
+            {hour: some for hour, some in idle.items() if some},
+        )
+        text = msgspec.json.encode(written)
+        if len(text) <= MOST_BYTES:
+            break
+        if most > _FEWEST_ROWS or not namespaces:
+            most = _fewer(most, len(text), MOST_BYTES)  # who made it goes before whose it is: that decides turns
+        elif products:
+            products = False
+        else:
+            namespaces //= 2
+    bare = text
+    own = {h: _pods(rows[h], detail.pods, to[h], pods) for h, detail in details.items() if h in to}
+    while pods:
+        written.pods = {hour: some[:pods] for hour, some in own.items() if some}
+        if len(text := msgspec.json.encode(written)) <= MOST_BYTES:
+            return text.decode()
+        pods = _fewer(pods, len(text) - len(bare), MOST_BYTES - len(bare))
+    return bare.decode()
+
+
+def _fewer(many: int, size: int, room: int) -> int:
+    """Return the half of a number, or less of it where half of the size would not be enough for the room either."""
+    return many >> max(int(math.log2(size / max(room, 1))), 1)
+
+
+def _words(bucket: Bucket) -> tuple[str, str, str, Kind]:
+    return bucket.namespace, bucket.owner, bucket.product, bucket.kind
+
+
+def _idle(rows: Mapping[Bucket, float], idle: Mapping[Bucket, float]) -> list[float]:
+    """Return how much of each row was idle; nothing where none was."""
+    found = [round(min(idle.get(bucket, 0.0), seconds), 3) for bucket, seconds in rows.items()]
+    return found if any(found) else []
+
+
+def _pods(
+    rows: Mapping[Bucket, float],
+    pods: Mapping[tuple[Bucket, str], tuple[float, float]],
+    to: Mapping[Bucket, Bucket],
+    most: int,
+) -> list[_Pod]:
+    """Return the pods that had most of an hour, so many at most, the largest first, each with its row's number."""
+    place = {bucket: number for number, bucket in enumerate(rows)}
+    found = []
+    for (bucket, name), (had, idle) in sorted(largest_pods(pods, most).items(), key=_most_first):
+        row = to.get(bucket, bucket)
+        if row in place and row.namespace:
+            found.append((place[row], name, round(had, 3), round(min(idle, had), 3)))
+    return found

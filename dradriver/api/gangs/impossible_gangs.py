@@ -1,0 +1,66 @@
+"""Pods that cannot form a gang, because their owner makes the others only after the first has its place.
+
+Holding such a pod until all are there would hold it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dradriver.api.base import names
+from dradriver.api.gangs.gang_annotations import Gang
+
+_JOBSET_EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
+_JOBSET_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"  # with it the others do not wait
+_LWS_EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+_SPARK_ROLE: Final = "spark-role"
+_RAY: Final = "ray.io/cluster"
+_VOLCANO: Final = "volcano"
+
+_NEAR: Final = f"remove it, and write {names.NEAR} for pods that are to be near each other"
+_NAMED: Final = f"write a name as {names.GANG} and how many they are as {names.GANG_SIZE}"
+LEADER_READY: Final = (
+    "startupPolicy: LeaderReady: the workers are made once the leader is ready, so they cannot start as one gang: "
+    "write LeaderCreated"
+)
+ORDERED_READY: Final = (
+    "podManagementPolicy: OrderedReady: each pod is made once the one before is ready, so they cannot start as one "
+    "gang: write Parallel"
+)
+DEPLOYMENT: Final = f"nothing says which of a Deployment's pods belong together: {_NAMED}"
+IN_ORDER: Final = (
+    f"its replicatedJobs start one after another, and the first would wait for the last: write {names.GANG}: auto, by "
+    "which each of them is a gang, or write neither dependsOn nor startupPolicyOrder: InOrder"
+)
+
+
+def why_never(
+    labels: Mapping[str, str], annotations: Mapping[str, str], scheduler: str, gang: Gang | None
+) -> str | None:
+    """Return why a pod can be in no gang, and what to write instead; None if it can.
+
+    Args:
+        labels: Its labels.
+        annotations: Its annotations.
+        scheduler: ``spec.schedulerName``.
+        gang: What its author says of a gang.
+    """
+    named = gang is not None and gang.written is not None
+    if scheduler == _VOLCANO:
+        return (
+            "spec.schedulerName: volcano: that scheduler starts a job's pods together by itself and knows nothing of "
+            "the driver's gangs; remove it, or the words about gangs"
+        )
+    if _JOBSET_EXCLUSIVE in annotations and _JOBSET_SELECTOR not in annotations:
+        return f"{_JOBSET_EXCLUSIVE}: all but a job's first pod are made once that has its node; {_NEAR}"
+    if _LWS_EXCLUSIVE in annotations:
+        return f"{_LWS_EXCLUSIVE}: the workers are made once the leader has its node; {_NEAR}"
+    role = labels.get(_SPARK_ROLE)
+    if role == "driver":
+        return f"{_SPARK_ROLE}: driver: it makes its executors once it runs; write words about gangs for these alone"
+    if role == "executor" and not named:
+        return f"{_SPARK_ROLE}: executor: only the driver knows how many there are; {_NAMED}"
+    if labels.get(_RAY) and not named:
+        return f"{_RAY}: how many pods the cluster has changes as it runs; {_NAMED}"
+    return None

@@ -1,0 +1,334 @@
+"""A pod's request as a list of alternatives over device attributes: a claim that the scheduler fills by itself.
+
+A scheduler can only match attribute values that are equal, and takes the first devices that do. So a wish becomes
+constraints on groups that slices publish, and a preference a *ladder*: alternatives of which the first that fits is
+taken (KEP-4816). Always one request with a count: over N requests of one device the scheduler's search is exponential.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from dradriver.allocator.request import NEAR_REQUIRED, Amount, Constraint, Mig, Request, Share, Whole
+from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import exclusive, opaque_config
+from dradriver.api.pod.resolved import Resolved
+from dradriver.api.slices.device_attributes import semver
+from dradriver.api.vocabulary import vendor_words
+from dradriver.api.vocabulary.container_requests import request_names
+from dradriver.api.vocabulary.messages import shown
+from dradriver.api.vocabulary.values import NCCL_AUTO
+from dradriver.topology.vendors import AMD, VENDORS
+
+VERSION: Final = 5
+"""To be raised with every change of what ``spec`` returns: templates never change, and pods would share an old one.
+
+It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
+controller makes the template of an older note by today's ladder, and leaves a newer note to its own."""
+MOST_RUNGS: Final = 8  # FirstAvailableDeviceRequestMaxSize of resource.k8s.io/v1
+
+_GROUPS: Final = (2, 4, 8)  # sizes of the groups of well-linked GPUs that slices publish
+_BEST: Final = (
+    Constraint.NVLINK,
+    Constraint.SAME_NUMA,
+)  # what the best set that is free tries, of those who say nothing
+_ANY: Final = "any"
+
+
+class _Rung(NamedTuple):
+    """One alternative: its name, and the attribute that all its devices have in common; none for any devices."""
+
+    name: str
+    attribute: str | None
+
+
+def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the spec of a claim with alternatives that the scheduler fills, and its containers' requests.
+
+    What only a choice among sets can do (``strategy``, weights) is not in it; the slices' order of devices is.
+
+    Args:
+        found: What the pod asks for.
+        keep_env: Variables of the author's that no edit may replace.
+
+    Raises:
+        WordError: A word that no claim can say; the message names it.
+    """
+    request = found.request
+    amounts: tuple[int | Amount, ...] = _amounts(request)
+    requests = dict(zip(_requests(found), amounts, strict=True))
+    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+    every = {
+        name: _exactly(amount, request.vendor) | ({"selectors": selectors} if selectors else {})
+        for name, amount in requests.items()
+    }
+    constraints: list[dict[str, Any]] = []
+    rungs: list[_Rung] = []
+    if isinstance(request, Whole) and request.gpus > 1:
+        constraints = [{"requests": list(every), "matchAttribute": attribute} for attribute in _required(request)]
+        rungs = _rungs(request)
+    for rung in rungs:
+        if rung.attribute is not None:
+            constraints.append(
+                {"requests": [f"{name}/{rung.name}" for name in every], "matchAttribute": rung.attribute}
+            )
+    built = [
+        {"name": name, "firstAvailable": [{"name": rung.name} | exactly for rung in rungs]}
+        if rungs
+        else {"name": name, "exactly": exactly}
+        for name, exactly in every.items()
+    ]
+    opaque = opaque_config.make(order={}, keep_env=sorted(keep_env), nccl=_nccl(found))
+    devices: dict[str, Any] = {"requests": built}
+    if constraints:
+        devices["constraints"] = constraints
+    devices["config"] = [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}]
+    return {"devices": devices}
+
+
+def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[str] | None = None) -> dict[str, Any]:
+    """Return a template's claim spec with the alternatives that the pod's annotations require.
+
+    What they only prefer is not in it: the template's requests are ``exactly`` ones.
+
+    Args:
+        spec: The template's, which ``claim_templates.read`` has read.
+        request: The pod's words, and which GPUs or parts of GPUs the template asks for.
+        requests: Names of its requests for these; None for all of them.
+
+    Raises:
+        WordError: A word that no claim can say.
+    """
+    required: list[str] = []
+    if isinstance(request, Whole):
+        _check(request)
+        required = _required(request) if request.gpus > 1 else []
+    elif isinstance(request, Mig) and request.min_memory_mib:  # a MIG device says its own memory, if any
+        raise _unsaid(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
+    devices: dict[str, Any] = dict(spec["devices"])
+    said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
+    if more := [attribute for attribute in required if attribute not in said]:
+        every = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
+        constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
+        devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
+    if selectors := [{"cel": {"expression": text}} for text in _selectors(request)]:
+        devices["requests"] = [
+            entry
+            | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
+            if requests is None or entry["name"] in requests
+            else entry
+            for entry in devices["requests"]
+        ]
+    return {**spec, "devices": devices}
+
+
+TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}")
+"""What ``template_name`` returns; an admission policy keeps others from such names."""
+
+
+def template_name(note: str) -> str:
+    """Return the name of the template that makes the claims of pods with this note: equal notes share one.
+
+    Every release finds the same name for a note, whatever it would make of it.
+    """
+    return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()
+
+
+def template(namespace: str, note: str, found: Resolved) -> dict[str, Any]:
+    """Return the ResourceClaimTemplate of pods that the scheduler alone places.
+
+    Args:
+        namespace: The pods'.
+        note: Their note, which names it.
+        found: What is in the note.
+
+    Raises:
+        WordError: A word that no claim can say.
+    """
+    keep_env = () if found.keep_env is msgspec.UNSET else found.keep_env
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {
+            "name": template_name(note),
+            "namespace": namespace,
+            "labels": {names.LABEL: names.LABEL_STATIC},
+        },
+        "spec": {"spec": spec(found, keep_env=keep_env)},
+    }
+
+
+def _requests(resolved: Resolved) -> list[str]:
+    return [name for own in request_names(resolved.asked).values() for name in own]
+
+
+def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
+    vendor_words.check(msgspec.structs.asdict(request), parts=not isinstance(request, Whole))
+    if isinstance(request, Whole):
+        _check(request)
+        return request.containers
+    if not isinstance(request, Share):
+        raise _unsaid("MIG slices", f"have a ResourceClaimTemplate of your own, of the class {names.MIG_CLASS}")
+    for amount in request.amounts:
+        if not amount.cores or not amount.memory_mib:
+            raise WordError(
+                f"a share that nobody chooses a GPU for says both, because what is left open depends on the GPU: write "
+                f"{names.SHARE_CORES} and {names.SHARE_MEMORY}"
+            )
+    return request.amounts
+
+
+def _check(request: Whole) -> None:
+    if request.min_busbw_gbps:
+        raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
+    if request.max_cross_nvswitch_gpus is not None:
+        raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+    if request.near_nic == NEAR_REQUIRED:
+        raise _unsaid(f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}")
+
+
+def _exactly(asked: int | Amount, vendor: str) -> dict[str, Any]:
+    if isinstance(asked, int):
+        return {"deviceClassName": VENDORS[vendor].device_class, "allocationMode": "ExactCount", "count": asked}
+    amounts = {names.CAPACITY_CORES: str(asked.cores), names.CAPACITY_MEMORY: f"{asked.memory_mib}Mi"}
+    share = {"deviceClassName": names.SHARE_CLASS, "allocationMode": "ExactCount", "count": 1}
+    return share | {"capacity": {"requests": amounts}}
+
+
+def _rungs(request: Whole) -> list[_Rung]:
+    """Return the alternatives of a set, none where there is nothing to prefer."""
+    wished: tuple[Constraint, ...] = request.preferred
+    if request.prefer_same_numa:
+        wished = (*wished, Constraint.SAME_NUMA)
+    if not (wished or request.required or request.min_bandwidth_gbps):
+        wished = _BEST
+    wished = tuple(constraint for constraint in dict.fromkeys(wished) if constraint not in request.required)
+    if not wished:
+        return []
+    rungs = [_Rung(constraint.value, _attribute(constraint, request.gpus)) for constraint in wished]
+    return [*rungs, _Rung(_ANY, None)][-MOST_RUNGS:]
+
+
+def _required(request: Whole) -> list[str]:
+    """Return the attributes that all GPUs of a set of several must have in common."""
+    required = [_attribute(constraint, request.gpus) for constraint in request.required]
+    if request.min_bandwidth_gbps:
+        required.append(_attribute(Constraint.NVLINK, request.gpus))
+    return list(dict.fromkeys(required))
+
+
+def _attribute(constraint: Constraint, gpus: int) -> str:
+    match constraint:
+        case Constraint.NVLINK:
+            size = _group(gpus)
+            return (
+                f"{names.ATTRIBUTE_DOMAIN}/nvlinkDomain"
+                if size is None
+                else f"{names.ATTRIBUTE_DOMAIN}/nvlinkGroup{size}"
+            )
+        case Constraint.SAME_NUMA:
+            return names.NUMA_NODE
+        case Constraint.SAME_PCIE_ROOT:
+            return names.PCIE_ROOT
+        case Constraint.SAME_PCIE_SWITCH:
+            raise _unsaid(constraint.value, f"write {Constraint.SAME_PCIE_ROOT}")
+
+
+def _group(gpus: int) -> int | None:
+    """Return the size of the smallest groups that hold so many GPUs; None beyond the largest."""
+    return next((size for size in _GROUPS if size >= gpus), None)
+
+
+def _selectors(request: Request) -> list[str]:
+    """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only.
+
+    The scheduler does not know whose parts are on a GPU, so no part is of one that is one namespace's at a time.
+    """
+    of = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
+    expressions = [] if isinstance(request, Whole) else [exclusive.ELSEWHERE]
+    # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
+    if request.product:
+        if re.search(r"[*?\[]", request.product):
+            is_such = f".matches({_text(_pattern(request.product))})"
+        else:
+            is_such = f" == {_text(request.product)}"
+        attributes = ("productName", "boardName") if request.vendor == AMD.word else ("productName",)
+        either = [f"has({of}.{name}) && {of}.{name}{is_such}" for name in attributes]
+        expressions.append(either[0] if len(either) == 1 else " || ".join(f"({one})" for one in either))
+    if request.architecture:
+        name = f"{of}.architecture"
+        expressions.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
+    if request.min_memory_mib:
+        memory = f'device.capacity["{names.ATTRIBUTE_DOMAIN}"].?memory'
+        expressions.append(
+            f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0'
+        )
+    for attribute, least in (("driverVersion", request.min_driver), ("cudaDriverVersion", request.min_cuda)):
+        if least:
+            name = f"{of}.{attribute}"
+            expressions.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
+    if isinstance(request, Whole) and (link := _least_link(request)):
+        size = _group(request.gpus)
+        figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
+        expressions.append(f"{of}.?{figure}.orValue(0) >= {link}")
+    return expressions
+
+
+def larger_group(request: Request) -> int | None:
+    """Return the size of the linked group that the alternatives require for a set of some of its GPUs.
+
+    A group has a ring. Of a larger one than the set the scheduler takes any GPUs, so each two of it must have a link.
+    None for a set that is as large as a group, or larger than any, and where no links are demanded.
+    """
+    if not isinstance(request, Whole) or request.gpus < 2:
+        return None
+    demanded = Constraint.NVLINK in request.required or request.min_bandwidth_gbps
+    size = _group(request.gpus)
+    return size if demanded and size != request.gpus else None
+
+
+def _least_link(request: Whole) -> int:
+    """Return the least line rate in GB/s that a set's GPUs need beside being of one group; 0 for none."""
+    if request.gpus == 1:
+        return 0
+    if not VENDORS[request.vendor].rated:  # and so nothing says which two of a group have a link
+        if (size := larger_group(request)) is not None:
+            raise _unsaid(f"{names.REQUIRED}: nvlink of {request.gpus} GPUs of {request.vendor}", f"ask for {size}")
+        return 0
+    if request.min_bandwidth_gbps:
+        if _group(request.gpus) is None:
+            raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
+        return math.ceil(request.min_bandwidth_gbps)
+    return int(larger_group(request) is not None)
+
+
+def _pattern(glob: str) -> str:
+    """Return a glob as a regular expression of RE2, for the whole text.
+
+    Raises:
+        WordError: It has a set of characters, which the two languages read differently.
+    """
+    if "[" in glob:
+        raise WordError(f"{names.PRODUCT}: {shown(glob)}: where the scheduler takes what fits write * and ? only")
+    return "^" + "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in glob) + "$"
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=True)
+
+
+def _nccl(resolved: Resolved) -> str:
+    return resolved.nccl if isinstance(resolved.nccl, str) else NCCL_AUTO
+
+
+def _unsaid(word: str, cure: str) -> WordError:
+    return WordError(f"{word} is for a choice among sets, and here the scheduler takes what fits: {cure}")

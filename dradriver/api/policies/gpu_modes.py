@@ -1,0 +1,109 @@
+"""How a GPU is handed out by the policies: whole, in shares or in MIG slices. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from dradriver.api.policies.fields import Gpus, MigWord, SharedWord
+from dradriver.api.policies.model import GpuRule, Policies
+from dradriver.topology.machine import Gpu
+from dradriver.topology.vendors import VENDORS
+
+
+class Mode(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided.
+
+    ``equal_shares`` is 0 for any size, ``dev_shm_mib`` 0 for the default.
+    """
+
+    mig: MigWord = "off"
+    shared: SharedWord = "none"
+    memory_overcommit: float = 1.0
+    equal_shares: int = 0
+    exclusive_to: Literal["", "namespace"] = ""
+    dev_shm_mib: int = 0
+    fractions_only: bool = False
+
+    @property
+    def form(self) -> tuple[MigWord, SharedWord, int, bool]:
+        """Return the part of a GPU's mode that cannot change while a claim uses the GPU.
+
+        Of a GPU whose placements are published the whole is a device of its own, which must not go while it is held.
+        """
+        return self.mig, self.shared, self.equal_shares, self.fractions_only and self.mig == "placements"
+
+    @property
+    def whole(self) -> bool:
+        """Return whether the GPU is only handed out as a whole."""
+        return self.mig == "off" and self.shared == "none"
+
+
+def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> Mode | None:
+    """Return how a GPU is handed out: as the first policy rule that fits it says, else whole.
+
+    Whole is also every GPU of a vendor of which there are no parts. Where no rule says what MIG is, a GPU in MIG mode
+    is ``static``: it cannot be handed out whole.
+
+    Args:
+        policies: The policies in force.
+        node: The name of the GPU's node.
+        labels: That node's.
+        gpu: The GPU as it is now.
+
+    Returns:
+        None where nobody knows what the file says of it: the GPU stays as it is, in its mode and as it is published.
+    """
+    if not policies.known:
+        return None
+    if not VENDORS[gpu.vendor].parts:
+        return Mode()
+    rule, is_sure = _rule(policies, node, labels, gpu)
+    if not is_sure:
+        return None
+    mig: MigWord = "off" if gpu.mig is None else "static"
+    if rule is None:
+        return Mode(mig=mig)
+    return Mode(
+        mig=rule.mig or (mig if rule.shared == "none" else "off"),
+        shared=rule.shared,
+        memory_overcommit=rule.memory_overcommit,
+        equal_shares=rule.equal_shares or 0,
+        exclusive_to=rule.exclusive_to,
+        dev_shm_mib=rule.dev_shm_mib or 0,
+        fractions_only=rule.fractions_only,
+    )
+
+
+def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
+    """Return whether a policy rule would divide a GPU of a vendor without parts; arguments as of ``mode_of``."""
+    rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _rule(policies, node, labels, gpu)
+    return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
+
+
+def _rule(policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu) -> tuple[GpuRule | None, bool]:
+    """Return the first rule that fits a GPU, None without any; False with it if a rule before it may fit, too."""
+    for rule in policies.gpus:
+        is_fit = fits(rule, node, labels, gpu)
+        if is_fit is not False:
+            return (rule, True) if is_fit else (None, False)
+    return None, True
+
+
+def fits(rule: Gpus, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool | None:
+    """Return whether a policy rule for GPUs applies to a GPU of a node with these labels.
+
+    None if nobody knows: the rule is about GPUs of certain numbers, and it is not known which slot this one is in.
+    """
+    if not on_node(rule, node, labels) or (rule.products and not gpu.of_product(rule.products)):
+        return False
+    return rule.names(gpu) if rule.names_gpus else True
+
+
+def on_node(rule: Gpus, node: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a policy rule may apply to GPUs of a node with these labels."""
+    return (not rule.nodes or node in rule.nodes) and all(
+        labels.get(key) == value for key, value in rule.node_selector.items()
+    )

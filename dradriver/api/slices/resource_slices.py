@@ -1,0 +1,323 @@
+"""A machine as ResourceSlices, and back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.policies.gpu_modes import Mode
+from dradriver.api.slices import device_attributes, mig_devices
+from dradriver.api.slices.slice_features import ALL, SliceFeatures
+from dradriver.topology import machine_codec
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.groups import Groups, group, unlinked
+from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.vendors import VENDORS
+
+S = TypeVar("S")
+
+MOST_DEVICES: Final = 64  # in a slice where one has taints or counters, resource/v1 types.go of 1.35
+MOST_GPUS: Final = 128  # of a machine: what their links take in the annotation
+EQUAL_SHARES: Final = 4  # of a GPU that is shared, where the server keeps no devices that claims share; by default
+_WHOLE: Final = Mode()
+_STATIC: Final = Mode(mig="static")
+
+
+def build(
+    machine: Machine,
+    *,
+    node: str,
+    node_uid: str,
+    taints: Mapping[str, Sequence[dict[str, Any]]] = MappingProxyType({}),
+    modes: Mapping[str, Mode] = MappingProxyType({}),
+    kept: Mapping[str, Collection[str]] = MappingProxyType({}),
+    gone: Mapping[str, Any] = MappingProxyType({}),
+    features: SliceFeatures = ALL,
+) -> list[dict[str, Any]]:
+    """Return the node's ResourceSlices of generation 0: the publisher sets generations and versions.
+
+    The scheduler takes pools, slices and devices in the order of their names and lists, so devices stand in an order
+    in which good sets are neighbours. A device's name is its GPU's identity, never an index: a replacement has the
+    index of the GPU before it, and a claim would then hold another GPU than the one it was given.
+
+    A GPU with a taint that keeps pods away is in no group of well-linked ones: a group is a set that can be had.
+
+    Args:
+        machine: The machine.
+        node: The node's name.
+        node_uid: The node's uid.
+        taints: Taints of devices, by the GPU's uuid.
+        modes: What of a GPU is handed out, by its uuid; where nothing is said it is whole, or in MIG
+            mode the instances that exist.
+        kept: Names of the devices that claims have, by the GPU's uuid: a MIG instance that is handed out as it is stays
+            a device until its claim is gone.
+        gone: The taint of such a one.
+        features: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
+            devices.
+
+    Raises:
+        TopologyError: The machine has more GPUs than a node can have, or breaks a rule of ``topology.check``.
+    """
+    if len(machine.gpus) > MOST_GPUS:
+        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+    annotations = {names.MACHINE: machine_codec.encode(_steady(machine, modes, features))}
+    if features.lacking:
+        annotations[names.SERVER_LACKS] = ",".join(features.lacking)
+    kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
+    groups = group(unlinked(machine, kept_off))
+    out = () if features.taints else kept_off
+    by_gpu: list[list[device_attributes.Device]] = []
+    sets: list[dict[str, Any]] = []
+    for position in groups.order:
+        gpu = machine.gpus[position]
+        if position in out:
+            continue
+        mode = _mode(gpu, modes)
+        published = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
+        if published is None:
+            published = _of_gpu(machine, groups, position, mode, features)
+        if features.taints and (told := taints.get(gpu.uuid)):
+            published = [device | {"taints": [*told, *device.get("taints", ())]} for device in published]
+        by_gpu.append(published)
+        if any("consumesCounters" in device for device in published):
+            sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
+    content = [{"sharedCounters": some} for some in _runs([[one] for one in sets], mig_devices.MOST_SETS)]
+    content += [{"devices": some} for some in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
+    return _objects(content, annotations, node=node, node_uid=node_uid)
+
+
+def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
+    """Return the ResourceSlice with the machine and no device, for nodes whose GPUs another driver hands out.
+
+    Raises:
+        TopologyError: As ``build`` does.
+    """
+    if len(machine.gpus) > MOST_GPUS:
+        raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+    gpus = tuple(msgspec.structs.replace(gpu, mig=None) for gpu in machine.gpus)  # the other driver tells of those
+    annotations = {names.MACHINE: machine_codec.encode(msgspec.structs.replace(machine, gpus=gpus))}
+    return _objects([{"devices": []}], annotations, node=node, node_uid=node_uid)
+
+
+def is_machine_alone(piece: ResourceSlice) -> bool:
+    """Return whether a slice has a machine and no device: by ``machine_alone``, or because all GPUs are kept from pods.
+
+    In a pool of several slices the first may have no device and what the others' devices share.
+    """
+    alone = not piece.spec.devices and piece.spec.pool.resource_slice_count == 1
+    return alone and names.MACHINE in piece.metadata.annotations
+
+
+def _objects(
+    content: Sequence[dict[str, Any]], annotations: Mapping[str, str], *, node: str, node_uid: str
+) -> list[dict[str, Any]]:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+    pool = {"name": node, "generation": 0, "resourceSliceCount": len(content)}
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {
+                "name": slice_name(index, node),
+                "annotations": annotations if index == 0 else {},
+                "ownerReferences": [owner],
+            },
+            "spec": {"driver": names.DRIVER, "nodeName": node, "pool": pool} | piece,
+        }
+        for index, piece in enumerate(content)
+    ]
+
+
+def attributes(machine: Machine) -> dict[str, dict[str, Any]]:
+    """Return the attributes of each GPU as a whole device in slices, by that device's name."""
+    groups = group(machine)
+    by_name = {}
+    for i, gpu in enumerate(machine.gpus):
+        whole = device_attributes.neutral(device_attributes.whole(machine, groups, i, name=device_name(gpu.uuid)))
+        by_name[whole["name"]] = whole["attributes"] if gpu.mig is None else device_attributes.identity(machine, i)
+    return by_name
+
+
+def of_part(gpu: Mapping[str, Any], told: Mapping[str, str | int]) -> dict[str, Any]:
+    """Return the attributes of a part of a GPU as a device in slices.
+
+    Args:
+        gpu: The GPU's own.
+        told: What the part has in their stead: ``uuid`` where it has one of its own, ``type``, ``profile``, ….
+    """
+    own = {key: value for key, value in gpu.items() if not key.startswith(names.OF_LINKS)}
+    if "uuid" in own:
+        own["parentUUID"] = own["uuid"]
+    return own | {key: {"int" if isinstance(value, int) else "string": value} for key, value in told.items()}
+
+
+def slice_name(index: int, node: str) -> str:
+    """Return the name of a node's slice: the hex index leads, because the scheduler reads slices by name."""
+    name = f"{index:05x}-{names.DRIVER}-{node}"
+    if len(name) <= 253:
+        return name
+    return f"{name[:236]}-{hashlib.sha256(node.encode()).hexdigest()[:16]}"
+
+
+def device_name(uuid: str) -> str:
+    """Return the device name of a GPU: its uuid in lower case, which is a DNS label."""
+    return uuid.lower()
+
+
+def part_name(uuid: str, profile: int, start: int) -> str:
+    """Return the device name of a MIG instance at a placement; ``profile`` is the profile's id."""
+    return mig_devices.placement_name(device_name(uuid), profile, start)
+
+
+class Generation(NamedTuple, Generic[S]):
+    """Slices of a pool that were written together.
+
+    Attributes:
+        number: Which it is.
+        slices: Those that are there.
+        said: How many there are to be, as they say.
+    """
+
+    number: int
+    slices: list[S]
+    said: int
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all slices of a pool's generation are there: the scheduler allocates only then."""
+        return len(self.slices) == self.said
+
+
+def generations(pool: Iterable[S], place: Callable[[S], tuple[int, int]]) -> list[Generation[S]]:
+    """Return a pool's slices by generation, the newest first, which is the only one that consumers use (KEP-4381).
+
+    Args:
+        pool: All slices of one pool.
+        place: Gives a slice's generation, and how many slices that has.
+    """
+    by_number: dict[int, list[S]] = {}
+    for piece in pool:
+        by_number.setdefault(place(piece)[0], []).append(piece)
+    return [
+        Generation(number, by_number[number], max(place(piece)[1] for piece in by_number[number]))
+        for number in sorted(by_number, reverse=True)
+    ]
+
+
+def place_of(piece: ResourceSlice) -> tuple[int, int]:
+    """Return a slice's generation, and how many slices that has."""
+    return piece.spec.pool.generation, piece.spec.pool.resource_slice_count
+
+
+def read_machine(slices: Iterable[ResourceSlice]) -> Machine | None:
+    """Return the machine that a node's current slices describe, or None where none of them carries one.
+
+    Only the newest generation counts, be it complete or not: the annotation and the devices of one slice are written
+    together. A GPU that is no device there (in MIG mode) is part of the machine, but not to be had.
+
+    Raises:
+        TopologyError: The annotation is damaged.
+    """
+    for newest in generations(slices, place_of)[:1]:
+        texts = (piece.metadata.annotations.get(names.MACHINE) for piece in newest.slices)
+        return next((machine_codec.decode(text) for text in texts if text is not None), None)
+    return None
+
+
+def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
+    """Return the mode in which slices offer a GPU if the server or the GPU cannot do what the policies want.
+
+    A GPU that is never whole is not of fractions only: nothing that is published of it tells the two apart.
+    """
+    if not VENDORS[gpu.vendor].parts:
+        return _WHOLE
+    able = {"dynamic": features.shares, "placements": features.counters}.get(mode.mig, False)
+    if able and gpu.profiles:
+        return mode if mig_devices.can_be_whole(gpu) else msgspec.structs.replace(mode, fractions_only=False)
+    if gpu.mig is not None:
+        return Mode(mig="off") if mode.mig == "off" else Mode(mig="static", exclusive_to=mode.exclusive_to)
+    return mode if mode.mig == "off" and gpu.memory_mib else Mode()
+
+
+def _of_gpu(
+    machine: Machine, groups: Groups, position: int, mode: Mode, features: SliceFeatures
+) -> list[device_attributes.Device]:
+    """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
+
+    In MIG mode it is never whole: where instances are not made for claims, those that exist are handed out.
+    """
+    gpu = machine.gpus[position]
+    name = device_name(gpu.uuid)
+    mode = as_handed_out(gpu, mode, features)
+    if mode.mig == "dynamic":
+        return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
+    if mode.mig == "placements":
+        return mig_devices.placements(machine, groups, position, mode, name=name)
+    if gpu.mig is not None:
+        return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
+    if mode.shared == "none":
+        return [device_attributes.neutral(device_attributes.whole(machine, groups, position, name=name))]
+    if features.shares:
+        return [device_attributes.shared(machine, groups, position, mode, name=name)]
+    return device_attributes.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
+
+
+def _lost(
+    machine: Machine,
+    position: int,
+    mode: Mode,
+    features: SliceFeatures,
+    kept: Collection[str],
+    taint: Mapping[str, Any],
+) -> list[device_attributes.Device] | None:
+    """Return a GPU of which a claim has a MIG instance that was there and is gone; None for any other.
+
+    It is not whole, be MIG mode off by now. Without taints the instance is no device: claims count by its name.
+    """
+    gpu = machine.gpus[position]
+    handed_out = as_handed_out(gpu, mode, features)
+    if not kept or "static" not in (mode.mig, handed_out.mig):
+        return None
+    name = device_name(gpu.uuid)
+    lost = mig_devices.gone(machine, position, mode, kept, taint, name=name)
+    if not lost:
+        return None
+    return [*mig_devices.static(machine, position, mode, name=name), *(lost if features.taints else ())]
+
+
+def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
+    return modes.get(gpu.uuid) or (_WHOLE if gpu.mig is None else _STATIC)
+
+
+def _steady(machine: Machine, modes: Mapping[str, Mode], features: SliceFeatures) -> Machine:
+    """Return the machine without what every pod would change: the instances that are made for claims.
+
+    Where MIG mode comes and goes with them, it goes, too.
+    """
+    gpus = tuple(
+        msgspec.structs.replace(gpu, mig=None if mig_devices.can_be_whole(gpu) or gpu.mig is None else ())
+        if as_handed_out(gpu, _mode(gpu, modes), features).mig in ("dynamic", "placements")
+        else gpu
+        for gpu in machine.gpus
+    )
+    return machine if gpus == machine.gpus else msgspec.structs.replace(machine, gpus=gpus)
+
+
+def _runs(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[str, Any]]]:
+    """Return the groups one after another in lists of at most ``most``, none of them torn apart."""
+    runs: list[list[dict[str, Any]]] = []
+    for some in groups:
+        if not runs or len(runs[-1]) + len(some) > most:
+            runs.append([])
+        runs[-1] += some
+    return runs
+
+
+def _blocks(taint: Mapping[str, Any]) -> bool:
+    return taint.get("effect") != "None"

@@ -1,0 +1,168 @@
+"""What the view is made from, read once from the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from dradriver import __version__
+from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import (
+    OTHERS,
+    OURS,
+    Ledger,
+)
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.errors import DriverError
+from dradriver.kube import codec
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.view.plain import plain
+
+if TYPE_CHECKING:
+    from dradriver.api.claims.pins import Claim
+
+T = TypeVar("T")
+
+_BOTH: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS)  # whoever asks for one of them needs the other, too
+
+
+class ClusterError(DriverError):
+    """The cluster cannot be shown; the message says what to look at."""
+
+    reason = "ClusterNotShown"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(plain(message))  # what a server answers may have line ends
+
+
+async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
+    """Return this driver's slices, the other driver's if ours describe machines alone, and all claims of a cluster.
+
+    Raises:
+        ClusterError: The server does not answer or refuses.
+        ConfigError: The credentials are no usable ones.
+    """
+    from dradriver.api.slices.resource_slices import is_machine_alone  # here: explain says its first words without it
+
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        pieces = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
+        pieces = [one for one in pieces if not names.is_seat(one.spec.driver, one.spec.pool.name)]
+        claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
+        if alone := {piece.spec.pool.name for piece in pieces if is_machine_alone(piece)}:
+            theirs = {
+                one: await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(one))
+                for one in OTHERS
+            }
+            said = {one: [piece.spec.pool.name for piece in found] for one, found in theirs.items()}
+            pieces += theirs[whose(alone, said)]
+        return pieces, claims
+
+
+def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:
+    """Return which other driver hands out GPUs in a cluster: the one that has devices of most machines of our agents.
+
+    These describe machines of the vendor alone whose GPUs are chosen among; NVIDIA's where nothing tells.
+
+    Args:
+        alone: The pools that have a machine and no devices.
+        pools: By driver, the pools of its slices.
+    """
+    return max(OTHERS, key=lambda one: len(set(alone).intersection(pools.get(one, ()))))
+
+
+def of_driver(ledger: Ledger) -> str:
+    """Return the field selector by which a driver's slices are read from a cluster."""
+    return f"spec.driver={ledger.driver}"
+
+
+def read_claim(data: msgspec.Raw) -> Claim:
+    """Return a claim as commands read it, or what can be read of it.
+
+    Raises:
+        PartlyRead: It cannot be read whole.
+        BadJson: It is no claim.
+    """
+    from dradriver.api.claims.pins import Claim  # here: explain says its first words without it
+
+    claim: Claim = codec.decode_part(data, Claim, lambda read: read)
+    return claim
+
+
+def nothing_published(server: ServerConfig) -> str:
+    """Return what to look at where a server has no slice of this driver."""
+    return (
+        f"{server.url}: no ResourceSlice of driver {names.DRIVER}: either this is another cluster than you "
+        "mean (kubectl config current-context), or no node agent has published its GPUs; look at "
+        "kubectl get pods -A -l app.kubernetes.io/component=node, and at the logs of these pods"
+    )
+
+
+async def listed(
+    client: Client,
+    server: ServerConfig,
+    resource: Resource,
+    kind: codec.Reading[T],
+    *,
+    namespace: str | None = None,
+    label_selector: str | None = None,
+    field_selector: str | None = None,
+) -> list[T]:
+    """Return what is read of all objects of a kind from a cluster's API server.
+
+    Raises:
+        ClusterError: The server does not answer or refuses; the message says what to ask for.
+    """
+    try:
+        objects, _ = await client.list(
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            type=kind,
+        )
+    except (ApiError, Unreachable) as error:
+        raise refused(error, server, resource, namespace=namespace) from error
+    return objects
+
+
+def refused(
+    error: ApiError | Unreachable, server: ServerConfig, resource: Resource, *, namespace: str | None = None
+) -> ClusterError:
+    """Return the error about what a cluster's API server did not answer, with what to do about it.
+
+    Args:
+        error: What came.
+        server: The server.
+        resource: What was asked for.
+        namespace: Of one namespace, or None for all of them.
+    """
+    if isinstance(error, Unreachable):
+        return ClusterError(
+            f"{server.url}: no usable answer: {error}; is the API server up, and is this the right context "
+            "(--context NAME; kubectl config get-contexts)?"
+        )
+    return ClusterError(f"{server.url}: {_cure(error, resource, namespace)}")
+
+
+def _cure(error: ApiError, resource: Resource, namespace: str | None) -> str:
+    what = f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+    if error.forbidden and "cannot watch" in error.message:  # as the API server's authorizer puts it
+        where = "in all namespaces" if namespace is None else f"in namespace {namespace}"
+        return f"you may not watch {what} {where}; ask for the verb watch on them ({error.message})"
+    if error.forbidden and namespace is not None:
+        return f"you may not read {what} in namespace {namespace}; ask for the verbs get and list ({error.message})"
+    if error.forbidden:
+        wanted = what if resource not in _BOTH else ",".join(f"{kind.plural}.{kind.group}" for kind in _BOTH)
+        return (
+            f"you may not list {what} in all namespaces; ask for the verb list on them: kubectl create clusterrole "
+            f"gputopo --verb=list --resource={wanted}, bound to you by a ClusterRoleBinding ({error.message})"
+        )
+    if error.status == 401:
+        return f"your credentials are refused: log in again, or name another context with --context ({error.message})"
+    if error.not_found:
+        return f"it does not serve {resource.api_version} {resource.plural}; Kubernetes 1.34 or newer does"
+    return str(error)

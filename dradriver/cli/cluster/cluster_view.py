@@ -1,0 +1,312 @@
+"""``gputopo topo --cluster``: a summary, the holders, and of each node who holds its GPUs and its machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from dradriver import __version__
+from dradriver.allocator import MAX_GPUS
+from dradriver.api.base import names
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.cli import machine_view
+from dradriver.cli.cluster import access, cluster_reading
+from dradriver.cluster.records.records import read_node
+from dradriver.cluster.views import gone_node_views
+from dradriver.cluster.views import node_views as cluster_nodes
+from dradriver.cluster.views.gone_node_views import AGENT_GONE, GoneNode
+from dradriver.cluster.views.holder_names import Hold, Holder
+from dradriver.cluster.views.node_views import GpuView, NodeView
+from dradriver.kube.client import Client
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import NODES
+from dradriver.topology.natural import natural
+from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone
+from dradriver.view.output import show_as, warn
+from dradriver.view.plain import plain
+
+T = TypeVar("T", NodeView, GoneNode)
+
+_SUMMARY = ("node", "product", "GPUs", "free", "largest free linked set")
+_TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}
+
+
+def show_cluster(
+    *,
+    kubeconfig: str | None,
+    context: str | None,
+    nodes: Sequence[str],
+    namespace: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
+    """Print the cluster's nodes, or only those named, and on stderr a warning for each that cannot be shown.
+
+    A node whose agent is gone is shown by who holds its GPUs: nobody knows its machine any more.
+    With a namespace only those of whose GPUs its claims hold some, or are promised some.
+
+    Raises:
+        ConfigError: How to reach the cluster is not known.
+        ClusterError: It cannot be read, or there is nothing to show.
+    """
+    server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
+    pieces, claims, every, doubts = asyncio.run(_read(server))
+    if not pieces and not every:
+        raise cluster_reading.ClusterError(cluster_reading.nothing_published(server))
+    gone = [node for node in every if not nodes or node.name in nodes]
+    wanted = [name for name in nodes if name not in {node.name for node in every}]
+    shown, warnings = views(pieces, claims, only=wanted) if wanted or not nodes else ([], [])
+    for warning in (*doubts, *warnings):
+        warn(warning)
+    if not shown and not gone:
+        known = {piece.spec.pool.name for piece in pieces if piece.spec.driver == names.DRIVER}
+        listed = ", ".join(sorted(known, key=natural))
+        raise cluster_reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {listed}")
+    if namespace is not None:
+        shown = [node for node in shown if any(h.namespace == namespace for gpu in node.gpus for h in gpu.holders)]
+        gone = [node for node in gone if any(h.namespace == namespace for _, holders in node.gpus for h in holders)]
+        if not shown and not gone:
+            raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
+    show_as(output, document=lambda: document(shown, gone), data=lambda: data(shown, gone), no_color=no_color)
+
+
+async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], list[str]]:
+    """Return slices, claims, the nodes whose agent is gone with text that is safe to print, and what is not known.
+
+    Nodes are read only if claims hold GPUs where there are no slices: otherwise the command needs no right to do so.
+    """
+    pieces, claims = await cluster_reading.read(server)
+    suspects = gone_node_views.views(pieces, claims, is_node=lambda _: True)
+    if not suspects:
+        return pieces, claims, [], []
+    try:
+        async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+            nodes = await cluster_reading.listed(client, server, NODES, read_node)
+    except cluster_reading.ClusterError as error:
+        named = ", ".join(node.name for node in suspects)
+        doubt = f"claims hold GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
+        return pieces, claims, [], [plain(doubt)]
+    there = {node.metadata.name for node in nodes}
+    return pieces, claims, [_plain_as(node, GoneNode) for node in suspects if node.name in there], []
+
+
+def views(
+    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
+) -> tuple[list[NodeView], list[str]]:
+    """Return the nodes and the doubts of ``cluster.views.node_views``, all text of them safe to print.
+
+    Pods, claims and machines are named by others, and a terminal obeys escape sequences.
+    """
+    shown, warnings = cluster_nodes.views(pieces, claims, only=only)
+    return [_plain_as(node, NodeView) for node in shown], list(map(plain, warnings))
+
+
+def gone_views(
+    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, is_node: Callable[[str], bool]
+) -> list[GoneNode]:
+    """Return the nodes whose agent is gone (``cluster.views.gone_node_views``), all text of them safe to print."""
+    return [_plain_as(node, GoneNode) for node in gone_node_views.views(pieces, claims, is_node=is_node)]
+
+
+def _plain_as(value: T, kind: type[T]) -> T:
+    return msgspec.convert(_plain(msgspec.to_builtins(value)), kind)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
+    """Return what ``gputopo topo --cluster`` shows; each holder has one colour over all nodes."""
+    key = _key(nodes)
+    series = {entry.name: entry.series for entry in key.entries}
+    summary = Table(
+        columns=tuple(Column(head, number=head in ("GPUs", "free")) for head in _SUMMARY),
+        rows=(*(tuple(map(Cell, _summary(node))) for node in nodes), *map(_gone_summary, gone)),
+    )
+    sections = [Section(blocks=(summary, key))]
+    for node in nodes:
+        sections += _node(node, series)
+    sections += map(_gone_section, gone)
+    kinds = {node.machine.vendor: node.machine for node in nodes}
+    sections.append(Section(folded="Legend of the matrix", blocks=tuple(map(machine_view.legend, kinds.values()))))
+    gpus, free = sum(len(node.gpus) for node in nodes), sum(len(node.free) for node in nodes)
+    title = f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {gpus} GPUs, {free} free"
+    if gone:
+        title += f"; {len(gone)} node{'s' * (len(gone) > 1)} with its agent gone"
+    return Document(title=title, sections=tuple(sections))
+
+
+def node_document(node: NodeView) -> Document:
+    """Return what ``gputopo topo --cluster`` shows of one node: its machine with who holds what."""
+    key = _key((node,))
+    series = {entry.name: entry.series for entry in key.entries}
+    shown, facts = _node(node, series)
+    legend = Section(folded="Legend of the matrix", blocks=(machine_view.legend(node.machine),))
+    title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
+    return Document(title=title, sections=(Section(blocks=tuple(reversed(shown.blocks))), facts, legend))
+
+
+def gone_document(node: GoneNode) -> Document:
+    """Return the view of one node whose agent is gone: why that is so, what to do, and who holds what."""
+    return Document(title=f"{node.name}: {AGENT_GONE}", sections=(_gone_section(node),))
+
+
+def _gone_summary(node: GoneNode) -> tuple[Cell, ...]:
+    return Cell(node.name), Cell(AGENT_GONE, Tone.ERROR), Cell(str(len(node.gpus))), Cell("0"), Cell("none")
+
+
+def _gone_section(node: GoneNode) -> Section:
+    rows = tuple(
+        (Cell("" if n else device), Cell(holder.words), Cell(holder.claim))
+        for device, holders in node.gpus
+        for n, holder in enumerate(holders)
+    )
+    table = Table(title="Held by", columns=(Column("device"), Column("holder"), Column("claim")), rows=rows)
+    look = f"kubectl get pods -A -l app.kubernetes.io/component=node --field-selector spec.nodeName={node.name}"
+    lines = (Cell(node.why, Tone.ERROR), Cell(f"Look at its node agent: {look}"))
+    return Section(title=f"Node: {node.name}", blocks=(Notes(lines=lines), table))
+
+
+def _summary(node: NodeView) -> tuple[str, ...]:
+    return node.name, node.machine.product, str(len(node.gpus)), str(len(node.free)), nvlink_set(node)
+
+
+def nvlink_set(node: NodeView) -> str:
+    """Return the largest free NVLink set of a node in words, or why there is none."""
+    largest = node.nvlink_set
+    if largest is not None:
+        gpus = " ".join(f"GPU{index}" for index in largest.gpus)
+        return f"{len(largest.gpus)}: {gpus}" + (
+            f" ({largest.busbw_gbps:g} GB/s all-reduce)" if largest.busbw_gbps else ""
+        )
+    return "none" if len(node.gpus) <= MAX_GPUS else f"not known above {MAX_GPUS} GPUs"
+
+
+def _key(nodes: Sequence[NodeView]) -> Key:
+    """Return what every holder has; whoever only monitors is not there, for it has nothing."""
+    held: dict[str, dict[str, list[str]]] = {}
+    for node in nodes:
+        for view in node.gpus:
+            for who in dict.fromkeys(holder.who for holder in view.taken_by):
+                held.setdefault(who, {}).setdefault(node.name, []).append(f"GPU{view.gpu.index}")
+    entries = (
+        Entry(series=n, name=who, where="; ".join(f"{name} {' '.join(gpus)}" for name, gpus in where.items()))
+        for n, (who, where) in enumerate(sorted(held.items(), key=lambda item: natural(item[0])))
+    )
+    return Key(title="Holders", heads=("holder", "GPUs"), entries=tuple(entries))
+
+
+def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
+    title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
+    marks = tuple(_mark(view, series) for view in node.gpus)
+    picture = machine_view.matrix(node.machine, node.groups, title=title, marks=marks, marked="held by")
+    lost = Notes(lines=tuple(Cell(f"lost: {gpu.described}", Tone.ERROR) for gpu in node.lost))
+    blocks = (_holders(node), lost, picture) if node.lost else (_holders(node), picture)
+    return [
+        Section(title=f"Node: {node.name}", blocks=blocks),
+        Section(folded="Groups and devices", blocks=tuple(machine_view.facts(node.machine, node.groups))),
+    ]
+
+
+def _lines(view: GpuView) -> list[tuple[str, str]]:
+    """Return what there is to say of a GPU: that it is free or blocked, and of each holder words and claim."""
+    alone = view.blocked or ("" if view.taken_by else "free")
+    return [(alone, "")] * bool(alone) + [(holder.words, holder.claim) for holder in view.holders]
+
+
+def _mark(view: GpuView, series: Mapping[str, int]) -> Mark:
+    lines = _lines(view)
+    return Mark(
+        text="; ".join(words for words, _ in lines),
+        more="; ".join(f"{words} claim {claim}" if claim else words for words, claim in lines),
+        tone=_TONES.get(view.state, Tone.PLAIN),
+        series=series[view.taken_by[0].who] if view.taken_by else None,
+    )
+
+
+def _holders(node: NodeView) -> Table:
+    rows = []
+    for view in node.gpus:
+        for n, (words, claim) in enumerate(_lines(view)):
+            gpu = ("", "", "") if n else (view.gpu.label, view.gpu.uuid, view.gpu.pci)
+            tone = Tone.PLAIN if n else _TONES.get(view.state, Tone.PLAIN)
+            rows.append((*map(Cell, gpu), Cell(words, tone), Cell(claim)))
+    columns = (
+        Column("GPU"), Column("uuid", detail=True), Column("bus id", detail=True), Column("holder"), Column("claim"),
+    )  # fmt: skip
+    return Table(title="Held by", columns=columns, rows=tuple(rows))
+
+
+def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[str, Any]]:
+    """Return what ``gputopo topo --cluster`` shows as it stands in JSON and YAML; it only ever grows."""
+    return [
+        {
+            "node": node.name,
+            "free": node.free,
+            "largest_nvlink_set": _set(node),
+            "gpus": [_gpu(view) for view in node.gpus],
+            "machine": machine_view.data(node.machine, node.groups),
+            **({"lost": [_lost(gpu) for gpu in node.lost]} if node.lost else {}),
+        }
+        for node in nodes
+    ] + [
+        {
+            "node": node.name,
+            "agent": "gone",
+            "free": [],
+            "largest_nvlink_set": None,
+            "gpus": [
+                {"device": device, "state": Hold.ALLOCATED.value, "holders": list(map(_holder, holders))}
+                for device, holders in node.gpus
+            ],
+            "machine": None,
+        }
+        for node in gone
+    ]
+
+
+def _lost(gpu: LostGpu) -> dict[str, Any]:
+    return {"index": gpu.index, "pci": gpu.pci, "uuid": gpu.uuid}
+
+
+def _set(node: NodeView) -> dict[str, Any] | None:
+    largest = node.nvlink_set
+    if largest is None:
+        return None
+    vendor = node.machine.vendor
+    busbw = {"busbw_gbps": largest.busbw_gbps} if vendor.predicted else {}
+    bandwidth = {"bandwidth_gbps": largest.bandwidth_gbps} if vendor.rated else {}
+    return {"gpus": list(largest.gpus), **busbw, **bandwidth}
+
+
+def _gpu(view: GpuView) -> dict[str, Any]:
+    return {
+        "index": view.gpu.index,
+        **({} if view.gpu.driver_index is msgspec.UNSET else {"driver_index": view.gpu.driver_index}),
+        "uuid": view.gpu.uuid,
+        "state": view.state,
+        "blocked": view.blocked,
+        "holders": [_holder(holder) for holder in view.holders],
+    }
+
+
+def _holder(holder: Holder) -> dict[str, Any]:
+    return {
+        "hold": holder.hold.value,
+        "namespace": holder.namespace,
+        "claim": holder.claim,
+        "pods": list(holder.pods),
+        "share": holder.share,
+        "part": holder.part,
+    }

@@ -1,0 +1,48 @@
+"""Where a cluster's nodes stand in the network, and the largest gang that each level of it holds now."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from dradriver.allocator.fleet import gang_nodes
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.view.plain import plain
+
+_GPUS: Final = 8  # of a pod, or as many as the largest node has
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest gang of one level.
+
+    Attributes:
+        level: Of the network.
+        gpus: GPUs of each pod.
+        pods: How many pods.
+        nodes: On how many nodes.
+        domain: The part of the network that holds them, after those around it; empty where that is the whole cluster.
+    """
+
+    level: str
+    gpus: int
+    pods: int
+    nodes: int
+    domain: str
+
+
+def stand(scene: Scene) -> None:
+    """Tell the listed cluster's fleet where its nodes stand in the network, by the levels of the policies file."""
+    scene.picture.fleets.locate(scene.picture.nodes.labels(), "")
+
+
+def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:
+    """Return the largest gang of each level that has parts, by GPUs alone; none where nothing of a network is known."""
+    gpus, found = gang_nodes.largest_gangs(scene.picture.inventory.fleet, most=_GPUS, eligible=fit)
+    if len(found) < 2:  # the cluster alone
+        return ()
+    return tuple(
+        Gang(level=plain(level), gpus=gpus, pods=one.pods, nodes=len(one.nodes), domain=plain(one.domain))
+        for level, one in found.items()
+    )

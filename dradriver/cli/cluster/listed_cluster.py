@@ -1,0 +1,402 @@
+"""The controller's own picture of the cluster, made from what a server lists once.
+
+Of pods that are not ours only those on nodes that matter are read: on 1,000 nodes all of them would take seconds, and
+what they take of CPU and memory counts only where there are GPUs for the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final
+
+from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OTHERS, OURS, Ledger, bound
+from dradriver.api.base.objects import Metadata, Node
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import compute_domains
+from dradriver.api.claims.claim_templates import Template
+from dradriver.api.claims.pins import Claim, Key
+from dradriver.api.gangs import gang_size_of_owner
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.vocabulary.nic_requests import DRIVERS
+from dradriver.cli.cluster import cluster_reading
+from dradriver.cli.cluster.cluster_reading import ClusterError, whose
+from dradriver.cli.cluster.policies_in_force import InForce
+from dradriver.cli.cluster.tenant_usage import Own
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.gpus import gone_agents
+from dradriver.cluster.gpus.kueue_topologies import read_topology
+from dradriver.cluster.gpus.taint_rules import read_rule
+from dradriver.cluster.nics.nic_devices import read_slice
+from dradriver.cluster.nodes.pod_demands import Where
+from dradriver.cluster.pods import volumes
+from dradriver.cluster.records import pod_records, records, slice_records, templates
+from dradriver.cluster.records.slice_records import SliceRecord
+from dradriver.controller.loop.namespaces import Namespace
+from dradriver.controller.owners.owner_kinds import OwnerKinds
+from dradriver.controller.owners.owner_reader import OwnerReader
+from dradriver.kube import codec
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    DEVICE_TAINT_RULES,
+    KUEUE_TOPOLOGIES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from dradriver.kube.store import Change, key_of
+from dradriver.queue import reservation_access
+from dradriver.queue.caps import Caps
+from dradriver.queue.reservation_rules import Reservation, Terms
+from dradriver.queue.units import Unit
+from dradriver.view.plain import plain
+
+MOST_AT_ONCE: Final = 16  # lists of a node's pods
+
+_NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
+_CHANGED: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
+    RESOURCE_SLICES.plural: Picture.slice_changed,
+    RESOURCE_CLAIMS.plural: Picture.claim_changed,
+    NODES.plural: Picture.node_changed,
+    DEVICE_CLASSES.plural: Picture.class_changed,
+    PODS.plural: Picture.pod_changed,
+}
+
+
+class Scene:
+    """The cluster.
+
+    Attributes:
+        picture: As the controller has it, once it was read.
+        policies: As the controller has them.
+        ledger: Whose devices are handed out: the controller's code is asked about the picture while it is bound.
+        claims: All claims, with the names of those who use them, by namespace and name.
+        nodes: All nodes, by name.
+        unread: What could not be read, in words.
+        sees_agents: Whether slices, claims and nodes could be read: what may not be read is not missing.
+        tenants: Who has had how much, as far as that was read.
+        caps: What of it they may have at a time.
+    """
+
+    def __init__(
+        self, client: Client, server: ServerConfig, policies: Policies = DEFAULTS, *, own: Own | None = None
+    ) -> None:
+        """Read nothing yet; ``own`` is what the driver's namespace says of the past, as far as somebody read it."""
+        self.picture: Picture
+        self.caps: Caps
+        self.ledger = OURS
+        self.claims: dict[Key, Claim] = {}
+        self.nodes: dict[str, Node] = {}
+        self.unread: list[str] = []
+        self.sees_agents = True
+        self._is_empty = False
+        self._client = client
+        self._server = server
+        self.policies = policies
+        self.own = own or Own()
+        self.tenants = self.own.tenants(policies, {})
+        self._filled: set[str] = set()
+        self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
+        self._labels: dict[str, Mapping[str, str]] = {}
+
+    async def read(self, *, pods_too: bool = True) -> None:
+        """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
+        with _warnings(self.unread):
+            slices, rules, topologies, claims, nodes, classes, ours, spaces = await asyncio.gather(
+                self._slices(OURS),
+                self._optional(DEVICE_TAINT_RULES, read_rule),
+                _nothing() if self.policies.network.levels else self._optional(KUEUE_TOPOLOGIES, read_topology),
+                self._list(RESOURCE_CLAIMS, cluster_reading.read_claim),
+                self._list(NODES, records.read_node),
+                self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
+                self._list(PODS, pod_records.read, label_selector=names.LABEL) if pods_too else _nothing(),
+                self._list(NAMESPACES, Namespace) if self.tenants.by_labels else _nothing(),
+            )
+            if self.whole and not slices:
+                self._is_empty = True
+                self.unread.append(cluster_reading.nothing_published(self._server))
+            slices += await self._theirs(slices)
+            with bound(self.ledger):
+                self.picture = picture = Picture(lambda _: None, lambda: None, partition_of=self._partition_of)
+                self._taken.clear()
+                picture.weights = self.policies.preference
+                picture.nodes.spot_labels = self.policies.spot.labels
+                picture.levels_changed(self.policies.network.levels, self.policies.network.gbps)
+                for topology in topologies:
+                    picture.topology_changed(_seen(topology))
+                picture.nccl_changed(self.policies.nccl.version)
+                picture.nic_classes_changed(self.policies.nics.every)
+                for kind, records_ in ((DEVICE_CLASSES, classes), (NODES, nodes)):
+                    for one in records_:
+                        self.take(kind, key_of(one), one)
+                for rule in rules:
+                    picture.taint_rule_changed(_seen(rule))
+                for kind, records_ in ((RESOURCE_SLICES, slices), (RESOURCE_CLAIMS, claims), (PODS, ours)):
+                    for one in records_:
+                        self.take(kind, key_of(one), one)
+                self._labels = {space.metadata.name: space.metadata.labels for space in spaces}
+                self.settle()
+                picture.gpu_time.charged.add(self._charge)
+                _ = picture.inventory.fleet  # what is wrong with a machine is said here
+
+    def take(self, resource: Resource, key: Key, new: Any) -> None:
+        """Bring a slice, claim, node, class or pod of ours into the picture, None where there is no such one any more.
+
+        A static pod is its node's, as others' are: counted where that is looked at.
+        """
+        if resource == RESOURCE_CLAIMS:
+            _put(self.claims, key, new)
+            with bound(self.ledger):  # whose devices the record is of
+                new = None if new is None else records.claim_record(new)
+        elif resource == NODES:
+            _put(self.nodes, key[1], new)
+        elif resource == PODS and not isinstance(new, Pod):
+            new = None
+        old = self._taken.pop((resource.plural, key), None)
+        if new is not None:
+            self._taken[resource.plural, key] = new
+        changes = [Change(key, old, new)]
+        if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            changes = [Change(key, old, None), Change(key, None, new)]
+        with bound(self.ledger):
+            for change in changes:
+                if change.old is not None or change.new is not None:
+                    _CHANGED[resource.plural](self.picture, change)
+
+    def _charge(self, namespace: str, more: Mapping[str, float]) -> None:
+        """Have the caps in force count what a namespace has more; ``settle`` replaces them."""
+        self.caps.charge(namespace, more)
+
+    def _partition_of(self, namespace: str) -> str:
+        """Return whose partition binds a namespace, by the tenants in force; ``settle`` replaces them."""
+        return self.tenants.partition_of(namespace)
+
+    def settle(self) -> None:
+        """Count for each tenant what it has now, and what it had."""
+        picture = self.picture
+        self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
+        picture.fleets.follow(self.policies)
+        self.caps = Caps(self.tenants, picture, lambda: None)
+        picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
+
+    def whose(self, unit: Unit) -> tuple[str, ...]:
+        """Return whose reserved GPUs a unit may have, by whom they are for.
+
+        Raises:
+            WordError: What it asks for cannot be read.
+        """
+        terms = Terms.of(self.policies.queue.reservation)
+        return reservation_access.open_to(unit, self.own.reserved, terms, time.time())
+
+    def reserved(self, unit: Unit) -> Reservation | None:
+        """Return what is reserved for a unit."""
+        return next((held for held in self.own.reserved if held.who == unit.who), None)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is missing without which no place can be looked for."""
+        return self.sees_agents and not self._is_empty
+
+    def agents_gone(self) -> dict[str, frozenset[str]]:
+        """Return the nodes whose agent is gone, each with the devices that claims hold there; {} if nobody can tell."""
+        if not self.sees_agents:
+            return {}
+        with bound(self.ledger):
+            held = (device for claim in self.picture.claims.values() for device in gone_agents.held(claim))
+            return self.picture.agents_gone(held)
+
+    async def read_templates(self, namespace: str) -> bool:
+        """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""
+        before = len(self.unread)
+        for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
+            self.picture.template_changed(_seen(template))
+        return len(self.unread) == before
+
+    async def read_beside(self, pods: Collection[Pod]) -> None:
+        """Read what pods of one namespace name beside their GPUs: templates, and channels where these ask for one."""
+        some = [pod for pod in pods if templates.beside(pod)]
+        if not some:
+            return
+        if not await self.read_templates(some[0].metadata.namespace):
+            self._take_as_there(some)
+            return
+        if any(self.picture.templates.domain_of(pod) is not None for pod in some):
+            selector = f"spec.driver={compute_domains.DRIVER}"
+            for piece in await self._list(RESOURCE_SLICES, records.read_channels, field_selector=selector):
+                self.picture.channels_changed(_seen(piece))
+
+    def _take_as_there(self, pods: Collection[Pod]) -> None:
+        """Let the templates that pods name beside that of their GPUs be there: whether they are may not be read."""
+        for pod in pods:
+            namespace = pod.metadata.namespace
+            for name in templates.beside(pod):
+                template = Template(metadata=Metadata(namespace=namespace, name=name), spec=None)
+                self.picture.templates.known.setdefault((namespace, name), template)
+
+    async def read_nics(self) -> None:
+        """Read the slices of drivers that hand out NICs: only who asks for some needs them."""
+        for driver in DRIVERS:
+            for piece in await self._list(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
+                self.picture.nics_changed(_seen(piece))
+            self.picture.nics_read(driver)
+
+    async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
+        """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
+        claims = volumes.claims_of(pod)
+        try:
+            places = [await volumes.locate(self._client, claim) for claim in claims]
+        except (ApiError, Unreachable) as error:
+            for claim in claims:
+                self.picture.volumes.read(claim, None)
+            self.unread.append(
+                f"{self._server.url}: where the pod's volumes are could not be read ({error}), and it is shown as if "
+                "they were everywhere; you need the verb get on persistentvolumeclaims, persistentvolumes and "
+                "storageclasses"
+            )
+            return ()
+        for claim, place in zip(claims, places, strict=True):
+            self.picture.volumes.read(claim, place)
+        lacking = next((place for place in places if isinstance(place, volumes.Unbound)), None)
+        return volumes.together(places) if lacking is None else lacking
+
+    def owners(self) -> OwnerReader:
+        """Return what reads the objects that made the pods of gangs, as the controller does."""
+        return OwnerReader(
+            self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
+        )
+
+    async def read_groups(self, namespace: str) -> None:
+        """Take in which pods without GPUs the PodGroups of a namespace have."""
+        for pod in await self._list(PODS, pod_records.read, namespace=namespace):
+            if isinstance(pod, pod_records.Grouped):
+                self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
+
+    def put(self, pod: Pod) -> None:
+        """Take in a pod of ours that no list has shown."""
+        self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
+
+    async def fill(self, nodes: Collection[str]) -> bool:
+        """Take in what others' pods take from these nodes. Returns whether that was not known before."""
+        wanted = [node for node in nodes if node not in self._filled]
+        self._filled.update(wanted)
+        room = asyncio.Semaphore(MOST_AT_ONCE)
+
+        async def pods_on(node: str) -> list[Any]:
+            async with room:
+                return await self._list(PODS, pod_records.read, field_selector=f"spec.nodeName={node}")
+
+        for listed in await asyncio.gather(*map(pods_on, wanted)):
+            for pod in listed:
+                if isinstance(pod, pod_records.Foreign):
+                    self.picture.pod_changed(_seen(pod))
+        return bool(wanted)
+
+    async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
+        with bound(ledger):
+            return await self._list(
+                RESOURCE_SLICES, slice_records.read_slice, field_selector=cluster_reading.of_driver(ledger)
+            )
+
+    async def _optional(self, versions: Collection[Resource], kind: codec.Reading[Any]) -> list[Any]:
+        """Return all objects of a kind, none where the server has it in none of these versions."""
+        for version in versions:
+            try:
+                if not await self._client.serves(version):
+                    continue
+            except (ApiError, Unreachable) as error:
+                self.unread.append(str(cluster_reading.refused(error, self._server, version)))
+                return []
+            return await self._list(version, kind)
+        return []
+
+    async def _theirs(self, ours: Collection[SliceRecord]) -> list[SliceRecord]:
+        """Return the slices of the driver that hands out the GPUs where our agents publish machines alone.
+
+        Which driver that is the controller is told by its option. An agent of ours may publish no device, too, where
+        every GPU is sick: then no other driver has that node's.
+        """
+        pools = {piece.pool for piece in ours}
+        alone = {piece.pool for piece in ours if piece.alone}
+        if not alone:
+            return []
+        found = dict(zip(OTHERS, await asyncio.gather(*map(self._slices, OTHERS)), strict=True))
+        ledger = whose(alone, {one: [piece.pool for piece in theirs] for one, theirs in found.items()})
+        if alone < pools and alone.isdisjoint(piece.pool for piece in found[ledger]):
+            return []
+        self.ledger = ledger
+        return found[ledger]
+
+    async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
+        try:
+            return await cluster_reading.listed(self._client, self._server, resource, kind, **selectors)
+        except ClusterError as error:
+            if resource in _NEEDED:
+                self.sees_agents = False
+            if (text := str(error)) not in self.unread:
+                self.unread.append(text)
+            return []
+
+
+async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:
+    """Return the cluster, for a command that can say nothing of a part of it.
+
+    Args:
+        client: The API server's client, entered.
+        server: The API server, for messages.
+        followed: The policies to decide by. If they have a trouble, it is the first of ``Scene.unread``.
+        pods_too: As for ``Scene.read``.
+
+    Raises:
+        ClusterError: Something is missing without which no place can be looked for.
+    """
+    scene = Scene(client, server, followed.policies)
+    await scene.read(pods_too=pods_too)
+    if not scene.whole:
+        raise ClusterError(scene.unread[0])
+    scene.unread[:0] = filter(None, [followed.trouble])
+    return scene
+
+
+async def _nothing() -> list[Any]:
+    return []
+
+
+def _put(into: dict[Any, Any], key: object, new: object | None) -> None:
+    into.pop(key, None)
+    if new is not None:
+        into[key] = new
+
+
+def _seen(record: Any) -> Change[Any]:
+    return Change((record.metadata.namespace, record.metadata.name), None, record)
+
+
+@contextlib.contextmanager
+def _warnings(into: list[str]) -> Iterator[None]:
+    """Collect what the controller's code logs of machines that it cannot use."""
+
+    class Collecting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            into.append(plain(record.getMessage()))
+
+    handler, logger = Collecting(logging.WARNING), logging.getLogger("dradriver.controller")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _you_may_not(kind: str, one: str) -> str:
+    group, plural = gang_size_of_owner.OBJECTS[kind]
+    return f"you may not read {one}, which says how many pods the gang has; ask for the verb get on {plural}.{group}"

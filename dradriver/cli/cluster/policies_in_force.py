@@ -1,0 +1,135 @@
+"""The policies that the driver in a cluster follows, for every command that decides as the driver does.
+
+The chart writes them into a ConfigMap of its namespace. Commands ask for them here, so that none decides by others.
+The chart always renders that ConfigMap. If it is absent, the namespace is not the driver's or an administrator deleted
+the ConfigMap, and every command says so. A cluster without any driver is no exception: a user who may not read all
+namespaces cannot tell it from a driver in another namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.cli.cluster import cluster_reading
+from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
+from dradriver.view.plain import plain
+
+NAMESPACE: Final = "gpu-topology"  # where docs/install.md installs the chart
+KEY: Final = "policies.yaml"
+
+# The labels of the chart's objects that do not depend on the release's name.
+_LABELS: Final = {"app.kubernetes.io/component": "policies", "app.kubernetes.io/part-of": "gpu-topology"}
+_WEBHOOK: Final = _LABELS | {"app.kubernetes.io/component": "webhook"}
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """Policies, and whether they are those that the driver follows.
+
+    Attributes:
+        policies: The policies to decide by. The defaults if those in force are not found or cannot be read.
+        trouble: Why they are not found or cannot be read, and what the user can do. Empty if nothing is wrong. Safe to
+            print.
+    """
+
+    policies: Policies
+    trouble: str = ""
+
+
+async def driver_namespace(client: Client, name: str | None) -> str:
+    """Return the namespace where the driver is installed, which has its policies.
+
+    Only administrators write webhook configurations, so users cannot lead this function into a namespace of theirs.
+
+    Args:
+        client: The API server's client.
+        name: The namespace that the user named. Without it the namespace of the driver's webhook is returned. If there
+            is no webhook, or the user may not read it, the result is ``NAMESPACE``.
+    """
+    if name:
+        return name
+    try:
+        hooks: list[dict[str, Any]]
+        hooks, _ = await client.list(MUTATING_WEBHOOKS, label_selector=_selector(_WEBHOOK))
+    except (ApiError, Unreachable):
+        return NAMESPACE
+    namespaces = {
+        str(service["namespace"])
+        for configuration in hooks
+        for hook in configuration.get("webhooks") or ()
+        if (service := (hook.get("clientConfig") or {}).get("service"))
+    }
+    return NAMESPACE if NAMESPACE in namespaces or not namespaces else min(namespaces)
+
+
+async def read(client: Client, server: ServerConfig, name: str | None, file: Policies | None = None) -> InForce:
+    """Return the policies that the driver in a cluster follows, or those of the user's file.
+
+    Args:
+        client: The API server's client.
+        server: The API server, for messages.
+        name: The namespace where the driver is installed, if it is known; else ``driver_namespace`` finds it.
+        file: The policies that the user gave by ``--policies``. With these the cluster is not asked.
+    """
+    if file is not None:
+        return InForce(file)
+    namespace = await driver_namespace(client, name)
+    try:
+        config_maps: list[dict[str, Any]] = await cluster_reading.listed(
+            client, server, CONFIG_MAPS, dict, namespace=namespace, label_selector=_selector(_LABELS)
+        )
+    except ClusterError as error:
+        return unread(error)
+    return among(config_maps, namespace)
+
+
+def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
+    """Return the policies in the chart's ConfigMap.
+
+    Args:
+        config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result is the defaults, with a
+            trouble.
+        namespace: The namespace where the driver is installed, or is guessed to be.
+    """
+    for config_map in config_maps:
+        metadata, data = config_map.get("metadata"), config_map.get("data")
+        if not isinstance(metadata, Mapping) or not isinstance(data, Mapping):
+            continue
+        labels = metadata.get("labels")
+        ours = isinstance(labels, Mapping) and labels.items() >= _LABELS.items()
+        if ours and isinstance(text := data.get(KEY), str):
+            return _parsed(text, f"ConfigMap {metadata.get('namespace')}/{metadata.get('name')}")
+    why = f"namespace {namespace} has no policies ConfigMap of the chart"
+    return _defaults(why, "name the driver's namespace with --driver-namespace NAME")
+
+
+def unread(error: ClusterError) -> InForce:
+    """Return the default policies, and what to tell a user who may not read the driver's ConfigMaps."""
+    cause = error.__cause__
+    may_not = isinstance(cause, ApiError) and cause.forbidden
+    cure = "ask to be named in the chart's value viewer.subjects, which gives that right"
+    return _defaults(str(error), cure if may_not else "try again later")
+
+
+def _parsed(text: str, source: str) -> InForce:
+    from dradriver.api.policies.policies_reader import PoliciesError, read  # here, because it loads yaml
+
+    try:
+        return InForce(read(text.encode("utf-8", "replace"), source=source))
+    except PoliciesError as error:
+        return _defaults(str(error), "correct the chart's value policies")
+
+
+def _defaults(why: str, cure: str) -> InForce:
+    said = f"the policies in force could not be read, so the defaults count: {why}"
+    return InForce(DEFAULTS, plain(f"{said}. Give them with --policies FILE, or {cure}."))
+
+
+def _selector(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={value}" for key, value in labels.items())

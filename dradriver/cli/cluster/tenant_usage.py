@@ -1,0 +1,132 @@
+"""Tenants and what they have had, from the ConfigMaps of the driver's namespace."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import reservation_config_map, usage_config_maps
+from dradriver.api.claims.usage_config_maps import (
+    HOUR_S,
+    Detail,
+    Details,
+    Hours,
+)
+from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.cli.cluster import cluster_reading, policies_in_force
+from dradriver.cli.cluster.cluster_reading import ClusterError
+from dradriver.cli.cluster.policies_in_force import InForce
+from dradriver.cluster.pods.gpu_time import decayed
+from dradriver.kube.client import ApiError, Client, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import CONFIG_MAPS
+from dradriver.queue import reservation_access
+from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.reservation_rules import Reservation
+from dradriver.queue.tenant_shares import Shares
+from dradriver.view.plain import plain
+
+
+class Own:
+    """What the driver's namespace says.
+
+    Attributes:
+        policies: The policies to decide by: those in force, or those of the user's file.
+        hours: GPU time.
+        details: What is known of it beside.
+        until: Until when it was counted, seconds since the epoch; 0 where it was not.
+        reserved: What is reserved for whom.
+        unread: What could not be read, in words.
+        refused: Why nothing of it could be read; empty if it could.
+        trouble: Why the policies in force are not known; empty if they are. ``unread`` has it, too.
+    """
+
+    def __init__(self, file: Policies | None = None) -> None:
+        """Know nothing yet; ``file`` has the policies of the user's file. None takes those in force."""
+        self.policies = file or DEFAULTS
+        self._file = file
+        self.hours: Hours = {}
+        self.details: Details = {}
+        self.until = 0.0
+        self.reserved: tuple[Reservation, ...] = ()
+        self.unread: list[str] = []
+        self.refused = ""
+        self.trouble = ""
+
+    async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
+        """Read the tenants' GPU time and reservations from the driver's namespace; what may not be read is said."""
+        try:
+            found: list[dict[str, Any]] = await cluster_reading.listed(
+                client, server, CONFIG_MAPS, dict, namespace=namespace
+            )
+        except ClusterError as error:
+            trouble = f"{error}." if self._file is not None else policies_in_force.unread(error).trouble
+            self.refused = str(error)
+            self.unread.append(f"{trouble} The tenants' shares count only what they hold now.")
+            return
+        names = frozenset(usage_config_maps.every_name())
+        kept = [
+            one
+            for config_map in found
+            if usage_config_maps.name_in(config_map) in names
+            for one in self._kept(config_map)
+        ]
+        for one in sorted(kept, key=lambda one: one.until):
+            self.hours |= one.hours
+            self.details |= {hour: one.details.get(hour, Detail()) for hour in one.hours}
+            self.until = one.until
+        for config_map in found:
+            if usage_config_maps.name_in(config_map) == reservation_config_map.NAME:
+                self._reserve(config_map)
+        if self._file is None:
+            self._follow(policies_in_force.among(found, namespace))
+
+    async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
+        """Read the reservations from the driver's namespace, and nothing else."""
+        try:
+            self._reserve(await client.get(CONFIG_MAPS, reservation_config_map.NAME, namespace=namespace))
+        except (ApiError, Unreachable) as error:
+            if not (isinstance(error, ApiError) and error.not_found):
+                refused = cluster_reading.refused(error, server, CONFIG_MAPS)
+                self.unread.append(f"{refused}; without these nobody knows here which GPUs are reserved")
+
+    def _reserve(self, config_map: Mapping[str, Any]) -> None:
+        try:
+            self.reserved = tuple(held for held, _ in reservation_access.read(reservation_config_map.read(config_map)))
+        except WordError as error:
+            self.unread.append(plain(str(error)))
+
+    def _kept(self, config_map: Mapping[str, Any]) -> Iterable[usage_config_maps.Kept]:
+        try:
+            yield usage_config_maps.read(config_map)
+        except WordError as error:
+            self.unread.append(plain(str(error)))
+
+    def _follow(self, policies: InForce) -> None:
+        self.policies, self.trouble = policies.policies, policies.trouble
+        if policies.trouble:
+            self.unread.append(policies.trouble)
+
+    def tenants(
+        self,
+        policies: Policies,
+        now_held: Mapping[str, tuple[float, float]],
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> Tenants:
+        """Return the tenants with what they have had, and what their namespaces are given or promised now.
+
+        Without the namespaces' labels each that no tenant names is as one that none has.
+        """
+        now = time.time()
+        tenants = Tenants(Shares(time.monotonic))
+        tenants.follow(policies)
+        for namespace, own in (labels or {}).items():
+            tenants.namespace_changed(namespace, own)
+        if labels is not None and not labels:
+            tenants.by_labels = False
+        hours = {hour: rows for hour, rows in self.hours.items() if hour <= now // HOUR_S}
+        used = decayed(hours, now, half_life_s=tenants.shares.half_life_s)
+        tenants.shares.restart(used, now_held)
+        return tenants

@@ -1,0 +1,185 @@
+"""The objects of a YAML or JSON text as Kubernetes reads them, with the lines where they stand.
+
+Kubernetes reads YAML 1.1 without dates and without numbers in base 60: ``12:30`` and ``2026-01-31`` are text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+import yaml
+
+from dradriver.errors import DriverError
+from dradriver.yamltext import bounded
+
+_DEEPEST: Final = 200  # levels; deeper than any object
+_MOST_VALUES: Final = 1_000_000  # of one document, those behind aliases as often as they stand there
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
+_INDENT: Final = re.compile(r"(?m)^[ \t?:-]*")
+
+_MERGE: Final = "tag:yaml.org,2002:merge"
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    yaml_implicit_resolvers: ClassVar = {
+        first: [(tag, regexp) for tag, regexp in some if not tag.endswith((":timestamp", ":int", ":float"))]
+        for first, some in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
+        """Return a mapping with its keys as JSON has them; one that is given twice is an error, as for kubectl."""
+        said = [(key.value, key.start_mark) for key, _ in node.value if key.tag != _MERGE]
+        if len({str(value) for value, _ in said}) < len(said):
+            values = [str(value) for value, _ in said]
+            mark = next(mark for at, (_, mark) in enumerate(said) if values[at] in values[:at])
+            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if all(type(key) is str for key in mapping):
+            return mapping
+        return {_key(key, node.start_mark): value for key, value in mapping.items()}
+
+    def construct_yaml_float(self, node: Any) -> float:
+        """Return a number; what JSON has no text for is none."""
+        number = float(super().construct_yaml_float(node))
+        if not math.isfinite(number):
+            raise yaml.constructor.ConstructorError(None, None, f"a number that is none: {node.value}", node.start_mark)
+        return number
+
+    def construct_other(self, node: Any) -> None:
+        """Refuse a value of a type that JSON has not, such as a set or bytes: no object of Kubernetes has one."""
+        tag = node.tag.removeprefix("tag:yaml.org,2002:")
+        raise yaml.constructor.ConstructorError(None, None, f"a value of the type !!{tag}", node.start_mark)
+
+
+def _key(key: object, mark: Any) -> str:
+    match key:
+        case str():
+            return key
+        case bool():
+            return "true" if key else "false"
+        case int() | float():
+            return str(key)
+        case _:
+            raise yaml.constructor.ConstructorError(None, None, f"a key that is no text: {bounded.shown(key)}", mark)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0[0-7_]*|[1-9][0-9_]*)$"), [*"-+0123456789"]
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(
+        r"[-+]?(?:(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
+    ),
+    [*"-+.0123456789"],
+)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+for _tag in ("binary", "omap", "pairs", "set", "timestamp"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.construct_other)
+
+
+class DocumentError(DriverError):
+    """A text cannot be read as objects; the message has the file and the line."""
+
+    reason = "NoManifest"
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One object.
+
+    Attributes:
+        source: The file's name, or ``standard input``.
+        number: Which of its documents it is, from 1; those that are empty count.
+        data: The object.
+        node: The same with its lines.
+    """
+
+    source: str
+    number: int
+    data: dict[str, Any]
+    node: Any
+
+    def line(self, path: Sequence[str | int] = ()) -> int:
+        """Return the line of a place in the manifest, from 1, or of the nearest place around it."""
+        node, line = self.node, self.node.start_mark.line
+        for step in path:
+            child = _child(node, step)
+            if child is None:
+                break
+            line, node = child
+        return int(line) + 1
+
+
+def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return key.start_mark.line, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step].start_mark.line, node.value[step]
+    return None
+
+
+def documents(text: bytes, source: str) -> Iterator[Document]:
+    """Yield the objects of a YAML or JSON manifest; those of a ``List`` one by one.
+
+    Raises:
+        DocumentError: It cannot be read from here on.
+    """
+    try:
+        told = text.decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{source}:{text[: error.start].count(10) + 1}: no UTF-8") from None
+    _check_depth(told, source)
+    number = 0
+    try:
+        loader = _Loader(told)
+        while loader.check_node():
+            number += 1
+            node = loader.get_node()
+            bounded.check(node, deepest=_DEEPEST, most=_MOST_VALUES)
+            data = loader.construct_document(node)
+            if data is not None:
+                yield from _objects(Document(source, number, data, node))
+    except bounded.OutOfBoundsError as error:
+        raise DocumentError(f"{source}:{error.line}: {error}") from None
+    except bounded.FAILURES as error:
+        line = bounded.line_of(error)
+        raise DocumentError(f"{source}:{line}: document {max(number, 1)}: not YAML: {bounded.told(error)}") from None
+
+
+def _objects(document: Document) -> Iterator[Document]:
+    data: Any = document.data  # anything that YAML can be
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise DocumentError(
+            f"{document.source}:{document.line()}: document {document.number}: no Kubernetes object: it has no kind"
+        )
+    items = data.get("items")
+    if not data["kind"].endswith("List") or not isinstance(items, list):
+        yield document
+        return
+    found = _child(document.node, "items")
+    for item, node in zip(items, found[1].value if found is not None else (), strict=False):
+        yield from _objects(Document(document.source, document.number, item, node))
+
+
+def _check_depth(text: str, source: str) -> None:
+    """Refuse what is nested so deeply that reading it could end the process: the reader is written in C."""
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        depth += 1 if match[0] in "[{" else -1 if depth else 0
+        if depth > _DEEPEST:
+            line = text.count("\n", 0, match.start()) + 1
+            raise DocumentError(f"{source}:{line}: nested deeper than any object")
+    for match in _INDENT.finditer(text):
+        if len(match[0]) > 2 * _DEEPEST:
+            line = text.count("\n", 0, match.start()) + 1
+            raise DocumentError(f"{source}:{line}: nested deeper than any object")

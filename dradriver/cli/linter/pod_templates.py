@@ -1,0 +1,73 @@
+"""The pods and claims that an object makes: a pod itself, or whatever has a pod's template anywhere in it.
+
+So Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs, RayClusters and kinds that nobody has heard of
+yet are all read by the same few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.cli.linter.manifest_documents import Document
+
+Path = tuple[str | int, ...]
+
+CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
+_MOST: Final = 100_000  # values of one object that are looked through
+
+
+class PodOf(msgspec.Struct, frozen=True):
+    """A pod that an object is or makes.
+
+    Attributes:
+        path: Where it stands in the object; empty for a pod.
+        manifest: The pod as a controller would create it.
+    """
+
+    path: Path
+    manifest: dict[str, Any]
+
+
+def pods(document: Document) -> Iterator[PodOf]:
+    """Yield the pods and claims that an object's pod templates make, in their order in the manifest."""
+    data = document.data
+    if data.get("kind") == "Pod":
+        yield PodOf((), data)
+        return
+    name = _metadata(data).get("name")
+    for path, template in _templates(data):
+        metadata = dict(_metadata(template))
+        metadata.setdefault("generateName", f"{name if isinstance(name, str) else 'pod'}-")
+        if (namespace := _metadata(data).get("namespace")) is not None:
+            metadata.setdefault("namespace", namespace)
+        yield PodOf(path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+
+
+def _metadata(data: dict[str, Any]) -> dict[str, Any]:
+    metadata = data.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _templates(data: dict[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield what looks like a pod's template: it has a spec with containers; a template is not looked through."""
+    todo: list[tuple[Path, Any]] = [((), data)]
+    seen = 0
+    while todo and seen < _MOST:
+        seen += 1
+        path, value = todo.pop()
+        if isinstance(value, list):
+            todo += [((*path, number), item) for number, item in reversed(list(enumerate(value)))]
+        elif isinstance(value, dict):
+            spec = value.get("spec")
+            if path and isinstance(spec, dict) and _has_containers(spec):
+                yield path, value
+            else:
+                todo += [((*path, str(key)), item) for key, item in reversed(list(value.items()))]
+
+
+def _has_containers(spec: dict[str, Any]) -> bool:
+    containers = spec.get("containers")
+    return isinstance(containers, list) and any(isinstance(each, dict) and "name" in each for each in containers)

@@ -1,0 +1,264 @@
+"""The cluster as the page has it: the scene that other commands read once, kept by changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any, Final
+
+from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import OURS, bound
+from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Node
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims import pins
+from dradriver.api.claims.pins import Claim
+from dradriver.api.policies.model import Policies
+from dradriver.api.slices.resource_slices import is_machine_alone
+from dradriver.cli.cluster import cluster_view
+from dradriver.cli.cluster.largest_gangs import stand
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.cluster.tenant_usage import Own
+from dradriver.cli.page.mirror import Mirror
+from dradriver.cluster.records import slice_records
+from dradriver.cluster.views.gone_node_views import GoneNode
+from dradriver.cluster.views.node_views import NodeView
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from dradriver.kube.store import Key
+from dradriver.view.plain import plain
+
+logger = logging.getLogger(__name__)
+
+_FED: Final = frozenset({RESOURCE_SLICES, RESOURCE_CLAIMS, NODES, PODS})  # of other kinds all is read anew
+_AT_ONCE: Final = 32  # nodes that are looked at before others have their turn
+
+
+class Live:
+    """The cluster, brought up to date by ``update``.
+
+    Attributes:
+        scene: The controller's picture of it.
+        views: Nodes as people are shown them, by name.
+        gone: Nodes whose agent is gone, as people are shown them, by name.
+        doubts: Of each node what could not be read of it, or looks wrong.
+        pods: Our pods by namespace and name, static ones among them.
+        unread: What could not be read, in words.
+    """
+
+    def __init__(self, mirror: Mirror, server: ServerConfig, policies: Policies | None, driver_namespace: str) -> None:
+        """Know nothing yet.
+
+        Args:
+            mirror: What is followed.
+            server: The API server, for messages.
+            policies: The policies of the user's file. None follows those in the driver's namespace.
+            driver_namespace: The driver's own; empty for nowhere.
+        """
+        self.scene: Scene
+        self.views: dict[str, NodeView] = {}
+        self.gone: dict[str, GoneNode] = {}
+        self.doubts: dict[str, list[str]] = {}
+        self.pods: dict[Key, Pod] = {}
+        self._mirror = mirror
+        self._server = server
+        self._policies = policies
+        self._namespace = driver_namespace
+        self._pieces: dict[str, dict[str, ResourceSlice]] = {}  # by pool and name
+        self._alone: set[str] = set()  # names of slices that say what a machine is, and hand out nothing
+        self._claims: dict[str, dict[Key, Claim]] = {}  # by pool and key
+        self._where: dict[Key, frozenset[str]] = {}
+        self._changes: dict[tuple[Resource, Key], None] = {}
+        self._anew = True
+        self._own_changed = False
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Return in words what the page could not read of the cluster."""
+        return tuple(dict.fromkeys((*self._mirror.said(), *self.scene.own.unread, *self.scene.unread)))
+
+    def changed(self, resource: Resource, key: Key | None) -> None:
+        """Note that an object of the page's cluster changed; without a key, that what may be read of its kind did."""
+        if resource == CONFIG_MAPS and key is not None:
+            self._own_changed = True
+        elif resource not in _FED or key is None:
+            self._anew = True
+        else:
+            self._changes[resource, key] = None
+
+    def read_anew(self) -> None:
+        """Have the next update of the page read everything again: what is not watched may have changed."""
+        self._anew = True
+
+    async def update(self) -> set[str]:
+        """Bring the page's cluster up to date. Returns the names of the nodes that look different, or are gone."""
+        if self._own_changed:
+            self._own_changed = False
+            await self._read_own()
+        dirty: set[str] = set()
+        while self._changes and not self._anew:
+            (resource, key), _ = self._changes.popitem()
+            dirty |= self._take(resource, key)
+        if self._anew:
+            self._anew = False
+            self._changes.clear()
+            dirty |= await self._begin()
+        self.scene.settle()
+        stand(self.scene)
+        await self._look(dirty)
+        return dirty
+
+    async def _read_own(self) -> None:
+        if self._anew:
+            return
+        own = Own(self._policies)
+        await own.read(self._mirror, self._server, self._namespace)
+        if own.policies != self.scene.own.policies:
+            self._anew = True
+        else:
+            self.scene.own = own
+
+    async def _begin(self) -> set[str]:
+        """Read everything that is followed; return all nodes that there are or were."""
+        own = Own(self._policies)
+        if self._namespace:
+            await own.read(self._mirror, self._server, self._namespace)
+        scene = Scene(self._mirror, self._server, own.policies, own=own)
+        await scene.read()
+        self.scene = scene
+        nodes = {*self.views, *self.gone, *self.doubts}
+        self._pieces, self._alone, self._claims, self._where, self.pods = {}, set(), {}, {}, {}
+        for piece in self._mirror.every(RESOURCE_SLICES):
+            nodes |= self._put_piece(piece.metadata.name, piece)
+        for claim in self._mirror.every(RESOURCE_CLAIMS):
+            nodes |= self._put_claim(claim.key, claim)
+        for pod in self._mirror.every(PODS):
+            self._put_pod((pod.metadata.namespace, pod.metadata.name), pod)
+        return nodes | scene.nodes.keys() | self._claims.keys()
+
+    def _take(self, resource: Resource, key: Key) -> set[str]:
+        new = self._mirror.find(resource, key)
+        kept = new
+        dirty: set[str] = set()
+        if resource == NODES:
+            dirty = {key[1]}
+        elif resource == RESOURCE_CLAIMS:
+            dirty = self._put_claim(key, new)
+        elif resource == PODS:
+            self._put_pod(key, new)
+        else:
+            if self._whose(new):
+                self._anew = True
+                return dirty
+            with bound(self.scene.ledger):
+                kept = None if new is None else slice_records.slice_record(new)
+            dirty = self._put_piece(key[1], new)
+        try:
+            self.scene.take(resource, key, kept)
+        except (
+            Exception
+        ):  # as the store does with handlers: what one object does to the picture costs no other anything
+            logger.exception("%s %s could not be taken in; all is read anew", resource.plural, "/".join(key))
+            self._anew = True
+        return dirty
+
+    def _whose(self, piece: ResourceSlice | None) -> bool:
+        """Return whether a slice may change whose devices are handed out: then the picture is another one."""
+        if piece is None or not _ours(piece):
+            return bool(self._alone) and self.scene.ledger is OURS
+        return is_machine_alone(piece) and not self._alone
+
+    def _put_piece(self, name: str, piece: ResourceSlice | None) -> set[str]:
+        if piece is not None and names.is_seat(piece.spec.driver, piece.spec.pool.name):
+            return set()
+        dirty = {pool for pool, pieces in self._pieces.items() if name in pieces} if piece is None else set()
+        for pool in dirty:
+            del self._pieces[pool][name]
+        self._alone.discard(name)
+        if piece is not None:
+            if _ours(piece) and is_machine_alone(piece):
+                self._alone.add(name)
+            self._pieces.setdefault(piece.spec.pool.name, {})[name] = piece
+            dirty.add(piece.spec.pool.name)
+        return dirty
+
+    def _put_claim(self, key: Key, claim: Claim | None) -> set[str]:
+        before = self._where.pop(key, frozenset())
+        for pool in before:
+            self._claims[pool].pop(key, None)
+        if claim is None:
+            return set(before)
+        now = self._where[key] = frozenset(_pools(claim))
+        for pool in now:
+            self._claims.setdefault(pool, {})[key] = claim
+        return {*before, *now}
+
+    def _put_pod(self, key: Key, pod: Any) -> None:
+        self.pods.pop(key, None)
+        if isinstance(pod, Pod):
+            self.pods[key] = pod
+
+    async def _look(self, dirty: set[str]) -> None:
+        """Look at these nodes again."""
+        for number, name in enumerate(sorted(dirty)):
+            try:
+                self._look_at(name)
+            except Exception as error:  # what one node's objects say costs no other node its tile
+                self.leave_out(name, error)
+            if number % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+
+    def _look_at(self, name: str) -> None:
+        pieces = self._pieces.get(name, {}).values()
+        claims = self._claims.get(name, {}).values()
+        self.views.pop(name, None)
+        self.gone.pop(name, None)
+        self.doubts.pop(name, None)
+        if any(map(_ours, pieces)):
+            found, doubts = cluster_view.views(pieces, claims, only=(name,))
+            self.views |= {view.name: view for view in found}
+            if doubts:
+                self.doubts[name] = doubts
+        elif name in self.scene.nodes and self.scene.sees_agents:
+            gone = cluster_view.gone_views(pieces, claims, is_node=name.__eq__)
+            self.gone |= {node.name: node for node in gone}
+
+    def leave_out(self, name: str, error: Exception) -> None:
+        """Show nothing of a node on the page until its objects change: they met an error in this program."""
+        logger.error("node %s cannot be shown", name, exc_info=error)
+        self.views.pop(name, None)
+        self.gone.pop(name, None)
+        why = f"an error in this program: {type(error).__name__}: {error}"
+        self.doubts[name] = [plain(f"node {name}: {why}; it is left out")]
+
+    def node(self, name: str) -> Node | None:
+        """Return a node of the page's cluster, if nodes may be read."""
+        return self.scene.nodes.get(name)
+
+    def closed(self, name: str) -> str:
+        """Return why a node takes no new pods; empty if it does, or if nodes may not be read."""
+        node = self.node(name)
+        if node is None:
+            return ""
+        ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
+        return ", ".join(["cordoned"] * node.spec.unschedulable + ["not ready"] * (not ready))
+
+
+def _ours(piece: ResourceSlice) -> bool:
+    return piece.spec.driver == OURS.driver
+
+
+def _pools(claim: Claim) -> Iterator[str]:
+    """Yield the pools of which a claim holds devices, or is promised some."""
+    if claim.status.allocation is not None:
+        for result in claim.status.allocation.devices.results:
+            yield result.pool
+        return
+    try:
+        pin = pins.pin(claim)
+    except (WordError, ValueError):
+        return
+    if pin is not None:
+        yield pin.choice.node

@@ -1,0 +1,89 @@
+"""What is shown of one node or one pod when somebody opens it: what ``gputopo topo`` and ``gputopo explain`` show."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from dradriver.api.base.pods import Pod
+from dradriver.cli.cluster import cluster_reading, cluster_view
+from dradriver.cli.explainer import document
+from dradriver.cli.explainer.subject import subject
+from dradriver.cli.explainer.verdict import verdict
+from dradriver.cli.page.live_cluster import Live
+from dradriver.cli.page.mirror import Mirror
+from dradriver.kube.client import ApiError, Unreachable
+from dradriver.kube.config import ServerConfig
+from dradriver.kube.resources import PODS
+from dradriver.view.document import Cell, Document, Notes, Section, Tone
+from dradriver.view.html import fragment
+
+MOST_AT_ONCE: Final = 8  # pods that wait to be explained; each takes a second of a large cluster's picture
+_LONGEST: Final = 253  # of a name
+
+Answer = dict[str, Any]
+
+
+class BusyError(Exception):
+    """Too many are asked about at once."""
+
+
+class Asked:
+    """Answers about one login's cluster."""
+
+    def __init__(self, live: Live, mirror: Mirror, server: ServerConfig, driver_namespace: str) -> None:
+        self._live = live
+        self._mirror = mirror
+        self._server = server
+        self._namespace = driver_namespace
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    def node(self, name: str) -> Answer | None:
+        """Return what the page shows of a node that a reader opened; None if there is no such node."""
+        if (view := self._live.views.get(name)) is not None:
+            shown = cluster_view.node_document(view)
+        elif (gone := self._live.gone.get(name)) is not None:
+            shown = cluster_view.gone_document(gone)
+        else:
+            return None
+        return {"title": shown.title, "html": fragment(shown)}
+
+    async def pod(self, namespace: str, name: str) -> Answer | None:
+        """Return what the page shows of a pod that a reader opened, as ``explain`` says it; None if there is none.
+
+        Raises:
+            BusyError: Too many are asked about.
+        """
+        if any(not one or len(one) > _LONGEST or "/" in one or one in (".", "..") for one in (namespace, name)):
+            return None
+        if self._waiting >= MOST_AT_ONCE:
+            raise BusyError
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._explained(namespace, name)
+        finally:
+            self._waiting -= 1
+
+    async def _explained(self, namespace: str, name: str) -> Answer | None:
+        try:
+            pod = await self._mirror.get(PODS, name, namespace=namespace, type=Pod)
+        except (ApiError, Unreachable) as error:
+            if isinstance(error, ApiError) and error.not_found:
+                return None
+            said = str(cluster_reading.refused(error, self._server, PODS, namespace=namespace))
+            return {"title": "This pod cannot be read", "html": fragment(_troubles((said,)))}
+        about = subject(pod)
+        head = document.head(about)
+        judged = await verdict(self._mirror, self._server, pod, self._live.scene.policies, self._namespace)
+        rest = document.rest(about, judged)
+        first = Section(blocks=head.sections[0].blocks)
+        shown = Document(title=head.title, sections=(first, *rest.sections, *_troubles(judged.unread).sections))
+        return {"title": shown.title, "html": fragment(shown)}
+
+
+def _troubles(said: tuple[str, ...]) -> Document:
+    lines = tuple(Cell(one, Tone.WARNING) for one in said)
+    sections = (Section(title="What could not be read", blocks=(Notes(lines=lines),)),) if lines else ()
+    return Document(title="", sections=sections)

@@ -1,0 +1,182 @@
+"""Jobs come, wait, run and leave; what a policy makes of them."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+
+import msgspec
+
+from dradriver.cli.simulator.placement_policies import (
+    GANGS,
+    POLICIES,
+    gang,
+)
+from dradriver.cli.simulator.simulated_cluster import Cluster, Part
+from dradriver.cli.simulator.simulated_queue import pods
+from dradriver.cli.simulator.trace import Job
+from dradriver.topology.machine import Machine
+
+_SAME = 0.999
+_PATIENCE_S = 600.0  # a job that has only some of its pods gives them back after this
+
+
+class Result(msgspec.Struct, kw_only=True):
+    """What became of the jobs under one policy.
+
+    Attributes:
+        policy: Its name.
+        best_share: Share of the jobs of two GPUs and more whose set is as good as any machine here has, 0-1.
+        bandwidth: Mean of their bandwidth against that best, 0-1.
+        mean_wait_s: Mean time from arrival to start.
+        median_wait_s: The median.
+        utilisation: Share of GPU time that jobs hold until the last one comes, 0-1.
+        fragmentation: Mean over time of ``Cluster.fragmentation``.
+        finished: How many jobs.
+        given_up: How often a job gave back a part of its pods.
+    """
+
+    policy: str
+    best_share: float
+    bandwidth: float
+    mean_wait_s: float
+    median_wait_s: float
+    utilisation: float
+    fragmentation: float
+    finished: int
+    given_up: int
+
+
+def over_seeds(results: Sequence[Result]) -> Result:
+    """Return the mean of each figure of one placement policy over several seeds."""
+    figures = {
+        field: mean(getattr(result, field) for result in results)
+        for field in Result.__struct_fields__
+        if field != "policy"
+    }
+    counts = {field: round(figures[field]) for field in ("finished", "given_up")}
+    return Result(policy=results[0].policy, **{**figures, **counts})
+
+
+class _Waiting:
+    """A job that has not started: its pods, and what some of them hold already."""
+
+    def __init__(self, job: Job, cluster: Cluster) -> None:
+        self.job = job
+        self.sizes = pods(job.gpus, cluster.largest)
+        self.parts: list[Part] = []
+        self.holds_since = 0.0
+        self.not_before = 0.0
+
+
+class Replay:
+    """One cluster, one policy, one trace."""
+
+    def __init__(
+        self, machines: Sequence[Machine], jobs: Sequence[Job], *, policy: str, communication: float, seed: int
+    ) -> None:
+        self._cluster = Cluster(machines)
+        self._jobs = jobs
+        self._policy = policy
+        self._communication = communication
+        self._rng = random.Random(seed)  # noqa: S311  # chance, no secret
+        self._waiting: list[_Waiting] = []
+        self._leaving: list[tuple[float, int, list[Part]]] = []
+        self._waits: list[float] = []
+        self._worths: list[float] = []
+        self._busy = self._fragmented = self._now = 0.0
+        self._last = max(job.arrival_s for job in jobs)
+        self._given_up = 0
+        self._finished = 0
+
+    def run(self, *, progress: Callable[[int], None] | None = None) -> Result:
+        """Replay all jobs under one placement policy; ``progress`` is told how many have left."""
+        coming = iter(self._jobs)
+        job = next(coming, None)
+        while job is not None or self._waiting or self._leaving:
+            times = [self._leaving[0][0]] if self._leaving else []
+            if job is not None:
+                times.append(job.arrival_s)
+            times += [waiting.holds_since + _PATIENCE_S for waiting in self._waiting if waiting.parts]
+            times += [waiting.not_before for waiting in self._waiting if waiting.not_before > self._now]
+            assert times, "a job that waits alone finds the cluster empty"
+            self._advance(min(times))
+            while self._leaving and self._leaving[0][0] <= self._now:
+                self._cluster.give_back(heapq.heappop(self._leaving)[2])
+                self._finished += 1
+                if progress is not None:
+                    progress(self._finished)
+            while job is not None and job.arrival_s <= self._now:
+                self._waiting.append(_Waiting(job, self._cluster))
+                job = next(coming, None)
+            self._give_up()
+            self._start()
+        total = self._cluster.gpus * self._last
+        return Result(
+            policy=self._policy,
+            best_share=mean(worth >= _SAME for worth in self._worths) if self._worths else 1.0,
+            bandwidth=mean(self._worths) if self._worths else 1.0,
+            mean_wait_s=mean(self._waits),
+            median_wait_s=median(self._waits),
+            utilisation=self._busy / total if total else 0.0,
+            fragmentation=self._fragmented / self._last if self._last else 0.0,
+            finished=self._finished,
+            given_up=self._given_up,
+        )
+
+    def _advance(self, to: float) -> None:
+        passed = min(to, self._last) - min(self._now, self._last)
+        self._busy += passed * (self._cluster.gpus - self._cluster.count_free())
+        self._fragmented += passed * self._cluster.fragmentation()
+        self._now = to
+
+    def _give_up(self) -> None:
+        """Jobs that hold some pods for too long let them go: two such could wait for each other for ever."""
+        for waiting in self._waiting:
+            if waiting.parts and self._now >= waiting.holds_since + _PATIENCE_S:
+                self._cluster.give_back(waiting.parts)
+                waiting.parts = []
+                waiting.not_before = self._now + self._rng.uniform(0.5, 1.5) * _PATIENCE_S
+                self._given_up += 1
+
+    def _start(self) -> None:
+        """Every waiting job in its order; whoever finds no place is passed by."""
+        full: set[int] = set()  # sizes of pods that found no place in this round
+        left: list[_Waiting] = []
+        for waiting in self._waiting:
+            if waiting.not_before <= self._now and self._place(waiting, full):
+                self._begin(waiting)
+            else:
+                left.append(waiting)
+        self._waiting = left
+
+    def _place(self, waiting: _Waiting, full: set[int]) -> bool:
+        if self._policy == GANGS and len(waiting.sizes) > 1 and len(set(waiting.sizes)) == 1:
+            parts = gang(self._cluster, waiting.sizes[0], len(waiting.sizes))
+            if parts is None:
+                return False
+            self._cluster.take(parts)
+            waiting.parts = parts
+            return True
+        for size in waiting.sizes[len(waiting.parts) :]:
+            if any(size >= other for other in full):
+                return False
+            part = POLICIES[self._policy](self._cluster, size, self._rng)
+            if part is None:
+                full.add(size)
+                return False
+            if not waiting.parts:
+                waiting.holds_since = self._now
+            self._cluster.take([part])
+            waiting.parts.append(part)
+        return True
+
+    def _begin(self, waiting: _Waiting) -> None:
+        worth = self._cluster.worth(waiting.parts)
+        if waiting.job.gpus > 1:
+            self._worths.append(worth)
+        self._waits.append(self._now - waiting.job.arrival_s)
+        slower = 1 - self._communication + self._communication / worth
+        heapq.heappush(self._leaving, (self._now + waiting.job.duration_s * slower, waiting.job.number, waiting.parts))

@@ -1,0 +1,210 @@
+"""Reservations on the simulated cluster: who is on which GPUs, which sets could be reserved, and which one is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from dradriver.cli.simulator.simulated_cluster import Cluster, Part
+from dradriver.cli.simulator.simulated_queue import Kind, Waiting
+from dradriver.queue import reservation_rules
+from dradriver.queue.reservation_rules import (
+    Candidate,
+    Gpu,
+    Reservation,
+    Step,
+    Terms,
+    Use,
+)
+
+_Key: TypeAlias = tuple[int, float]
+_FREE: Final[_Key] = (0, 0.0)
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A job that runs.
+
+    Attributes:
+        number: The job's.
+        tenant: Whose it is.
+        gpus: How many it has.
+        parts: Which they are.
+        began_at: Since when, seconds.
+        ends_at: When it will be ended at the latest; None where it declares nothing.
+    """
+
+    number: int
+    tenant: int
+    gpus: int
+    parts: list[Part]
+    began_at: float
+    ends_at: float | None
+
+
+class Reserving:
+    """The one reservation of a cluster, and what is known of those that run.
+
+    Attributes:
+        held: The reservation; None while there is none.
+        waiting: For whom it is.
+    """
+
+    def __init__(self, cluster: Cluster, terms: Terms) -> None:
+        self.held: Reservation | None = None
+        self.waiting: Waiting | None = None
+        self.terms = terms
+        self._cluster = cluster
+        self._users: list[list[Running | None]] = [[None] * tables.size for tables in cluster.tables]
+        self._gpus = [
+            [(name, f"gpu-{place:02}") for place in range(tables.size)]
+            for name, tables in zip(cluster.names, cluster.tables, strict=True)
+        ]
+
+    @property
+    def idle(self) -> int:
+        """Return how many reserved GPUs of the simulated cluster nobody uses."""
+        return self._cluster.count_reserved()
+
+    def begins(self, running: Running) -> None:
+        """Note that a simulated job has its GPUs, which may be reserved ones."""
+        self._set(running.parts, running)
+
+    def ends(self, running: Running) -> None:
+        """Note that a simulated job has left, and with it perhaps reserved GPUs."""
+        self._set(running.parts, None)
+
+    def make(self, waiting: Waiting, now: float) -> bool:
+        """Reserve the best set for a blocked simulated job. Returns whether other GPUs are reserved than before."""
+        found = reservation_rules.best(self._candidates(waiting.kind, now), now)
+        if found is None:
+            return self.drop()
+        before = self.held
+        self.waiting = waiting
+        self.held = reservation_rules.reserve(blocked(waiting), found, now)
+        return self._fence(before)
+
+    def drop(self) -> bool:
+        """End the simulated reservation. Returns whether anything was reserved."""
+        before, self.held, self.waiting = self.held, None, None
+        return self._fence(before)
+
+    def lift(self) -> None:
+        """Let reserved GPUs of the simulated cluster be given to jobs, until ``close``."""
+        self._cluster.reserve({})
+
+    def close(self) -> None:
+        """Give reserved GPUs of the simulated cluster to no job again, after ``lift``."""
+        self._fence(None)
+
+    def longest(self, now: float) -> float:
+        """Return how long a simulated job may run that begins on reserved GPUs now, seconds; negative for none."""
+        return -1.0 if self.held is None else reservation_rules.latest_end(self.held, self.terms, now) - now
+
+    def look(self, now: float) -> None:
+        """Note which simulated jobs are on the reserved GPUs now."""
+        if self.held is not None:
+            self.held = reservation_rules.seen(self.held, self._candidate(self._places(self.held), now))
+
+    def count(self, now: float) -> None:
+        """Count the reserved GPUs that stand idle until now."""
+        if self.held is not None:
+            self.held = reservation_rules.counted(self.held, self.idle, now)
+
+    def runs_out_at(self) -> float | None:
+        """Return when the simulated reservation will have cost as much as it may; None for never."""
+        return None if self.held is None else reservation_rules.runs_out_at(self.held, self.idle, self.terms)
+
+    def judge(self, now: float) -> bool:
+        """Keep, move or end the simulated reservation. Returns whether other GPUs are reserved than before."""
+        if self.held is None or self.waiting is None:
+            return False
+        if self.held.idle_gpu_s < self.terms.idle_s * len(self.held.gpus) * (1 - 1e-9):
+            return False  # the rule says the same, but who else could be asked for is much to find out
+        here = self._candidate(self._places(self.held), now)
+        others = (each for each in self._candidates(self.waiting.kind, now) if each.gpus != here.gpus)
+        elsewhere = reservation_rules.best(others, now)
+        step, _ = reservation_rules.judge(self.held, here=here, elsewhere=elsewhere, terms=self.terms, now=now)
+        if step is Step.MOVE and elsewhere is not None:
+            before, self.held = self.held, reservation_rules.move(self.held, elsewhere, now)
+            return self._fence(before)
+        self.waiting.since = now  # it is blocked anew from now on: others have their turn
+        self.waiting.failed += 1
+        return self.drop()
+
+    def _set(self, parts: Iterable[Part], running: Running | None) -> None:
+        for part in parts:
+            users = self._users[part.node]
+            for place in range(len(users)):
+                if part.mask >> place & 1:
+                    users[place] = running
+
+    def _fence(self, before: Reservation | None) -> bool:
+        masks: dict[int, int] = {}
+        for node, place in () if self.held is None else self._places(self.held):
+            masks[node] = masks.get(node, 0) | 1 << place
+        self._cluster.reserve(masks)
+        return before is not None and (self.held is None or self.held.gpus != before.gpus)
+
+    def _places(self, held: Reservation) -> list[tuple[int, int]]:
+        return [(self._cluster.number[node], int(device.removeprefix("gpu-"))) for node, device in held.gpus]
+
+    def _candidates(self, kind: Kind, now: float) -> list[Candidate]:
+        """Return a set of each node that is large enough; of several pods the nodes that are ready first, as one set.
+
+        Of a node it is the GPUs that are free first: free ones, those with the earliest declared ends, then those whose
+        endless jobs have run for the shortest.
+        """
+        nodes = range(len(self._users))
+        if len(kind) == 1:
+            sets = (self._first(node, kind[0], now) for node in nodes)
+            return [self._candidate([(node, place) for _, place in own], now) for node, own in enumerate(sets) if own]
+        chosen: list[tuple[int, int]] = []
+        left = set(nodes)
+        for gpus in kind:
+            ready = [(own[-1][0], node, own) for node in sorted(left) if (own := self._first(node, gpus, now))]
+            if not ready:
+                return []
+            _, node, own = min(ready)
+            left.remove(node)
+            chosen += [(node, place) for _, place in own]
+        return [self._candidate(sorted(chosen), now)]
+
+    def _first(self, node: int, gpus: int, now: float) -> list[tuple[_Key, int]]:
+        """Return the GPUs of a node that are free first, the last one last; none where it has not as many."""
+        users = self._users[node]
+        if len(users) < gpus:
+            return []
+        return sorted((_ready(user, now), place) for place, user in enumerate(users))[:gpus]
+
+    def _candidate(self, places: Sequence[tuple[int, int]], now: float) -> Candidate:
+        users: dict[int, tuple[Running, int]] = {}
+        gpus: list[Gpu] = []
+        for node, place in sorted(places):
+            gpus.append(self._gpus[node][place])
+            if (user := self._users[node][place]) is not None:
+                users[user.number] = user, users.get(user.number, (user, 0))[1] + 1
+        uses = (
+            Use(
+                who=f"job {user.number}",
+                gpus=count,
+                ends_at=user.ends_at,
+                work_gpu_s=reservation_rules.expected_work(count, now - user.began_at),
+            )
+            for user, count in users.values()
+        )
+        return Candidate(gpus=tuple(gpus), uses=tuple(uses))
+
+
+def blocked(waiting: Waiting) -> reservation_rules.Blocked:
+    """Return a blocked simulated job as the rules of reservations know it."""
+    return reservation_rules.Blocked(
+        who=str(waiting.job.number), tenant=str(waiting.job.tenant), since=waiting.since, failed=waiting.failed
+    )
+
+
+def _ready(user: Running | None, now: float) -> _Key:
+    if user is None:
+        return _FREE
+    return (1, now - user.began_at) if user.ends_at is None else (0, user.ends_at)

@@ -1,0 +1,44 @@
+"""Which pods are the driver's parts, and with what arguments they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+Pod = Mapping[str, Any]
+
+COMPONENT: Final = "app.kubernetes.io/component"
+_PART_OF: Final = ("app.kubernetes.io/part-of", "gpu-topology")
+NODE: Final = "node"
+WEBHOOK: Final = "webhook"
+LEASE: Final = "gpu-topology-controller"  # of the controller that leads
+SELECTOR: Final = f"{COMPONENT}={NODE},{_PART_OF[0]}={_PART_OF[1]}"
+_OVER: Final = ("Succeeded", "Failed")
+
+
+def pods_of(pods: Iterable[Pod], part: str) -> list[Pod]:
+    """Return the pods of one of the driver's parts (controller, webhook, node agent), without those that have ended."""
+    found = []
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        ours = labels.get(_PART_OF[0]) == _PART_OF[1] and labels.get(COMPONENT) == part
+        if ours and (pod.get("status") or {}).get("phase") not in _OVER:
+            found.append(pod)
+    return found
+
+
+def container_of(pod: Pod, part: str) -> Mapping[str, Any] | None:
+    """Return the driver's own container in one of its pods: others may have been added."""
+    return next((one for one in pod["spec"]["containers"] if one.get("name") == part), None)
+
+
+def is_ready(pod: Pod) -> bool:
+    """Return whether the kubelet reports a pod of the driver as ready."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+
+
+def arguments(container: Mapping[str, Any]) -> dict[str, str]:
+    """Return the values of a driver container's command-line arguments, by their flags."""
+    words = [str(word).partition("=") for word in container.get("args") or ()]
+    return {flag: value for flag, equals, value in words if equals}

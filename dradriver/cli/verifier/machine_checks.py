@@ -1,0 +1,203 @@
+"""This machine: driver, GPUs, links, MIG, MPS, and whether its slices tell of it as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from dradriver.cli.verifier.driver_pods import SELECTOR
+from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.errors import DriverError
+from dradriver.node import boot
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.link_faults import lost, of_machine
+from dradriver.node.discovery.problem import Problem
+from dradriver.node.faults import Faults
+from dradriver.node.vendors import vendor_of_node
+from dradriver.node.vendors.amd import amd_reading as amd
+from dradriver.node.vendors.amd.ras import Ras
+from dradriver.node.vendors.nvidia.discovery import device_nodes, nvidia_reading
+from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.topology import profiles
+from dradriver.topology.machine import Machine
+from dradriver.topology.vendors import AMD, NVIDIA
+
+_MPS: Final = ("usr/bin/nvidia-cuda-mps-control", "usr/local/nvidia/bin/nvidia-cuda-mps-control")
+_CARDS: Final = "var/lib/kubelet/plugins/gpu.topology/nics.json"  # the agent's, with the kubelet's usual folder
+_MOST: Final = 8  # that are named
+_TOOL: Final = {NVIDIA.word: "nvidia-smi -q", AMD.word: "amd-smi static"}
+_TOPOLOGY: Final = {NVIDIA.word: "nvidia-smi topo -m and nvidia-smi nvlink -s", AMD.word: "amd-smi topology"}
+
+
+class Read(NamedTuple):
+    """A machine, what could not be read of it, and what is wrong with its GPUs, by uuid."""
+
+    machine: Machine
+    problems: tuple[Problem, ...]
+    faults: Faults
+
+
+def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
+    """Return a reading of this machine for the checks, or why there is none."""
+    there = vendor_of_node.look(host_root)
+    if there.refused is not None:
+        return failed("driver", there.refused, "say which by the chart's discovery, or take the others' GPUs out")
+    if there.vendor is AMD:
+        try:
+            found = amd.read(host_root, kept=_kept(host_root))
+        except (DriverError, OSError) as error:
+            said = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
+            return failed("driver", str(error), said)
+        counted, devices = Ras(), host_root / "sys/bus/pci/devices"
+        return Read(
+            found.machine,
+            found.problems,
+            {uuid: counted.read(uuid, devices / node.pci) for uuid, node in found.nodes.items()},
+        )
+    if host_root != Path("/"):  # a container's own /dev lacks what a driver in a container has
+        device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
+    try:
+        own = nvidia_reading.read(driver_root=driver_root, host_root=host_root, kept=_kept(host_root))
+    except (DriverError, OSError) as error:
+        return failed(
+            "driver", str(error),
+            "install NVIDIA's driver and look at nvidia-smi on the node; where the driver is below another root "
+            "(/run/nvidia/driver of the GPU Operator) give --driver-root, and the chart's driverRoot",
+        )  # fmt: skip
+    return Read(own.machine, own.problems, own.faults)
+
+
+def _kept(host_root: Path) -> KeptNics:
+    """Return the network cards that the agent saw in this boot, which pods may have now; none where it has no file.
+
+    Raises:
+        OSError: The kernel does not say which boot this is.
+    """
+    return KeptNics(host_root / _CARDS, boot=boot.boot_id(), writes=False)
+
+
+def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
+    """Yield what ``gputopo verify`` finds on this machine: driver, GPUs, links, MIG, MPS."""
+    machine = found.machine
+    if machine.vendor is not NVIDIA:
+        yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")
+        yield from _gpus(found)
+        yield _against_profile(machine)
+        yield passed("parts", f"there are none of {machine.vendor.word}'s GPUs: MIG and MPS are not looked at")
+        return
+    yield passed(
+        "driver", f"{machine.driver_version or 'its version is not known'}, CUDA {machine.cuda_version or '?'}"
+    )
+    yield from _gpus(found)
+    yield from _links(machine)
+    yield _against_profile(machine)
+    yield _mig(machine)
+    yield _mps(driver_root or host_root)
+
+
+def _gpus(found: Read) -> Iterator[Finding]:
+    products = Counter(gpu.product for gpu in found.machine.gpus)
+    ill = False
+    for uuid, faults in sorted(found.faults.items()):
+        for fault in faults:
+            ill = True
+            say = failed if fault.effect == "NoSchedule" else warned
+            yield say("gpus", f"{uuid}: {fault.kind} {fault.said}", fault.advice)
+    for problem in found.problems[:_MOST]:
+        ill = True
+        yield warned(
+            "gpus",
+            str(problem),
+            f"look at {_TOOL[found.machine.vendor.word]} on the node; what is said here counts until it changes",
+        )
+    if not ill:
+        yield passed("gpus", ", ".join(f"{count} x {product}" for product, count in sorted(products.items())))
+
+
+def _links(machine: Machine) -> Iterator[Finding]:
+    ill = lost([one for one, gpu in zip(of_machine(machine), machine.gpus, strict=True) if gpu.mig is None])
+    for uuid, faults in sorted(ill.items()):
+        for fault in faults:
+            yield failed("links", f"{uuid}: {fault.said}", fault.advice)
+    if not ill:
+        most = max((one.links for one in of_machine(machine)), default=0)
+        yield passed("links", f"no GPU has fewer NVLinks than its siblings: {most}" if most else "no NVLinks")
+
+
+def _against_profile(machine: Machine) -> Finding:
+    """Return whether the links are those of a profile of such GPUs, as many as there are here."""
+    mine = sorted(one.links for one in of_machine(machine))
+    products = Counter(gpu.product for gpu in machine.gpus)
+    alike = [
+        name
+        for name in profiles.names(machine.vendor.word)
+        if Counter(gpu.product for gpu in profiles.load(name).gpus) == products
+    ]
+    if not alike:
+        return passed("profile", "no profile has such GPUs, as many as here: nothing to compare with")
+    if any(sorted(one.links for one in of_machine(profiles.load(name))) == mine for name in alike):
+        return passed("profile", f"the links are those of {' or '.join(alike)}")
+    return warned(
+        "profile", f"the GPUs are those of {' or '.join(alike)}, and the links are not: {mine} by GPU",
+        f"look at {_TOPOLOGY[machine.vendor.word]}; a virtual machine may not be shown all of them",
+    )  # fmt: skip
+
+
+def _mig(machine: Machine) -> Finding:
+    on = [gpu for gpu in machine.gpus if gpu.mig is not None]
+    if not on:
+        able = sum(bool(gpu.profiles) for gpu in machine.gpus)
+        return passed(
+            "mig", f"no GPU is in MIG mode; {able} of {len(machine.gpus)} can be" if able else "not to be had"
+        )
+    return passed("mig", f"{len(on)} of {len(machine.gpus)} GPUs are in MIG mode")
+
+
+def _mps(root: Path) -> Finding:
+    for place in _MPS:
+        path = inside(root, place)
+        if path is not None and path.is_file():
+            return passed("mps", f"/{place} is there")
+    return warned(
+        "mps", f"no nvidia-cuda-mps-control below {root}",
+        "shares by MPS (shared: mps) need it: install the driver's compute programs; nothing else does",
+    )  # fmt: skip
+
+
+def against_slices(machine: Machine, published: Machine | None, node: str, namespace: str) -> Finding:
+    """Return whether a node's slices tell of the machine as it is; ``namespace`` is the driver's."""
+    log = f"find it by kubectl -n {namespace} get pods -l {SELECTOR} --field-selector spec.nodeName={node}"
+    if published is None:
+        return failed(
+            "slices", f"node {node} has no slices of this driver with its machine",
+            f"look at the log of the node agent's pod; {log}",
+        )  # fmt: skip
+    differences = [*_differences(machine, published)]
+    if differences:
+        return failed(
+            "slices", f"the slices of node {node} differ from the machine: {'; '.join(differences[:_MOST])}",
+            f"look at the log of the node agent's pod, and restart that if it stays so for a minute; {log}",
+        )  # fmt: skip
+    return passed("slices", f"the slices of node {node} have these {len(machine.gpus)} GPUs, with the same links")
+
+
+def _differences(machine: Machine, published: Machine) -> Iterator[str]:
+    mine = {gpu.uuid: i for i, gpu in enumerate(machine.gpus)}
+    theirs = {gpu.uuid: i for i, gpu in enumerate(published.gpus)}
+    for uuid in sorted(mine.keys() - theirs.keys()):
+        yield f"{uuid} is not published"
+    for uuid in sorted(theirs.keys() - mine.keys()):
+        yield f"{uuid} is published and not here"
+    both = sorted(mine.keys() & theirs.keys())
+    for one in both:
+        if machine.gpus[mine[one]].product != published.gpus[theirs[one]].product:
+            yield f"{one} is a {machine.gpus[mine[one]].product}"
+        for other in both:
+            here = machine.links[mine[one]][mine[other]]
+            there = published.links[theirs[one]][theirs[other]]
+            if one < other and here != there:
+                yield f"{one} and {other} have {here} {machine.vendor.link}s, published are {there}"
+    if published.driver_version != machine.driver_version:
+        yield f"driver {machine.driver_version} runs, published is {published.driver_version}"

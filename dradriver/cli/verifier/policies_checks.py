@@ -1,0 +1,164 @@
+"""Whether the driver's processes use the policies of the ConfigMap; ``gputopo verify`` calls this.
+
+The controller that leads writes on its Lease which policies it uses. Webhook and node agents own no object that they
+could write on. Their metric has the digest, and the API server's proxy reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.policies.model import Policies
+from dradriver.cli.cluster.policies_in_force import InForce
+from dradriver.cli.verifier.driver_pods import (
+    COMPONENT,
+    LEASE,
+    NODE,
+    WEBHOOK,
+    Pod,
+    container_of,
+    is_ready,
+    pods_of,
+)
+from dradriver.cli.verifier.finding import Finding, first_few, passed, warned
+from dradriver.errors import DriverError
+from dradriver.kube.client import Client
+from dradriver.kube.connection import TooLongError
+from dradriver.kube.resources import PODS
+
+METRIC: Final = b"gpu_topology_policies_digest "
+_AT_ONCE: Final = 16
+_ASKING_S: Final = 20.0  # for all pods together: a proxy that reaches no pod needs 30 s for each
+_METRICS_BYTES: Final = 4 * 2**20
+
+
+class Used(msgspec.Struct, frozen=True):
+    """Which policies the pods of webhook and node agents use.
+
+    Attributes:
+        fingerprints: Of their policies, by the names of pods; empty if the pod's metrics do not say.
+        unknown: Why the pod could not be asked, by the names of pods.
+    """
+
+    fingerprints: Mapping[str, str]
+    unknown: Mapping[str, str]
+
+
+async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
+    """Return which policies the ready pods of webhook and node agents use, by their metrics.
+
+    Args:
+        client: An entered client.
+        pods: The pods of the driver's namespace.
+        namespace: The driver's.
+    """
+    asked = {
+        str(pod["metadata"]["name"]): _port(pod, part)
+        for part in (WEBHOOK, NODE)
+        for pod in pods_of(pods, part)
+        if is_ready(pod)
+    }
+    fingerprints: dict[str, str] = {}
+    unknown = dict.fromkeys(asked, f"no answer in {_ASKING_S:g} s")
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask_one(name: str, port: int) -> None:
+        async with turns:
+            path = f"{PODS.path(namespace, f'{name}:{port}')}/proxy/metrics"
+            try:
+                fingerprints[name] = _fingerprint(await client.connection.request("GET", path, most=_METRICS_BYTES))
+            except (DriverError, TooLongError, ValueError, OverflowError) as error:
+                unknown[name] = str(error) or "its metrics cannot be read"
+            else:
+                del unknown[name]
+
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ASKING_S), asyncio.TaskGroup() as tasks:
+            for name, port in asked.items():
+                tasks.create_task(ask_one(name, port))
+    return Used(fingerprints, unknown)
+
+
+def _port(pod: Pod, part: str) -> int:
+    ports: Sequence[Mapping[str, Any]] = (container_of(pod, part) or {}).get("ports") or ()
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == "health"), 0)
+
+
+def _fingerprint(metrics: bytes) -> str:
+    """Return the fingerprint of the policies that a process uses, empty if its metrics do not say.
+
+    Raises:
+        ValueError: They cannot be read.
+        OverflowError: They say infinity.
+    """
+    for line in metrics.splitlines():
+        if line.startswith(METRIC):
+            return Policies(digest=int(float(line.removeprefix(METRIC)))).fingerprint
+    return ""
+
+
+def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, namespace: str) -> Finding:
+    """Return whether all processes use the policies that the ConfigMap holds.
+
+    Args:
+        leases: Those of the driver's namespace.
+        used: What webhook and node agents use.
+        stored: The policies in the chart's ConfigMap.
+        namespace: The driver's.
+    """
+    check, wanted = "policies", stored.policies.fingerprint
+    if stored.trouble:
+        return warned(check, stored.trouble, "gputopo policies check FILE names what is wrong in a policies file")
+    log = f"kubectl -n {namespace} logs -l {COMPONENT}=controller"
+    of_leader = _of_leader(leases)
+    if not of_leader:
+        return warned(
+            check, "no controller says which policies it uses",
+            f"see the check leader; a controller of an older release says nothing: {log}",
+        )  # fmt: skip
+    if of_leader != wanted:
+        return warned(
+            check, f"the controller uses policies with digest {of_leader}, and the ConfigMap has {wanted}",
+            f"repeat this command after 10 s; if it says the same, the controller cannot read the ConfigMap: {log}",
+        )  # fmt: skip
+    if late := sorted(name for name, digest in used.fingerprints.items() if digest not in ("", wanted)):
+        return warned(
+            check, f"the digest {wanted} of the controller and the ConfigMap is not that of {first_few(late)}",
+            "the kubelet brings a changed ConfigMap into a pod within about 75 s: repeat this command after that; if "
+            f"it says the same, delete the pods: kubectl -n {namespace} delete pod {late[0]}",
+        )  # fmt: skip
+    if used.unknown:
+        name, why = min(used.unknown.items())
+        return warned(
+            check, f"which policies {first_few(sorted(used.unknown))} use is not known: {name}: {why}",
+            f"this needs the verb get on pods/proxy in namespace {namespace}, and an API server that reaches the port "
+            "health of these pods",
+        )  # fmt: skip
+    if silent := sorted(name for name, digest in used.fingerprints.items() if not digest):
+        return warned(
+            check, f"the metrics of {first_few(silent)} do not say which policies these pods use",
+            f"look at the pod's log and its image: kubectl -n {namespace} describe pod {silent[0]}",
+        )  # fmt: skip
+    count = len(used.fingerprints)
+    pods = "1 pod" if count == 1 else f"{count} pods"
+    others = f" and {pods} of webhook and node agents use" if count else " uses"
+    return passed(check, f"the controller{others} those of the ConfigMap, digest {wanted}")
+
+
+def _of_leader(leases: Iterable[Mapping[str, Any]]) -> str:
+    """Return the fingerprint of the policies that the leading controller uses, empty if it does not say.
+
+    A controller of an earlier release leaves its predecessor's annotation on the Lease, so the holder counts.
+    """
+    for lease in leases:
+        if lease["metadata"]["name"] == LEASE:
+            note = str((lease["metadata"].get("annotations") or {}).get(names.POLICIES, ""))
+            writer, _, fingerprint = note.rpartition("=")
+            return fingerprint if writer == (lease.get("spec") or {}).get("holderIdentity") else ""
+    return ""

@@ -1,0 +1,59 @@
+"""What whoever asks may do, by SelfSubjectAccessReview: which commands of gputopo will work."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dradriver.cli.verifier.finding import Finding, passed, warned
+from dradriver.kube.client import Client
+from dradriver.kube.resources import (
+    CONFIG_MAPS,
+    DEVICE_CLASSES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)  # fmt: skip
+
+_REVIEWS: Final = Resource(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
+WANTED: Final = (
+    (RESOURCE_SLICES, "", "topo --cluster, free, explain"),
+    (RESOURCE_CLAIMS, "", "topo --cluster, free, explain, idle"),
+    (NODES, "", "explain, queue"),
+    (PODS, "", "explain, queue, defrag"),
+    (DEVICE_CLASSES, "", "explain, queue"),
+    (CONFIG_MAPS, "driver", "usage, queue, tenants"),
+)
+"""What is listed, whether in the driver's namespace alone, and by which commands."""
+
+
+async def findings(client: Client, namespace: str) -> list[Finding]:
+    """Return which objects the user of ``gputopo`` may not list, and which commands need them.
+
+    Raises:
+        ApiError: The server refuses to say.
+        Unreachable: No answer.
+    """
+    return [one async for one in _findings(client, namespace)]
+
+
+async def _findings(client: Client, namespace: str) -> Any:
+    lacking = 0
+    for resource, where, commands in WANTED:
+        asked = {"verb": "list", "group": resource.group, "resource": resource.plural}
+        asked |= {"namespace": namespace} if where else {}
+        body = {
+            "apiVersion": _REVIEWS.api_version, "kind": _REVIEWS.kind, "metadata": {},
+            "spec": {"resourceAttributes": asked},
+        }  # fmt: skip
+        answer: dict[str, Any] = await client.create(_REVIEWS, body)
+        if not (answer.get("status") or {}).get("allowed"):
+            lacking += 1
+            what = f"{resource.plural}.{resource.group}".rstrip(".")
+            scope = f" in namespace {namespace}" if where else ""
+            yield warned("rights", f"you may not list {what}{scope}", f"gputopo {commands} need the verb list on it")
+    if not lacking:
+        yield passed("rights", "you may read all that gputopo reads")

@@ -1,0 +1,321 @@
+"""NICs that other drivers hand out: which exist, by their slices, and which are taken, by claims alone.
+
+A NIC is taken while a claim has it by its allocation, or a claim of ours is pinned to it: what a slice says of a NIC
+that is in a pod, or that it says nothing of it any more, is no sign of either. No slice is read before a pod asks for
+NICs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+import msgspec
+
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.claims.pins import Key
+from dradriver.api.slices import resource_slices
+from dradriver.api.vocabulary import simple_cel
+from dradriver.api.vocabulary.messages import shown
+from dradriver.api.vocabulary.nic_requests import (
+    DRIVERS,
+    Given,
+    NicAsk,
+    NicRequest,
+)
+from dradriver.api.vocabulary.simple_cel import Term
+from dradriver.cluster.gpus.taint_rules import TaintRule, TaintRules
+from dradriver.cluster.nics.nic_counts import Counts
+from dradriver.cluster.nics.nic_devices import Nic, NicSlice
+from dradriver.cluster.nics.nic_distances import Ways
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.event import Event
+from dradriver.kube.reflector import Change
+from dradriver.reason import Cause, Reason
+from dradriver.topology.machine import Machine
+
+Place = tuple[str, str]
+"""A NIC by where it is: node and PCI address."""
+
+
+class Nics:
+    """All NICs by node, and who has them.
+
+    Attributes:
+        asked: Whether any pod has asked for NICs: before that nothing is read.
+        first_requested: The first pod requests NICs.
+        known: The drivers whose slices are all known.
+        counts: How many NICs nodes have for whoever asks.
+    """
+
+    def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None], taint_rules: TaintRules) -> None:
+        """Begin with none.
+
+        Args:
+            nodes: Told where NICs have become free.
+            machine_of: Gives a node's machine.
+            taint_rules: Knows which NICs administrators' rules taint.
+        """
+        self.asked = False
+        self.first_requested: Event[[]] = Event()
+        self.known: set[str] = set()
+        self._nodes, self._taint_rules = nodes, taint_rules
+        self._slices: dict[str, NicSlice] = {}
+        self._of_pool: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
+        self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
+        # Where each is, or was when a claim got it, by driver and pool.
+        self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}
+        self._held: dict[Key, frozenset[Given | Place]] = {}
+        self._places: dict[Key, frozenset[Place]] = {}
+        self._holders: dict[Place, set[Key]] = {}
+        self._given_of: dict[tuple[str, str], set[Key]] = {}  # claims that were given NICs, by driver and pool
+        self._classes: dict[str, tuple[str, ...]] = {}
+        self._machine_of = machine_of
+        self._ways: dict[str, Ways] = {}
+        self.counts = Counts(nodes, self)
+
+    # What is seen.
+
+    def slice_changed(self, change: Change[NicSlice]) -> None:
+        """Update the NICs by what the reflector of a driver's slices saw."""
+        self._slices.pop(change.key[1], None)
+        if change.new is not None:
+            self._slices[change.key[1]] = change.new
+        for pool in sorted({(piece.driver, piece.pool) for piece in (change.old, change.new) if piece is not None}):
+            pieces = self._of_pool.setdefault(pool, {})
+            before = {piece.node for piece in pieces.values()}
+            for piece in (change.old, change.new):
+                if piece is not None and (piece.driver, piece.pool) == pool:
+                    pieces.pop(piece.metadata.name, None)
+                    if piece is change.new:
+                        pieces[piece.metadata.name] = piece
+            self._read(pool, before)
+
+    def rule_changed(self, change: Change[TaintRule]) -> None:
+        """Update the NICs by a changed taint rule, after ``TaintRules`` has."""
+        for rule in filter(None, (change.old, change.new)):
+            for pool in [pool for pool in self._of_pool if rule.about(*pool)]:
+                pieces = self._of_pool[pool].values()
+                if not rule.device or any(nic.given[2] == rule.device for piece in pieces for nic in piece.nics):
+                    self._read(pool, {piece.node for piece in pieces})
+
+    def _read(self, pool: tuple[str, str], before: set[str]) -> None:
+        pieces = self._of_pool[pool]
+        generations = resource_slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
+        newest = generations[0].slices if generations and generations[0].complete else []
+        if not pieces:
+            del self._of_pool[pool]
+        by_node: dict[str, tuple[Nic, ...]] = {}
+        for piece in newest:
+            by_node[piece.node] = (*by_node.get(piece.node, ()), *(self._ruled(piece, nic) for nic in piece.nics))
+        for node in sorted(before | by_node.keys()):
+            nics_by_pool = self._pools.setdefault(node, {})
+            if nics_by_pool.get(pool) == by_node.get(node):
+                continue  # another version of the same: nobody need look again
+            if node in by_node:
+                nics_by_pool[pool] = by_node[node]
+            else:
+                nics_by_pool.pop(pool, None)
+            self._ways.pop(node, None)
+            self._changed(node)
+        for node in before | by_node.keys():
+            if not self._pools[node]:
+                del self._pools[node]
+        self._show(pool, by_node)
+        for claim in sorted(self._given_of.get(pool, ())):
+            self._placed(claim)
+
+    def _ruled(self, piece: NicSlice, nic: Nic) -> Nic:
+        """Return a NIC with the taints of administrators' rules."""
+        rules = self._taint_rules.over(piece, nic.given[2])
+        return msgspec.structs.replace(nic, taints=(*nic.taints, *(rule.taint for rule in rules))) if rules else nic
+
+    def _show(self, pool: tuple[str, str], nodes: Iterable[str]) -> None:
+        """Record where the NICs are that a pool has on its nodes."""
+        places = {nic.given: (node, nic.address) for node in nodes for nic in self._pools[node].get(pool, ())}
+        if pool in self._given_of:  # a claim may have one that its driver does not show while it has it
+            places = self._place_of.get(pool, {}) | places
+        if places:
+            self._place_of[pool] = places
+        else:
+            self._place_of.pop(pool, None)
+
+    def _where(self, nic: Given | Place) -> Place | None:
+        return self._place_of.get(nic[:2], {}).get(nic) if len(nic) == 3 else nic
+
+    def read(self, driver: str) -> None:
+        """Note that all NIC slices of a driver are known."""
+        self.known.add(driver)
+
+    def class_changed(self, name: str, selectors: tuple[str, ...] | None) -> None:
+        """Update by which selectors a DeviceClass chooses NICs; None if there is no such class."""
+        if self._classes.get(name) == selectors:
+            return
+        if selectors is None:
+            self._classes.pop(name, None)
+        else:
+            self._classes[name] = selectors
+        self.counts.forget()
+
+    def hold(self, claim: Key, held: Collection[Given | Place]) -> None:
+        """Record the NICs that a claim was given, or is pinned to, from now on."""
+        before = self._held.get(claim, frozenset())
+        if held or before:
+            self._hold(claim, held)
+            self._forget(before)
+
+    def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
+        """Record again the NICs that a claim has, whatever was recorded of it."""
+        before = self._held.get(claim, frozenset())
+        self._hold(claim, ())
+        self._hold(claim, held)
+        self._forget(before)
+
+    def _hold(self, claim: Key, held: Collection[Given | Place]) -> None:
+        for nic in self._held.pop(claim, ()):
+            if len(nic) == 3 and (users := self._given_of.get(nic[:2])) is not None:
+                users.discard(claim)
+                if not users:
+                    del self._given_of[nic[:2]]
+        if held:
+            self._held[claim] = frozenset(held)
+            for nic in held:
+                if len(nic) == 3:
+                    self._given_of.setdefault(nic[:2], set()).add(claim)
+        self._placed(claim)
+
+    def _forget(self, held: Iterable[Given | Place]) -> None:
+        """Forget where NICs are that a claim had, of pools that no claim has any of: those that no slice shows."""
+        for pool in {nic[:2] for nic in held if len(nic) == 3} - self._given_of.keys():
+            self._show(pool, {piece.node for piece in self._of_pool.get(pool, {}).values()} & self._pools.keys())
+
+    def _placed(self, claim: Key) -> None:
+        """Record where the NICs are that a claim has."""
+        held, before = self._held.get(claim, frozenset()), self._places.pop(claim, frozenset())
+        known_places = map(self._where, held)
+        now = frozenset(place for place in known_places if place is not None)
+        if now:
+            self._places[claim] = now
+        for place in before - now:
+            users = self._holders.get(place, set())
+            users.discard(claim)
+            if not users:
+                self._holders.pop(place, None)
+        for place in now - before:
+            self._holders.setdefault(place, set()).add(claim)
+        for node in sorted({node for node, _ in before ^ now}):
+            self._changed(node)
+
+    def _changed(self, node: str) -> None:
+        self.counts.changed(node)
+        if self.asked:
+            self._nodes.helped(node)
+
+    # What is asked.
+
+    def held(self, claim: Key) -> frozenset[Given | Place]:
+        """Return the NICs that are recorded of a claim."""
+        return self._held.get(claim, frozenset())
+
+    def sound(self, claim: Key) -> bool:
+        """Return whether each NIC that a claim has records the claim, as far as its node is known."""
+        held = self._held.get(claim, frozenset())
+        known_places = frozenset(map(self._where, held)) - {None}
+        return self._places.get(claim, frozenset()) == known_places and all(
+            claim in self._holders.get(place, ()) for place in known_places if place is not None
+        )
+
+    def claims(self) -> tuple[Key, ...]:
+        """Return the claims that have NICs."""
+        return tuple(self._held)
+
+    def slices(self) -> tuple[str, ...]:
+        """Return the names of the NIC slices that are known."""
+        return tuple(self._slices)
+
+    def slice_of(self, name: str) -> NicSlice | None:
+        """Return a NIC slice by its name."""
+        return self._slices.get(name)
+
+    def others(self, claim: Key, places: Iterable[Place] | None = None) -> set[Key]:
+        """Return the other claims that have any of these NICs, by default of those that this claim has."""
+        all_places = self._places.get(claim, ()) if places is None else places
+        return {key for place in all_places for key in self._holders.get(place, ())} - {claim}
+
+    def on(self, node: str) -> list[Nic]:
+        """Return the NICs of a node, free or not, in the order of their addresses."""
+        return sorted(self._every(node), key=lambda nic: (nic.address, nic.given))
+
+    def _every(self, node: str) -> Iterator[Nic]:
+        return (nic for each in self._pools.get(node, {}).values() for nic in each)
+
+    def ways(self, node: str) -> Ways | None:
+        """Return the distances of a node's NICs from its GPUs; None if its machine is not known."""
+        machine, known = self._machine_of(node), self._ways.get(node)
+        if machine is None:
+            return None
+        if known is None or known.machine is not machine:
+            known = Ways(machine, self.on(node))
+            if node in self._pools:
+                self._ways[node] = known
+        return known
+
+    def untaken(self, node: str) -> Iterator[Nic]:
+        """Return the NICs of a node that no claim has, in no order."""
+        return (nic for nic in self._every(node) if (node, nic.address) not in self._holders)
+
+    def many(self, node: str) -> int:
+        """Return how many NICs a node has, free or not."""
+        return sum(map(len, self._pools.get(node, {}).values()))
+
+    def free(self, node: str, besides: Key | None = None) -> list[Nic]:
+        """Return the NICs of a node that no claim has, except one claim's own."""
+        return [nic for nic in self.on(node) if not self._holders.get((node, nic.address), set()) - {besides}]
+
+    def unread(self) -> Reason | None:
+        """Have the slices of NICs read if they are not. Returns what to wait for until they are known."""
+        if not self.asked:
+            self.asked = True
+            self.first_requested()
+        unknown = sorted(DRIVERS.keys() - self.known)
+        text = f"waits until the slices of drivers {', '.join(unknown)} are read"
+        return Reason(Cause.POD, text) if unknown else None
+
+    def readable(self, ask: NicAsk) -> NicAsk:
+        """Return what is asked of NICs without the requests whose class cannot be read here: these are left.
+
+        Raises:
+            NoPlaceError: The slices are not known yet, or there is no such class.
+        """
+        if ask.requests and (why := self.unread()):
+            raise NoPlaceError(why.text, cause=why.cause)
+        for request in ask.requests:
+            if request.device_class not in self._classes:
+                raise NoPlaceError(f"waits for DeviceClass {shown(request.device_class)}, which is not there")
+        unread = {request.name for request in ask.requests if self.terms(request) is None}
+        if not unread:
+            return ask
+        while more := {
+            name
+            for constraint in ask.alike
+            if unread & set(constraint.requests)
+            for name in constraint.requests
+            if name not in unread
+        }:
+            unread |= more
+        left = "a selector of its DeviceClass is for the scheduler alone to judge"
+        return msgspec.structs.replace(
+            ask,
+            requests=tuple(request for request in ask.requests if request.name not in unread),
+            alike=tuple(constraint for constraint in ask.alike if not unread & set(constraint.requests)),
+            left=(*ask.left, *((request.name, left) for request in ask.requests if request.name in unread)),
+        )
+
+    def terms(self, request: NicRequest) -> tuple[Term, ...] | None:
+        """Return what a NIC must be by a request and its class; None if that cannot be read."""
+        terms: tuple[Term, ...] = ()
+        for text in (*self._classes.get(request.device_class, ()), *request.selectors):
+            read = simple_cel.read(text)
+            if read is None:
+                return None
+            terms += read
+        return terms

@@ -1,0 +1,251 @@
+"""The pods of each gang: which of our pods start together, by their annotations and their owners'."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.gangs import gang_of_pod, gang_owners
+from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.api.gangs.gang_owners import Alone, Member, Rank
+from dradriver.api.pod import resolved
+from dradriver.api.vocabulary import values
+from dradriver.reason import Cause, Reason
+
+_GANG: Final = "gang/"  # no pod's name has a slash
+_FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"  # of the index of a pod, before it was made
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """What one pod says of its gang.
+
+    Attributes:
+        gang: The gang's key: the namespace, and a name that no pod has.
+        member: Which one of it the pod is.
+        wants: What its author says of the gang; None for nothing.
+        maker: The uid of what made the pod; empty where nobody says.
+    """
+
+    gang: Key
+    member: Member
+    wants: Gang | None
+    maker: str = ""
+
+
+class _Failed(NamedTuple):
+    """A pod that failed: what made it, which index it was, and how often that had failed before."""
+
+    maker: str
+    rank: Rank
+    failures: int
+
+
+def _failed(pod: Pod, of: Membership) -> _Failed | None:
+    """Return a pod that failed of a Job that tries each index again by itself (KEP-3850); None for any other."""
+    failures = values.natural(pod.metadata.annotations.get(_FAILURES, ""))
+    if failures is None or of.member.rank is None or not of.maker:
+        return None
+    return _Failed(of.maker, of.member.rank, failures)
+
+
+class Gangs:
+    """All gangs: their living pods, and which have begun to run.
+
+    A gang has started once one of its living pods is bound, or was told to go: until then its pods get their places
+    together or not at all, and from then on each that comes later gets one near the others.
+    """
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._of: dict[Key, Membership] = {}
+        self._pods: dict[Key, dict[Key, None]] = {}
+        self._running: dict[Key, set[Key]] = {}
+        self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and what made them
+        self._done_of: dict[Key, collections.Counter[str]] = {}  # how many those are, by gang and maker
+        self._failed: dict[Key, dict[Key, _Failed]] = {}  # pods that failed, by gang
+        self._failed_in: dict[Key, Key] = {}  # the gangs of these
+        self._others: dict[Key, Key] = {}  # pods of PodGroups that are no members: which group
+        self._others_of: collections.Counter[Key] = collections.Counter()
+        self._none: set[Key] = set()  # gangs that turned out to be none
+        self._waits: dict[Key, Reason] = {}  # why a pod that asks for a gang is in none
+
+    def __contains__(self, gang: Key) -> bool:
+        return gang in self._pods and gang not in self._none
+
+    def __iter__(self) -> Iterator[Key]:
+        """Give the keys of all gangs; they may change meanwhile."""
+        return iter([gang for gang in self._pods if gang not in self._none])
+
+    def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
+        """Update the gangs by a pod's state; None once it is gone.
+
+        Args:
+            key: Its namespace and name.
+            pod: The pod.
+            told: Whether its claim says that it may go; asked of pods of gangs only.
+
+        Returns:
+            The gangs that have to be looked at again for it.
+        """
+        old = self._of.get(key)
+        self._waits.pop(key, None)
+        if (done := self._done.pop(key, None)) is not None:
+            self._count_done(*done, -1)
+        self._forget_failed(key)
+        new = None if pod is None else self._read(key, pod)
+        if pod is not None and new is not None and (pod.finished or pod.metadata.deletion_timestamp is not None):
+            if pod.status.phase == "Succeeded":
+                self._done[key] = new.gang, new.maker
+                self._count_done(new.gang, new.maker, 1)
+            elif pod.status.phase == "Failed" and (failed := _failed(pod, new)) is not None:
+                self._failed.setdefault(new.gang, {})[key] = failed
+                self._failed_in[key] = new.gang
+            new = None
+        if old is None and new is None:
+            return ()
+        started = [self.started(each.gang) for each in (old, new) if each is not None]
+        if old is not None and (new is None or new.gang != old.gang):
+            self._leave(key, old.gang)
+        if pod is not None and new is not None:
+            self._of[key] = new
+            self._pods.setdefault(new.gang, {})[key] = None
+            running = self._running.setdefault(new.gang, set())
+            (running.add if pod.spec.node_name or told(pod) else running.discard)(key)
+        concerned = [each.gang for each in (old, new) if each is not None]
+        changed = old is None or new is None or old.gang != new.gang or started != list(map(self.started, concerned))
+        return tuple(dict.fromkeys(concerned)) if changed or not started[-1] else ()
+
+    def other_changed(self, key: Key, group: str) -> tuple[Key, ...]:
+        """Note which PodGroup a pod without GPUs belongs to; empty for none.
+
+        Returns the gangs that have to be looked at again for it.
+        """
+        old, new = self._others.pop(key, None), (key[0], group) if group else None
+        if new is not None:
+            self._others[key] = new
+        if old == new:
+            return ()
+        concerned = []
+        for one, more in ((old, -1), (new, 1)):
+            if one is not None:
+                self._others_of[one] += more
+                if not self._others_of[one]:
+                    del self._others_of[one]
+                concerned.append((one[0], _GANG + gang_owners.of_group_named(*one)))
+        return tuple(gang for gang in concerned if gang in self)
+
+    def others(self, group: Key) -> int:
+        """Return how many pods without GPUs a PodGroup of a gang has, given its namespace and name."""
+        return self._others_of[group]
+
+    def done(self, gang: Key) -> int:
+        """Return how many pods of a gang have ended well that what made its living ones made: they need no place."""
+        if (done := self._done_of.get(gang)) is None:
+            return 0
+        makers = {self._of[pod].maker for pod in self.pods(gang)}
+        return sum(count for maker, count in done.items() if maker in makers and maker)
+
+    def failed(self, gang: Key, retries: int | None) -> int:
+        """Return for how many indexes of a gang no pod comes any more, since they were tried so often again and failed.
+
+        Args:
+            gang: The gang.
+            retries: ``backoffLimitPerIndex`` of the Jobs that make its pods; None for none.
+        """
+        if retries is None or (pods := self._failed.get(gang)) is None:
+            return 0
+        makers = {self._of[pod].maker for pod in self.pods(gang)}
+        return len({(one.maker, one.rank) for one in pods.values() if one.maker in makers and one.failures >= retries})
+
+    def said(self, gang: Key) -> Membership:
+        """Return what the pods of a gang say of it: they agree, or the first that says anything counts."""
+        every = [self._of[pod] for pod in self.pods(gang)]
+        return next((each for each in every if each.wants is not None), every[0])
+
+    def of(self, pod: Key) -> Membership | None:
+        """Return what a living pod says of its gang; None for a pod without a gang."""
+        found = self._of.get(pod)
+        return None if found is None or found.gang in self._none else found
+
+    def rank(self, pod: Key) -> Rank | None:
+        """Return the rank of a living pod in its gang; None if nothing says."""
+        found = self.of(pod)
+        return None if found is None else found.member.rank
+
+    def pods(self, gang: Key) -> tuple[Key, ...]:
+        """Return the living pods of a gang, in the order in which they were first seen."""
+        return tuple(self._pods.get(gang, ()))
+
+    def started(self, gang: Key) -> bool:
+        """Return whether a gang has begun to run."""
+        return bool(self._running.get(gang))
+
+    def gathers(self, pod: Key) -> bool:
+        """Return whether a pod is of a gang that has not started."""
+        found = self.of(pod)
+        return found is not None and not self.started(found.gang)
+
+    def running(self, gang: Key) -> int:
+        """Return how many living pods of a gang are bound, or had their gates removed."""
+        return len(self._running.get(gang, ()))
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many gangs have not started, and how many have."""
+        started = sum(bool(pods) and gang not in self._none for gang, pods in self._running.items())
+        return len(self._pods) - len(self._none) - started, started
+
+    def dissolve(self, gang: Key) -> tuple[Key, ...]:
+        """Note that the owner of pods makes no gang. Returns the pods, which are placed one by one."""
+        self._none.add(gang)
+        return self.pods(gang)
+
+    def waits(self, pod: Key) -> Reason | None:
+        """Return why a pod that asks for a gang is in none, so that it stays at its gate; None for any other."""
+        return self._waits.get(pod)
+
+    def _read(self, key: Key, pod: Pod) -> Membership | None:
+        group = pod.spec.scheduling_group
+        in_group = group is not None and bool(group.pod_group_name)
+        if not in_group and resolved.rare(pod.metadata.annotations).gang is msgspec.UNSET:
+            return None
+        try:
+            noted = resolved.read(pod.metadata.annotations).gang
+        except WordError:
+            return None  # its own trouble, which it is told when it is looked at
+        wants = None if noted is msgspec.UNSET else noted
+        found = gang_of_pod.find(gang_of_pod.facts(pod), wants)
+        if isinstance(found, Alone):
+            if gang_of_pod.must_wait(wants, found):
+                self._waits[key] = Reason(Cause.GANG, found.why)
+            return None
+        makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)
+        return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""))
+
+    def _forget_failed(self, key: Key) -> None:
+        if (gang := self._failed_in.pop(key, None)) is None:
+            return
+        del self._failed[gang][key]
+        if not self._failed[gang]:
+            del self._failed[gang]
+
+    def _count_done(self, gang: Key, maker: str, more: int) -> None:
+        counts = self._done_of.setdefault(gang, collections.Counter())
+        counts[maker] += more
+        if not counts[maker]:
+            del counts[maker]
+        if not counts:
+            del self._done_of[gang]
+
+    def _leave(self, key: Key, gang: Key) -> None:
+        del self._of[key]
+        del self._pods[gang][key]
+        self._running[gang].discard(key)
+        if not self._pods[gang]:
+            del self._pods[gang], self._running[gang]
+            self._none.discard(gang)

@@ -1,0 +1,170 @@
+"""Which nodes have a free channel of multi-node NVLink: one claim a node at a time, and one ComputeDomain a node.
+
+NVIDIA's controller makes the claims, by a template, once a pod is admitted; the scheduler gives them their node's
+channel with the pod's GPUs. So a channel is taken by whatever claim was given it, and by a pod of ours that is promised
+its node and whose claim is not given it yet: two such pods are never sent to one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import numpy as np
+
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.compute_domains import DOMAIN_LABEL
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.records.records import ChannelSlice, ClaimRecord
+from dradriver.cluster.records.templates import Templates
+from dradriver.kube.reflector import Change
+
+TAKEN: Final = "its channel is taken by"
+LACKING: Final = "without a channel of multi-node NVLink"
+OTHERS: Final = "labelled for another ComputeDomain"
+_NAMED: Final = 3  # holders that a reason names
+
+
+class Channels:
+    """The channels of all nodes, and who has them. Pods without such a claim are asked nothing."""
+
+    def __init__(
+        self, nodes: NodeTable, pods: Mapping[Key, Pod], templates: Templates, node_of: Callable[[Key], str | None]
+    ) -> None:
+        """Begin with no channel.
+
+        Args:
+            nodes: Told which channels there are, and which are free.
+            pods: The living pods; whatever changes of one, of its template and of where it is, is told to ``recount``.
+            templates: What claims those pods ask for.
+            node_of: Gives the node that a pod is on or promised; None for none.
+        """
+        self._nodes, self._known, self._templates, self._node_of = nodes, pods, templates, node_of
+        self._slices: dict[str, ChannelSlice] = {}
+        self._offered: dict[str, set[str]] = {}  # names of the slices that offer a node's channel, by node
+        self._claims: dict[str, dict[Key, frozenset[Key]]] = {}  # by node, who was given it, with the pods it is for
+        self._pods: dict[str, set[Key]] = {}  # by node, pods that are promised it and want its channel
+        self._at: dict[Key, str] = {}  # the same by pod
+        self._given: dict[Key, str] = {}  # nodes by pods whose claims were given their channel
+
+    # What is seen.
+
+    def slice_changed(self, change: Change[ChannelSlice]) -> None:
+        """Update the NVLink channels by a slice of NVIDIA's driver."""
+        name, new = change.key[1], change.new
+        old = self._slices.pop(name, None)
+        if old is not None:
+            self._offered[old.node].discard(name)
+            if not self._offered[old.node]:
+                del self._offered[old.node]
+        if new is not None:
+            self._slices[name] = new
+            self._offered.setdefault(new.node, set()).add(name)
+        for node in {piece.node for piece in (old, new) if piece is not None}:
+            self._tell(node)
+
+    def slice_of(self, name: str) -> ChannelSlice | None:
+        """Return a slice with NVLink channels by its name."""
+        return self._slices.get(name)
+
+    def slices(self) -> Collection[str]:
+        """Return the names of the slices with NVLink channels."""
+        return tuple(self._slices)
+
+    def claim_changed(self, key: Key, old: ClaimRecord | None, new: ClaimRecord | None) -> None:
+        """Update the NVLink channels by what a claim was given, or that it is gone."""
+        before = () if old is None else old.channels
+        after = () if new is None else new.channels
+        if not before and not after:
+            return
+        for node in before:
+            for pod in self._claims.get(node, {}).pop(key, ()):
+                self._given.pop(pod, None)
+            if not self._claims.get(node, True):
+                del self._claims[node]
+        for node in after:
+            assert new is not None, "it was given something"
+            pods = frozenset((key[0], name) for name, _ in new.owners)
+            self._claims.setdefault(node, {})[key] = pods
+            self._given.update(dict.fromkeys(pods, node))
+        for node in {*before, *after}:
+            self._tell(node)
+
+    def recount(self, pod: Key) -> bool:
+        """Count which node's NVLink channel a pod takes. Returns whether that changed."""
+        node = None if self.domain_of(pod) is None else self._node_of(pod)
+        before = self._at.pop(pod, None)
+        if before is not None:
+            self._pods[before].discard(pod)
+            if not self._pods[before]:
+                del self._pods[before]
+        if node is not None:
+            self._at[pod] = node
+            self._pods.setdefault(node, set()).add(pod)
+        if before == node:
+            return False
+        for one in (before, node):
+            if one is not None:
+                self._tell(one)
+        return True
+
+    def pods(self) -> Collection[Key]:
+        """Return the pods whose NVLink channels are counted."""
+        return tuple(self._at)
+
+    # What is asked.
+
+    def domain_of(self, pod: Key) -> str | None:
+        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        known = self._known.get(pod)
+        return None if known is None else self._templates.domain_of(known)
+
+    def free(self, domain: str, pod: Key) -> Bools:
+        """Return the nodes whose NVLink channel a pod may have: shape (rows,), the caller's own.
+
+        Args:
+            domain: The pod's ComputeDomain, by uid.
+            pod: The pod; what it is promised itself, or its claim was given, it may have.
+        """
+        return self._untaken(pod) & ~self._other_domains(domain)
+
+    def causes(self, domain: str, pod: Key, rows: Bools) -> list[str]:
+        """Return why nodes have no NVLink channel for a pod of a ComputeDomain: of each the first cause."""
+        found, lacking = [], rows & ~self._nodes.channels(taken=True)
+        if lacking.any():
+            found.append(LACKING)
+        taken = rows & ~lacking & ~self._untaken(pod)
+        if taken.any():
+            found.append(f"{TAKEN} {self._holders(taken)}")
+        if (rows & ~lacking & ~taken & self._other_domains(domain)).any():
+            found.append(OTHERS)
+        return found
+
+    def _untaken(self, pod: Key) -> Bools:
+        rows = self._nodes.channels()
+        for node in {self._at.get(pod), self._given.get(pod)} - {None}:
+            assert node is not None, "taken out"
+            others = self._pods.get(node, set()) - {pod}
+            mine = all(pods == {pod} for pods in self._claims.get(node, {}).values())
+            if node in self._offered and mine and not others:
+                rows |= self._nodes.named([node])
+        return rows
+
+    def _other_domains(self, domain: str) -> Bools:
+        return self._nodes.having(DOMAIN_LABEL) & ~self._nodes.labelled(DOMAIN_LABEL, (domain,))
+
+    def _holders(self, rows: Bools) -> str:
+        """Return who has the channels of some nodes, in words; so few that a cluster that is full costs no more."""
+        some = np.flatnonzero(rows)
+        said = []
+        for row in some[:_NAMED].tolist():
+            node = self._nodes.name(row)
+            claims, pods = sorted(self._claims.get(node, ())), sorted(self._pods.get(node, ()))
+            said.append(f"claim {'/'.join(claims[0])}" if claims else f"pod {'/'.join(pods[0])}")
+        return ", ".join(sorted(said)) + (" and others" if len(some) > _NAMED else "")
+
+    def _tell(self, node: str) -> None:
+        free = node not in self._claims and node not in self._pods
+        self._nodes.set_channel(node, None if node not in self._offered else free)

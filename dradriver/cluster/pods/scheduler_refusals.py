@@ -1,0 +1,55 @@
+"""The nodes on which the scheduler recently found no room for a pod that had its GPUs there.
+
+What only the scheduler sees (volumes, host ports, pods of others) holds for pods of one owner alike, and lasts. It is
+remembered for a while, and heeded only while there are other nodes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+
+KEPT_S: Final = 600.0
+_MOST_KINDS: Final = 1024
+_MOST_NODES: Final = 64  # of a kind; the oldest go
+
+Likes = tuple[str, str]  # namespace, and the owner's uid or the wishes of a pod without one
+
+
+class Refusals:
+    """Nodes by kind of pod."""
+
+    def __init__(self) -> None:
+        self._nodes: OrderedDict[Likes, OrderedDict[str, float]] = OrderedDict()
+
+    def add(self, pod: Pod, node: str, now: float) -> None:
+        """Note that the scheduler refused a pod on a node, at a time by the loop's clock."""
+        kind = _kind(pod)
+        nodes = self._nodes.setdefault(kind, OrderedDict())
+        self._nodes.move_to_end(kind)
+        nodes[node] = now + KEPT_S
+        nodes.move_to_end(node)
+        if len(nodes) > _MOST_NODES:
+            nodes.popitem(last=False)
+        if len(self._nodes) > _MOST_KINDS:
+            self._nodes.popitem(last=False)
+
+    def of(self, pod: Pod, now: float) -> list[str]:
+        """Return the nodes on which the scheduler recently refused pods of this kind."""
+        kind = _kind(pod)
+        nodes = self._nodes.get(kind)
+        if nodes is None:
+            return []
+        while nodes and next(iter(nodes.values())) <= now:
+            nodes.popitem(last=False)
+        if not nodes:
+            del self._nodes[kind]
+        return list(nodes)
+
+
+def _kind(pod: Pod) -> Likes:
+    owner = next((reference.uid for reference in pod.metadata.owner_references if reference.controller), "")
+    return pod.metadata.namespace, owner or pod.metadata.annotations.get(names.REQUEST, "")

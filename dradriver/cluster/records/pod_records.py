@@ -1,0 +1,301 @@
+"""Pods as the controller keeps them: ours as a whole, of any other only what it takes from its node.
+
+A cluster can have 150,000 pods that are none of our business, and their annotations can be 256 KiB each. So nothing of
+a foreign pod is built that is not kept, and what alike pods share is kept once.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from dradriver.api.base import names
+from dradriver.api.base.objects import Condition, Metadata
+from dradriver.api.base.pods import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from dradriver.api.claims.pins import KEEP
+from dradriver.api.gangs import gang_owners
+from dradriver.api.pod import claim_alternatives, resolved
+from dradriver.cluster.nodes.requests import INFEASIBLE, PENDING, is_infeasible, request_of
+from dradriver.kube import codec
+
+SUCCEEDED: Final = "Succeeded"
+FINISHED: Final = (SUCCEEDED, "Failed")
+LONGEST_KEY: Final = 4096  # bytes of resources that are remembered; longer ones, which hardly any pod has, are not
+LONGEST_LABELS: Final = 8_192  # characters of labels that are kept; of a pod with more, which nobody has, ours alone
+LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
+TOO_LONG: Final = {"this-selector-is-too-long": "select fewer labels"}
+_NOTHING: Final = msgspec.Raw(b"{}")
+_NULL: Final = b"null"
+_UNSAID: Final = msgspec.Raw(_NULL)
+_INFEASIBLE: Final = Condition(type=PENDING, reason=INFEASIBLE)
+
+
+class Foreign(msgspec.Struct, frozen=True, gc=False):
+    """A pod of somebody else's that runs on a node, or will.
+
+    Attributes:
+        namespace: Its namespace.
+        name: Its name.
+        uid: Its uid.
+        resource_version: The version that this is of.
+        node: The node that it is bound to.
+        takes: What it takes from that node, as ``capacity.request_of`` counts it, without what it takes none of. Alike
+            pods share one.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    node: str
+    takes: Mapping[str, int]
+
+    @property
+    def metadata(self) -> Foreign:
+        """Return the foreign pod itself, which has the parts of its metadata that identify it."""
+        return self
+
+
+class Static(Foreign, frozen=True, gc=False):
+    """A pod that the scheduler alone places: a foreign one that names a template which the controller makes.
+
+    Attributes:
+        note: What the webhook made of its words; empty where that is missing.
+        template: The name of the template; empty where it is not the one of this note: we make no other.
+    """
+
+    note: str
+    template: str
+
+
+class Grouped(Foreign, frozen=True, gc=False):
+    """A foreign pod of a PodGroup, bound or not: the group's number of pods counts it.
+
+    Attributes:
+        group: The PodGroup's name.
+    """
+
+    group: str
+
+
+def read(data: msgspec.Raw) -> Pod | Foreign | None:
+    """Return what is kept of a pod's JSON.
+
+    A pod with our label is a ``Pod``, with its labels, and those of its annotations and variables that are looked at.
+    Of any other nothing is kept until it is bound, unless the scheduler alone places it, or it is of a PodGroup, nor
+    once it has finished.
+
+    Raises:
+        BadJson: It is not a pod.
+    """
+    pod: _Pod = codec.decode(data, _Pod)
+    static = pod.metadata.labels.ours == names.LABEL_STATIC
+    if pod.metadata.labels.ours is not None and not static:
+        return _whole(data)
+    group = "" if pod.metadata.deletion_timestamp or not pod.spec.scheduling_group else pod.spec.scheduling_group.name
+    group = group if len(group) <= gang_owners.LONGEST else ""
+    # One of a PodGroup that has ended well needs no place any more, and is one of its pods all the same.
+    done = group and pod.status.phase == SUCCEEDED
+    if (pod.status.phase in FINISHED and not done) or not (static or pod.spec.node_name or group):
+        return None
+    foreign = Foreign(
+        namespace=sys.intern(pod.metadata.namespace),
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        resource_version=pod.metadata.resource_version,
+        node="" if done else sys.intern(pod.spec.node_name),
+        takes=_takes(pod.spec, pod.status) if pod.spec.node_name and not done else {},
+    )
+    if static and not done:
+        return _static(foreign, data)
+    return Grouped(**msgspec.structs.asdict(foreign), group=sys.intern(group)) if group else foreign
+
+
+def _static(foreign: Foreign, data: msgspec.Raw) -> Static:
+    pod: Pod = codec.decode(data, Pod)
+    note = pod.metadata.annotations.get(names.REQUEST, "")
+    note = note if len(note) <= resolved.LONGEST else ""
+    name = claim_alternatives.template_name(note)
+    named = any(c.name == names.POD_CLAIM and c.resource_claim_template_name == name for c in pod.spec.resource_claims)
+    return Static(**msgspec.structs.asdict(foreign), note=sys.intern(note), template=name if named else "")
+
+
+def _whole(data: msgspec.Raw) -> Pod:
+    pod: Pod = codec.decode(data, Pod)
+    # Anybody can set our label, and other people's annotations are as long on such a pod as on any other.
+    ours = {key: value for key, value in pod.metadata.annotations.items() if _kept(key, value)}
+    labels = pod.metadata.labels  # by which pods of ours choose each other as neighbours
+    if sum(len(key) + len(value) for key, value in labels.items()) > LONGEST_LABELS:
+        labels = {names.LABEL: labels[names.LABEL]}
+    spec = msgspec.structs.replace(
+        pod.spec,
+        containers=[_lean(container) for container in pod.spec.containers],
+        init_containers=[_lean(container) for container in pod.spec.init_containers],
+    )
+    if sum(len(key) + len(value) for key, value in spec.node_selector.items()) > LONGEST_SELECTOR:
+        spec = msgspec.structs.replace(spec, node_selector=TOO_LONG)
+    status = msgspec.structs.replace(
+        pod.status,
+        container_statuses=_news(pod.status.container_statuses, spec.containers),
+        init_container_statuses=_news(pod.status.init_container_statuses, spec.init_containers),
+    )
+    metadata = msgspec.structs.replace(pod.metadata, annotations=ours, labels=labels)
+    return msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=status)
+
+
+def _news(statuses: list[ContainerStatus], containers: list[Container]) -> list[ContainerStatus]:
+    """Return the statuses of containers that are being resized; those of all others say what the containers do."""
+    asked = {container.name: container.resources.requests for container in containers}
+
+    def is_news(status: ContainerStatus) -> bool:
+        requests = asked.get(status.name)
+        said = (None if status.resources is None else status.resources.requests, status.allocated_resources)
+        return any(each is not None and each != requests for each in said)
+
+    return [status for status in statuses if is_news(status)]
+
+
+def _kept(key: str, value: str) -> bool:
+    """Return whether an annotation is looked at: a note of ours, or what a pod's maker says of its gang."""
+    return key.startswith(names.PREFIX) or (key.startswith(gang_owners.SAID) and len(value) <= gang_owners.LONGEST)
+
+
+def _lean(container: Container) -> Container:
+    """Return a container with those of its variables that are looked at."""
+    if not container.env:
+        return container
+    return msgspec.structs.replace(container, env=[v for v in container.env if v.name.startswith(KEEP)])
+
+
+class _Labels(msgspec.Struct, frozen=True, gc=False):
+    ours: str | None = msgspec.field(name=names.LABEL, default=None)
+
+
+class _Metadata(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: _Labels = _Labels()
+
+
+class _Container(msgspec.Struct, rename="camel", gc=False):
+    name: str = ""
+    resources: msgspec.Raw = _NOTHING
+    restart_policy: str | None = None
+
+
+class _Group(msgspec.Struct, frozen=True, gc=False):
+    name: str = msgspec.field(name="podGroupName", default="")
+
+
+class _Spec(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    node_name: str = ""
+    scheduling_group: _Group | None = None
+    containers: list[_Container] = []
+    init_containers: list[_Container] = []
+    overhead: msgspec.Raw = _NOTHING
+    resources: msgspec.Raw = _NOTHING
+
+
+class _Condition(msgspec.Struct, frozen=True, gc=False):
+    type: str = ""
+    reason: str = ""
+
+
+class _ContainerStatus(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    name: str = ""
+    allocated_resources: msgspec.Raw = _UNSAID
+    resources: msgspec.Raw = _UNSAID
+
+
+class _Status(msgspec.Struct, rename="camel", frozen=True, gc=False):
+    phase: str = ""
+    conditions: list[_Condition] = []
+    container_statuses: list[_ContainerStatus] = []
+    init_container_statuses: list[_ContainerStatus] = []
+    allocated_resources: msgspec.Raw = _UNSAID
+    resources: msgspec.Raw = _UNSAID
+
+
+class _Pod(msgspec.Struct, gc=False):
+    metadata: _Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+_Resources = tuple[bytes, bytes, bytes, str | None]
+"""As JSON what is requested, what there is, and what is allocated; and the restart policy of a container."""
+
+
+def _takes(spec: _Spec, status: _Status) -> Mapping[str, int]:
+    infeasible = is_infeasible(status.conditions)
+    statuses = {one.name: one for one in status.init_container_statuses + status.container_statuses}
+    containers = tuple([_resources(one, statuses.get(one.name), infeasible) for one in spec.containers])
+    before = tuple([_resources(one, statuses.get(one.name), infeasible) for one in spec.init_containers])
+    whole = bytes(spec.resources), bytes(status.resources), bytes(status.allocated_resources), None
+    overhead = bytes(spec.overhead)
+    length = len(overhead) + sum([len(one[0]) + len(one[1]) + len(one[2]) for one in (whole, *containers, *before)])
+    count = _count if length <= LONGEST_KEY else _count.__wrapped__
+    return count(containers, before, whole, overhead, infeasible)
+
+
+def _resources(container: _Container, status: _ContainerStatus | None, infeasible: bool) -> _Resources:
+    requested = bytes(container.resources)
+    if status is None:
+        return requested, _NULL, _NULL, container.restart_policy
+    actual, allocated = bytes(status.resources), bytes(status.allocated_resources)
+    # What only repeats the request is left out, so that alike pods share what is counted, resized or not.
+    if not infeasible and actual == requested:
+        actual = _NULL
+    if not infeasible and requested.endswith(b'"requests":' + allocated + b"}"):
+        allocated = _NULL
+    return requested, actual, allocated, container.restart_policy
+
+
+@functools.lru_cache(maxsize=4096)
+def _count(
+    containers: tuple[_Resources, ...],
+    before: tuple[_Resources, ...],
+    whole: _Resources,
+    overhead: bytes,
+    infeasible: bool,
+) -> Mapping[str, int]:
+    main = [_container(at, one) for at, one in enumerate(containers)]
+    init = [_container(at, one) for at, one in enumerate(before, len(containers))]
+    spec = PodSpec(
+        containers=[container for container, _ in main],
+        init_containers=[container for container, _ in init],
+        resources=codec.decode(whole[0], ResourceRequirements),
+        overhead=codec.decode(overhead, dict[str, str]),
+    )
+    status = PodStatus(
+        conditions=[_INFEASIBLE] if infeasible else [],
+        container_statuses=[status for _, status in main + init],
+        resources=codec.decode(whole[1], ResourceRequirements | None),
+        allocated_resources=codec.decode(whole[2], dict[str, str] | None),
+    )
+    request = request_of(Pod(metadata=Metadata(), spec=spec, status=status))
+    return _shared(tuple(sorted((resource, amount) for resource, amount in request.items() if amount)))
+
+
+def _container(at: int, of: _Resources) -> tuple[Container, ContainerStatus]:
+    requested, actual, allocated, restart_policy = of
+    resources = codec.decode(requested, ResourceRequirements)
+    status = ContainerStatus(
+        name=str(at),
+        resources=codec.decode(actual, ResourceRequirements | None),
+        allocated_resources=codec.decode(allocated, dict[str, str] | None),
+    )
+    return Container(name=str(at), resources=resources, restart_policy=restart_policy), status
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(request: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    return MappingProxyType(dict(request))

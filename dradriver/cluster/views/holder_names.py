@@ -1,0 +1,126 @@
+"""The names of the pods and claims that hold a device or are promised it, as users see them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.api.base import names, quantity
+from dradriver.api.base.allocating_driver import OURS
+from dradriver.api.base.dra_objects import AllocationResult, Device
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import claim_builder as claims_of
+from dradriver.api.claims import pins, result_annotations
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices import resource_slices
+from dradriver.cluster.gpus.remaining import part_on
+from dradriver.topology.natural import natural
+
+_MOST_PODS: Final = 3  # of one claim that are named on a line
+
+Where = tuple[str, str, str]
+"""Driver, pool and name of a device."""
+
+
+class Hold(enum.Enum):
+    """How a claim holds a GPU."""
+
+    ALLOCATED = "allocated"  # by the scheduler
+    PROMISED = "promised"  # by our controller, until the scheduler has allocated it
+    ADMIN = "admin"  # adminAccess, for monitoring: takes the GPU from nobody
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim and the pods that it is for.
+
+    Attributes:
+        namespace: Of claim and pods.
+        claim: Name.
+        pods: Names of the pods that may use it; of a promise, the pod that waits for it.
+        hold: How it holds the GPU.
+        share: The id of the share of the GPU that it has, empty for all of it.
+        part: What part of the GPU it has, as pods are told, ``25%/20480Mi`` or ``1g.10gb@6``; empty for all of it.
+    """
+
+    namespace: str
+    claim: str
+    pods: tuple[str, ...]
+    hold: Hold
+    share: str = ""
+    part: str = ""
+
+    @property
+    def who(self) -> str:
+        """Return the holder's name: ``namespace/pod``, or the claim if no pod uses it."""
+        named = ", ".join(self.pods[:_MOST_PODS]) or f"{self.claim}, a claim without pod"
+        more = len(self.pods) - _MOST_PODS
+        return f"{self.namespace}/{named}" + (f" and {more} more" if more > 0 else "")
+
+    @property
+    def words(self) -> str:
+        """Return in words who holds the GPU, and how."""
+        share = self.part or (f"share {self.share}" if self.share else "")
+        marks = (["adminAccess"] if self.hold is Hold.ADMIN else []) + ([share] if share else [])
+        promised = "promised to " if self.hold is Hold.PROMISED else ""
+        return f"{promised}{self.who}" + (f" ({', '.join(marks)})" if marks else "")
+
+
+Held = dict[str, list[tuple[str, str, Holder]]]
+"""By pool: a driver, its name of a device, and who holds that."""
+
+
+def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
+    """Return who holds each device: by allocation, else by our controller's pin.
+
+    Args:
+        claims: Claims of all namespaces.
+        shared: The devices that several claims may have.
+    """
+    held: Held = {}
+    for claim in sorted(claims, key=lambda claim: claim.key):
+        for (driver, pool, device), holder in _holds(claim, shared):
+            held.setdefault(pool, []).append((driver, device, holder))
+    return held
+
+
+def _holds(claim: Claim, shared: Mapping[Where, Device]) -> Iterator[tuple[Where, Holder]]:
+    namespace, name = claim.key
+    promise = pins.pin(claim)
+    parts = {} if promise is None else claims_of.parts_of(promise.choice, promise.uuids)
+    if claim.status.allocation is None:
+        waiting = tuple(name for name, _ in pins.owners(claim))
+        if promise is not None and waiting:
+            for request, uuids in promise.uuids.items():
+                part = result_annotations.described(parts[request]) if request in parts else ""
+                holder = Holder(namespace=namespace, claim=name, pods=waiting, hold=Hold.PROMISED, part=part)
+                for uuid in uuids:
+                    yield (OURS.driver, promise.choice.node, resource_slices.device_name(uuid)), holder
+        return
+    users = sorted(claim.status.reserved_for, key=lambda user: natural(user.name))
+    pods = tuple(user.name if user.resource == "pods" else f"{user.resource} {user.name}" for user in users)
+    for result in claim.status.allocation.devices.results:
+        if names.is_seat(result.driver, result.pool):
+            continue
+        hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
+        where = result.driver, result.pool, result.device
+        pinned, counted = parts.get(result.request), pins.part_of(claim, result)
+        if pinned is None and counted is not None:
+            pinned = part_on(0, counted)
+        part = "" if pinned is None else result_annotations.described(pinned)
+        # Of a device that claims may share, who has all of it gets the id of a share too.
+        share = "" if not part and _is_all(result, shared.get(where)) else result.share_id or ""
+        yield where, Holder(namespace=namespace, claim=name, pods=pods, hold=hold, share=share, part=part)
+
+
+def _is_all(result: AllocationResult, device: Device | None) -> bool:
+    """Return whether a claim has all compute of a device that claims may share: unlike memory no more is promised."""
+    capacity = {} if device is None else device.capacity
+    compute = next((name for name in (names.CAPACITY_CORES, names.CAPACITY_COMPUTE_SLICES) if name in capacity), "")
+    try:
+        taken = quantity.whole(result.consumed_capacity.get(compute, "0"))
+        return compute != "" and taken >= quantity.whole(str(capacity[compute].get("value")))
+    except WordError:
+        return False

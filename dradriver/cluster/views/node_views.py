@@ -1,0 +1,268 @@
+"""Nodes as users see them: each machine, its GPUs, and who holds them.
+
+Unlike the picture, this has what no decision is made from: who monitors, why a GPU is handed out to nobody, an older
+generation where the newest is not complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
+from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import (
+    LEDGERS,
+    OTHERS,
+    OURS,
+    Ledger,
+)
+from dradriver.api.base.dra_objects import Device, ResourceSlice
+from dradriver.api.claims.pins import Claim
+from dradriver.api.slices import lost_gpus, resource_slices
+from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.cluster.records.devices import gpu_names, identity, is_gpu, slice_words
+from dradriver.cluster.views.holder_names import (
+    Held,
+    Hold,
+    Holder,
+    Where,
+    held_by,
+)
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.groups import Groups, group
+from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.natural import natural
+
+
+class GpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU.
+
+    Attributes:
+        gpu: The GPU.
+        holders: Who holds it: nobody, one claim, or several where that is shared, promised or for monitoring.
+        blocked: Why the scheduler gives it to nobody, empty where it does.
+    """
+
+    gpu: Gpu
+    holders: tuple[Holder, ...] = ()
+    blocked: str = ""
+
+    @property
+    def taken_by(self) -> tuple[Holder, ...]:
+        """Return who holds the GPU for itself: monitoring takes nothing."""
+        return tuple(holder for holder in self.holders if holder.hold is not Hold.ADMIN)
+
+    @property
+    def state(self) -> str:
+        """Return the GPU's state: ``allocated``, ``promised``, ``blocked`` or ``free``."""
+        if self.taken_by:
+            return self.taken_by[0].hold.value
+        return "blocked" if self.blocked else "free"
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node.
+
+    Attributes:
+        name: The node's, which is also its pool's.
+        machine: Its machine.
+        groups: The machine's groups.
+        gpus: Its GPUs, by position in the machine.
+        nvlink_set: The largest set of two or more GPUs that ``policy: nvlink`` would give a pod now; None where there
+            is none, and on machines that are larger than the allocator places on.
+        lost: GPUs that were on the node and are not there any more, as its agent says.
+    """
+
+    name: str
+    machine: Machine
+    groups: Groups
+    gpus: tuple[GpuView, ...]
+    nvlink_set: Choice | None = None
+    lost: tuple[LostGpu, ...] = ()
+
+    @property
+    def free(self) -> list[int]:
+        """Return the machine's own numbers of the node's free GPUs."""
+        return [view.gpu.index for view in self.gpus if view.state == "free"]
+
+
+class _Node(msgspec.Struct):
+    """What the slices of one node say.
+
+    Attributes:
+        name: The node's.
+        machine: Its machine.
+        driver: Whose devices it has.
+        devices: These by our names, under which claims are pinned to them.
+        parts: Those of them that are parts of a GPU, by the GPU's device name and their own.
+        called: Our names by the driver's, where these are others.
+        lost: The GPUs that the node lost.
+    """
+
+    name: str
+    machine: Machine
+    driver: str
+    devices: dict[str, Device]
+    parts: dict[str, dict[str, Device]]
+    called: dict[str, str]
+    lost: tuple[LostGpu, ...]
+
+
+_Holders = Mapping[str, Sequence[Holder]]  # by our name of a node's device
+
+
+def views(
+    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
+) -> tuple[list[NodeView], list[str]]:
+    """Return the views of nodes in natural order, and a sentence on whatever could not be read or looks wrong.
+
+    Args:
+        pieces: Slices of any driver. Where ours describe a machine alone, another driver hands out its GPUs.
+        claims: Claims of all namespaces.
+        only: Names of the nodes that are wanted; all of them where none is named.
+    """
+    ours: dict[str, list[ResourceSlice]] = {}
+    theirs: dict[str, list[ResourceSlice]] = {}
+    shared: dict[Where, Device] = {}
+    for piece in pieces:
+        driver, pool = piece.spec.driver, piece.spec.pool.name
+        if driver in LEDGERS:
+            (ours if driver == OURS.driver else theirs).setdefault(pool, []).append(piece)
+            shared |= {(driver, pool, d.name): d for d in piece.spec.devices if d.allow_multiple_allocations}
+    wanted = set(only) or ours.keys()
+    warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in sorted(wanted - ours.keys())]
+    held = held_by(claims, shared)
+    nodes = []
+    for name in sorted(wanted & ours.keys(), key=natural):
+        node = _node(name, ours[name], theirs.get(name, ()), warnings)
+        if node is not None:
+            holders = _holders(node, held)
+            nodes.append(_view(node, holders))
+            warnings += _doubts(node, holders)
+    return nodes, warnings
+
+
+def _node(
+    name: str, ours: Sequence[ResourceSlice], theirs: Sequence[ResourceSlice], warnings: list[str]
+) -> _Node | None:
+    """Return what a node's slices say; None, and a warning, where nothing can be shown of it."""
+    current = _current(name, ours, warnings)
+    alone = bool(theirs) and all(map(resource_slices.is_machine_alone, current))
+    ledger = _whose(theirs) if alone else OURS
+    offering = (
+        current if ledger is OURS else _current(name, [p for p in theirs if p.spec.driver == ledger.driver], warnings)
+    )
+    cause = "" if current and offering else "nothing of it can be shown"
+    if any(piece.spec.node_name != name for piece in (*current, *offering)):
+        cause = "its slices are not those of the node of that name"
+    machine = None
+    if not cause:
+        try:
+            machine = resource_slices.read_machine(current)
+            cause = f"its slice has no annotation {names.MACHINE}; an older node agent may have written it"
+        except TopologyError as error:
+            cause = f"annotation {names.MACHINE}: {error}"
+    if machine is None:
+        warnings.append(f"node {name}: {cause}; it is left out")
+        return None
+    devices = {device.name: device for piece in offering for device in piece.spec.devices}
+    called: dict[str, str] = {}
+    if alone:
+        gpus = gpu_names({own: identity(device, ledger) for own, device in devices.items()}, machine)
+        called = {own: gpu for own, gpu in gpus.items() if is_gpu(devices[own], ledger)}
+    else:
+        gpus = {
+            own: resource_slices.device_name(gpu)
+            for own, device in devices.items()
+            if (gpu := device.text("parentUUID"))
+        }
+    parts: dict[str, dict[str, Device]] = {}
+    for own, gpu in gpus.items():
+        if own not in called:
+            parts.setdefault(gpu, {})[own] = devices[own]
+    listed = {called.get(own, own): device for own, device in devices.items()}
+    return _Node(name, machine, ledger.driver, listed, parts, called, lost_gpus.read(current, machine))
+
+
+def _whose(theirs: Sequence[ResourceSlice]) -> Ledger:
+    """Return which other driver has a node's devices, by its slices."""
+    having = {piece.spec.driver for piece in theirs if piece.spec.devices}
+    return next((one for one in OTHERS if one.driver in having), OTHERS[0])
+
+
+def _current(name: str, pool: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:
+    """Return the slices of the newest generation that is complete; none where there is no such one."""
+    known = resource_slices.generations(pool, resource_slices.place_of)
+    for generation in known:
+        if generation.complete:
+            if generation is not known[0]:
+                warnings.append(f"node {name}: shown as of generation {generation.number}")
+            return generation.slices
+        there = f"{len(generation.slices)} of {generation.said} slices"
+        warnings.append(f"node {name}: {there} of generation {generation.number} are there")
+    return []
+
+
+def _holders(node: _Node, held: Held) -> _Holders:
+    """Return who holds each device of a node, those who have it first, and who only monitors it last."""
+    by_device: dict[str, list[Holder]] = {}
+    for driver, device, holder in held.get(node.name, ()):
+        if driver == node.driver:
+            by_device.setdefault(node.called.get(device, device), []).append(holder)
+        elif driver == OURS.driver:  # what it promises, whosever the devices are
+            by_device.setdefault(device, []).append(holder)
+    for holders in by_device.values():
+        holders.sort(key=lambda holder: list(Hold).index(holder.hold))
+    return by_device
+
+
+def _view(node: _Node, holders: _Holders) -> NodeView:
+    gpus = []
+    for gpu in node.machine.gpus:
+        name = resource_slices.device_name(gpu.uuid)
+        parts = node.parts.get(name, {})
+        who = list(holders.get(name, ()))
+        for part, device in parts.items():  # who has a MIG slice that is a device, has that slice
+            words = slice_words(device)
+            who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
+        shown = node.devices.get(name) or next(iter(parts.values()), None)
+        gpus.append(GpuView(gpu=gpu, holders=tuple(who), blocked=_blocked(gpu, shown, parts.values())))
+    view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus), lost=node.lost)
+    return msgspec.structs.replace(view, nvlink_set=_nvlink_set(node.machine, view.free))
+
+
+def _blocked(gpu: Gpu, device: Device | None, parts: Iterable[Device]) -> str:
+    if gpu.mig or (gpu.mig is not None and device is None):
+        there = ", ".join(slice_words(part) + " (tainted)" * part.blocked for part in parts)
+        return f"in MIG mode, with {there}" if there else "in MIG mode"
+    if device is None:
+        return "not in the node's slices"
+    taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.blocks]
+    return f"tainted {', '.join(taints)}" if taints else ""
+
+
+def _nvlink_set(machine: Machine, free: Sequence[int]) -> Choice | None:
+    """Ask the allocator itself, so that what is shown is what a pod would get."""
+    if len(machine.gpus) > MAX_GPUS:
+        return None
+    for count in range(len(free), 1, -1):
+        try:
+            return choose(machine, free, Whole(containers=(count,), required=(Constraint.NVLINK,)))
+        except NoPlaceError:
+            continue
+    return None
+
+
+def _doubts(node: _Node, held: _Holders) -> Iterator[str]:
+    """Say of devices what should not be: held though they are not there, or allocated twice."""
+    there = node.devices.keys() | {resource_slices.device_name(gpu.uuid) for gpu in node.machine.gpus}
+    for device, holders in sorted(held.items(), key=lambda item: item[0]):
+        claims = [f"{h.namespace}/{h.claim}" for h in holders if h.hold is Hold.ALLOCATED]
+        whole = [h for h in holders if h.hold is Hold.ALLOCATED and not h.share]
+        if device not in there:
+            who = ", ".join(claims) or "promises only"
+            yield f"node {node.name}: {device} is not there, but held by claim {who}"
+        elif whole and len(claims) > 1:
+            yield f"node {node.name}: {device} is allocated to several claims: {', '.join(claims)}"

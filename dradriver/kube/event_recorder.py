@@ -1,0 +1,161 @@
+"""Events about objects, as ``kubectl describe`` shows them.
+
+core/v1 and not events.k8s.io/v1: ``count`` and ``lastTimestamp`` are what every tool shows and sorts by. They are kept
+with the rights to create and to patch alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+from collections import OrderedDict
+from typing import Any, Final, Literal
+
+import msgspec
+
+from dradriver.errors import DriverError
+from dradriver.kube import codec
+from dradriver.kube.client import ApiError, Client, PatchKind
+from dradriver.kube.resources import EVENTS
+
+logger = logging.getLogger(__name__)
+
+LONGEST_MESSAGE: Final = 1024
+LONGEST_NAME: Final = 253
+REMEMBERED: Final = 4096  # Events whose count is known; of another one it is asked for first
+CLUSTER_NAMESPACE: Final = "default"  # of Events about objects that have none, as everywhere
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """What an Event is about."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    api_version: str = "v1"
+
+
+class _Counted(msgspec.Struct):
+    count: int = 1
+
+
+class Recorder:
+    """Writes Events. The same text about the same object is one Event, whose count and last time grow."""
+
+    def __init__(self, client: Client, *, component: str, instance: str) -> None:
+        """Make a recorder.
+
+        Args:
+            client: An entered client.
+            component: Who reports, as ``kubectl describe`` shows it under "From".
+            instance: Which of its replicas.
+        """
+        self._client = client
+        self._component = component
+        self._instance = instance
+        self._counts: OrderedDict[str, int] = OrderedDict()
+
+    async def record(
+        self,
+        *,
+        about: Reference,
+        type: Literal["Normal", "Warning"],  # noqa: A002 - the field's name
+        reason: str,
+        message: str,
+        action: str,
+    ) -> None:
+        """Write a Kubernetes Event, or count it if it exists. A failure is logged and has no other effect.
+
+        Args:
+            about: The object.
+            type: Whether somebody should look at it.
+            reason: Why, as one word in CamelCase.
+            message: Why, for people; cut to 1,024 characters.
+            action: What was done or tried, as one word in CamelCase.
+        """
+        if len(message) > LONGEST_MESSAGE:
+            message = message[: LONGEST_MESSAGE - 3] + "..."
+        namespace = about.namespace or CLUSTER_NAMESPACE
+        name = self._name(about, type, reason, message, action)
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            known = self._counts.get(name)
+            if known is not None and await self._count(namespace, name, now, known + 1):
+                return
+            await self._create(namespace, name, now, about, type, reason, message, action)
+        except DriverError as error:
+            logger.warning("no event %s about %s %s/%s: %s", reason, about.kind, about.namespace, about.name, error)
+
+    def _name(self, about: Reference, *texts: str) -> str:
+        """Return a name that is the same for the same text about the same object, whichever replica writes it."""
+        told = codec.encode([self._component, about, *texts])
+        digest = hashlib.sha256(told).hexdigest()[:16]
+        return f"{about.name[: LONGEST_NAME - 1 - len(digest)].rstrip('-.')}.{digest}"
+
+    async def _create(
+        self,
+        namespace: str,
+        name: str,
+        now: str,
+        about: Reference,
+        type: str,  # noqa: A002
+        reason: str,
+        message: str,
+        action: str,
+    ) -> None:
+        event: dict[str, Any] = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                "name": about.name,
+                "uid": about.uid,
+            }
+            | ({"namespace": about.namespace} if about.namespace else {}),
+            "type": type,
+            "reason": reason,
+            "message": message,
+            "action": action,
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+        }
+        try:
+            await self._client.create(EVENTS, event)
+        except ApiError as error:
+            if not error.already_exists:
+                raise
+            # Another replica's, or forgotten here: the answer to a patch says how often it was told.
+            known = await self._patch(namespace, name, {"lastTimestamp": now})
+            await self._count(namespace, name, now, known + 1)
+        else:
+            self._remember(name, 1)
+
+    async def _count(self, namespace: str, name: str, now: str, count: int) -> bool:
+        """Write an Event's new count; return False where it is gone, as they all are after an hour."""
+        try:
+            self._remember(name, await self._patch(namespace, name, {"count": count, "lastTimestamp": now}))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            self._counts.pop(name, None)
+            return False
+        return True
+
+    async def _patch(self, namespace: str, name: str, changes: dict[str, Any]) -> int:
+        """Change an Event and return its count."""
+        patch = PatchKind.MERGE
+        return (await self._client.patch(EVENTS, name, changes, kind=patch, namespace=namespace, type=_Counted)).count
+
+    def _remember(self, name: str, count: int) -> None:
+        self._counts[name] = count
+        self._counts.move_to_end(name)
+        if len(self._counts) > REMEMBERED:
+            self._counts.popitem(last=False)

@@ -1,0 +1,282 @@
+"""Metrics with labels of known words, so that no text from outside ever becomes a time series."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+OTHER: Final = "other"
+_FROM_THE_START: Final = 64  # series that a counter has before anything is counted
+M = TypeVar("M", Counter, Gauge, Histogram)
+Name = TypeVar("Name", bound=str | tuple[str, ...])
+
+
+class Labelled(Generic[M]):
+    """A metric with labels, each with the words that it can hold; any other text counts as ``other``.
+
+    ``words`` has them by label. docs/metrics.md is written from it.
+    """
+
+    def __init__(
+        self, kind: Callable[[str, str, Sequence[str]], M], name: str, text: str, /, **words: Iterable[str]
+    ) -> None:
+        """Define the metric.
+
+        Args:
+            kind: ``Counter``, ``Gauge`` or ``Histogram``, or a partial of one.
+            name: The metric's name.
+            text: What it counts, in a sentence.
+            words: The labels in their order, and what each can be.
+        """
+        self.name = name
+        self.words = {label: tuple(dict.fromkeys(known)) for label, known in words.items()}
+        self._metric: M = kind(name, text, tuple(words))
+        made: object = self._metric
+        if isinstance(made, Counter):
+            for values in itertools.islice(itertools.product(*self.words.values()), _FROM_THE_START):
+                made.labels(*values)  # else the first one that is counted is no increase
+
+    def labels(self, *values: str) -> M:
+        """Return the part of the metric that counts these label values, in order.
+
+        Raises:
+            ValueError: More or fewer values than labels.
+        """
+        known = (value if value in words else OTHER for value, words in zip(values, self.words.values(), strict=True))
+        part: M = self._metric.labels(*known)
+        return part
+
+
+class Names(Collector):
+    """A metric that says which names belong together, for others' series to be joined with: its value is always 1.
+
+    Its labels are the one exception to known words: names of objects, which the API server has checked. There are as
+    many series as is said, however much there is to tell.
+    """
+
+    def __init__(
+        self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
+    ) -> None:
+        """Define the metric.
+
+        Args:
+            name: The metric's name, which ends in ``_info``.
+            text: What it says, in a sentence.
+            most: How many series there can be.
+            registry: Where it is served.
+            labels: The labels in their order, and what each is.
+        """
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._most = most
+        self._rows: dict[Hashable, tuple[tuple[str, ...], ...]] = {}
+        registry.register(self)
+
+    def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
+        """Set the series of the metric under a key, each a value for every label; none removes the key."""
+        series = tuple(dict.fromkeys(rows))
+        if series:
+            self._rows[key] = series
+        else:
+            self._rows.pop(key, None)
+
+    def clear(self) -> None:
+        """Remove all series of the metric."""
+        self._rows.clear()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric with all series as it is now, for Prometheus."""
+        family = InfoMetricFamily(self.name.removesuffix("_info"), self._text, labels=tuple(self.words))
+        every = dict.fromkeys(row for rows in tuple(self._rows.values()) for row in rows)
+        for row in list(every)[: self._most]:
+            family.add_metric(row, {})
+        return [family]
+
+
+class Amounts(Collector):
+    """A gauge by one name that the API server or an administrator has checked: the largest, and the others together.
+
+    Other labels may follow it that hold known words, or products of GPUs.
+    """
+
+    def __init__(
+        self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
+    ) -> None:
+        """Define the metric; see ``Names``. So many names, which the first label holds, are told apart."""
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._most = most
+        self._amounts: dict[tuple[str, ...], float] = {}
+        registry.register(self)
+
+    def set(self, amounts: Mapping[Name, float], *, always: Collection[str] = ()) -> None:
+        """Set the series of the metric, by the name alone if there is no other label.
+
+        Names of ``always`` are told apart however small they are.
+        """
+        every: dict[tuple[str, ...], float] = {}
+        for key, amount in amounts.items():
+            every[key if isinstance(key, tuple) else (str(key),)] = amount
+        sums: dict[str, float] = {}
+        for (name, *_), amount in every.items():
+            sums[name] = sums.get(name, 0.0) + amount
+        ranked = sorted(sums, key=lambda name: (name not in always, -sums[name], name))
+        others = {OTHER, *ranked[max(self._most, len(always)) :]}  # who is called so cannot be told apart from the rest
+        told: dict[tuple[str, ...], float] = {}
+        for row, amount in every.items():
+            shown = (OTHER, *row[1:]) if row[0] in others else row
+            told[shown] = told.get(shown, 0.0) + amount
+        self._amounts = told
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric with all amounts as it is now, for Prometheus."""
+        family = GaugeMetricFamily(self.name, self._text, labels=tuple(self.words))
+        for key, amount in self._amounts.items():
+            family.add_metric(key, amount)
+        return [family]
+
+
+class _Largest:
+    """Which names a metric that only grows tells apart: those with the largest sums, as far as sums are remembered.
+
+    A name that outgrows the smallest of these takes its place: what it counts from then on has series of its own, those
+    of the other end, and what was counted together before stays so. So no series ever falls.
+    """
+
+    _REMEMBERED: Final = 16  # times as many as are told apart
+    _MORE: Final = 1.1  # by so much one must be larger: two that are equal would take turns
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sums: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._least = 0.0  # no sum of those that are told apart is less
+
+    def name(self, name: str, amount: float) -> tuple[str, str | None]:
+        """Count a name. Returns what it is told as, and whose series end for that."""
+        if name == OTHER:
+            return OTHER, None
+        total = self._sums[name] = self._sums.get(name, 0.0) + amount
+        if name in self._told:
+            return name, None
+        if len(self._told) < self._most:
+            self._told.add(name)
+            return name, None
+        if total <= self._least * self._MORE:
+            self._forget()
+            return OTHER, None
+        smallest = min(self._told, key=self._sums.__getitem__)
+        self._least = self._sums[smallest]
+        if total <= self._least * self._MORE:
+            return OTHER, None
+        self._told.discard(smallest)
+        self._told.add(name)
+        return name, smallest
+
+    def _forget(self) -> None:
+        """Forget the smaller half of those that are not told apart, once there are many: namespaces come and go."""
+        if len(self._sums) > self._REMEMBERED * self._most:
+            others = sorted(self._sums.keys() - self._told, key=self._sums.__getitem__)
+            for name in others[: len(others) // 2]:
+                del self._sums[name]
+
+
+class Totals(Collector):
+    """A counter by one name: the largest, and the others together. Other labels may follow it, as in ``Amounts``.
+
+    A new series is 0 when it is collected first, whatever was counted by then: Prometheus sees increases alone.
+    """
+
+    def __init__(
+        self, name: str, text: str, /, *, most: int, registry: CollectorRegistry = REGISTRY, **labels: str
+    ) -> None:
+        """Define the metric; see ``Amounts``. Its name ends in ``_total``."""
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._largest = _Largest(most)
+        self._totals: dict[tuple[str, ...], float] = {}
+        self._shown: dict[tuple[str, ...], float] = {}  # as they were collected last
+        registry.register(self)
+
+    def add(self, amount: float, name: str, *words: str) -> None:
+        """Add an amount to the counter metric with these labels."""
+        told, ended = self._largest.name(name, amount)
+        for key in [key for key in self._totals if key[0] == ended]:  # what nobody has seen of it is the others'
+            self._add(self._totals.pop(key) - self._shown.pop(key, 0.0), (OTHER, *key[1:]))
+        self._add(amount, (told, *words))
+
+    def _add(self, amount: float, key: tuple[str, ...]) -> None:
+        self._totals[key] = self._totals.get(key, 0.0) + amount
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the counter metric as it is now, for Prometheus."""
+        family = CounterMetricFamily(self.name, self._text, labels=tuple(self.words))
+        self._shown = {key: total if key in self._shown else 0.0 for key, total in self._totals.items()}
+        for key, total in self._shown.items():
+            family.add_metric(key, total)
+        return [family]
+
+
+class Spans(Collector):
+    """A histogram of seconds by one name: the names that are seen most, and the others together.
+
+    A new series begins at 0, as in ``Totals``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        /,
+        *,
+        most: int,
+        buckets: Sequence[float],
+        registry: CollectorRegistry = REGISTRY,
+        **labels: str,
+    ) -> None:
+        """Define the metric; ``buckets`` are the upper ends, ascending, but for the last, which has none."""
+        self.name = name
+        self.words = {label: (said,) for label, said in labels.items()}
+        self._text = text
+        self._buckets = (*buckets, math.inf)
+        self._largest = _Largest(most)
+        self._seen: dict[tuple[str, ...], tuple[list[int], float]] = {}
+        self._shown: set[tuple[str, ...]] = set()
+        registry.register(self)
+
+    def observe(self, seconds: float, name: str, *words: str) -> None:
+        """Count one duration in the histogram metric."""
+        told, ended = self._largest.name(name, 1.0)
+        if ended is not None:
+            self._seen = {key: seen for key, seen in self._seen.items() if key[0] != ended}
+            self._shown &= self._seen.keys()
+        counts, total = self._seen.get((told, *words), ([0] * len(self._buckets), 0.0))
+        counts[bisect.bisect_left(self._buckets, seconds)] += 1
+        self._seen[told, *words] = counts, total + seconds
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the histogram metric as it is now, for Prometheus."""
+        family = HistogramMetricFamily(self.name, self._text, labels=tuple(self.words))
+        nothing = [0] * len(self._buckets), 0.0
+        for key, seen in self._seen.items():
+            counts, total = seen if key in self._shown else nothing
+            ends = ("+Inf" if end == math.inf else str(float(end)) for end in self._buckets)
+            family.add_metric(key, list(zip(ends, itertools.accumulate(counts), strict=True)), total)
+        self._shown.update(self._seen)
+        return [family]

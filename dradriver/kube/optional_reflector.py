@@ -1,0 +1,93 @@
+"""A reflector of a kind that not every API server has, in the newest version that it has."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from dradriver.errors import DriverError
+from dradriver.kube import codec
+from dradriver.kube.client import Client
+from dradriver.kube.reflector import Change, Reflector
+from dradriver.kube.resources import Resource
+from dradriver.kube.store import HasMetadata
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 600.0  # a server that has the kind from now on is another one, or was started anew
+
+T = TypeVar("T", bound=HasMetadata)
+
+
+class OptionalReflector(Generic[T]):
+    """A reflector while a server has the kind; without it there are no such objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        versions: Sequence[Resource],
+        read: codec.Reading[T],
+        *,
+        on_change: Callable[[Change[T]], None],
+        look_s: float = LOOK_S,
+    ) -> None:
+        """Follow nothing yet.
+
+        Args:
+            client: An entered client.
+            versions: The kind in all its versions, the one that is wanted first.
+            read: See ``Reflector``.
+            on_change: The same; also told of all objects as gone when the server has the kind no more.
+            look_s: How often to ask which versions the server has; a quarter of that while it does not answer.
+        """
+        self._client = client
+        self._versions = versions
+        self._read = read
+        self._on_change = on_change
+        self._look_s = look_s
+        self._asked = asyncio.Event()
+        self._reflector: Reflector[T] | None = None
+
+    async def synced(self) -> None:
+        """Wait until all objects of the optional kind are known, or the server has none, or does not say."""
+        await self._asked.wait()
+        if self._reflector is not None:
+            await self._reflector.synced.wait()
+
+    async def run(self) -> NoReturn:
+        """Follow the optional kind on the API server until cancelled."""
+        followed: Resource | None = None
+        task: asyncio.Task[Any] | None = None
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                wait_s = self._look_s
+                try:
+                    served = await self._served()
+                except DriverError as error:
+                    logger.warning("which %s the server has is not known: %s", self._versions[0].plural, error)
+                    served, wait_s = followed, self._look_s / 4
+                if served != followed:
+                    if task is not None:
+                        task.cancel()
+                    self._forget()
+                    followed = served
+                    if served is not None:
+                        logger.info("following %s %s", served.api_version, served.plural)
+                        self._reflector = Reflector(self._client, served, self._read, on_change=self._on_change)
+                        task = tasks.create_task(self._reflector.run())
+                self._asked.set()
+                await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))  # noqa: S311
+
+    async def _served(self) -> Resource | None:
+        for version in self._versions:
+            if await self._client.serves(version):
+                return version
+        return None
+
+    def _forget(self) -> None:
+        gone, self._reflector = self._reflector, None
+        for key, old in dict(gone.store).items() if gone is not None else ():
+            self._on_change(Change(key, old, None))

@@ -1,0 +1,125 @@
+"""Files that are either all there or not there at all, whatever moment the process or the machine dies at."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every such file of the CDI folder
+
+
+def write(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace the content of ``path`` atomically: a reader, or a crash, meets the old content or the new one.
+
+    Of several who write at once the last one's content stays.
+
+    What is not ``durable`` may be damaged after a power cut, and costs no wait for a disk.
+
+    Raises:
+        OSError: The content is not written; the old file stands.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")  # the host's number, which no other agent has
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            if durable:
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if error.filename is None:  # the descriptor's: which disk is full, a person wants to know
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    if durable:
+        _sync(path.parent)
+
+
+def touch(path: Path) -> os.stat_result:
+    """Set a file's time of change to now and return its status: other processes see that it was used.
+
+    Raises:
+        OSError: There is no such file, or it cannot be changed.
+    """
+    now = time.time_ns()
+    os.utime(path, ns=(now, now))
+    return path.stat()
+
+
+def move(path: Path, to: Path) -> None:
+    """Rename a file in its folder durably; what had that name is replaced.
+
+    Raises:
+        OSError: It keeps its name.
+    """
+    os.replace(path, to)
+    _sync(path.parent)
+
+
+def remove(path: Path, *, durable: bool = True) -> None:
+    """Remove a file, durably if ``durable``; one that is already gone is fine.
+
+    Raises:
+        OSError: The file is still there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.unlink(path)
+        except IsADirectoryError:  # one would be in the way of all that is removed after it, for ever
+            _remove_folder(path)
+        if durable:
+            _sync(path.parent)
+
+
+def lock(descriptor: int) -> bool:
+    """Lock an open file or folder, for every duplicate of the descriptor; return whether the lock was free.
+
+    Raises:
+        OSError: It cannot be locked.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, however deep: what is in its folders is moved up, and they go."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    top = os.open(path, flags)
+    try:
+        while names := os.listdir(top):
+            for name in names:
+                try:
+                    os.unlink(name, dir_fd=top)
+                except IsADirectoryError:
+                    folder = os.open(name, flags, dir_fd=top)
+                    try:
+                        for inner in os.listdir(folder):
+                            os.rename(inner, uuid.uuid4().hex, src_dir_fd=folder, dst_dir_fd=top)
+                    finally:
+                        os.close(folder)
+                    os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename or an unlink survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

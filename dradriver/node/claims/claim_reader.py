@@ -1,0 +1,69 @@
+"""Reading a claim from the API server, in the time that there is: the one that is meant, and no other of its name."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.kube.errors import ApiError, Unreachable
+from dradriver.node.errors import ClaimError, NotYetError
+
+GET_S: Final = 10.0
+_LEAST_GET_S: Final = 1.0
+GONE_S: Final = 5.0  # the kubelet has just read the claim: one that is not found may be met by a lagging server
+
+GetClaim = Callable[[str, str], Awaitable[ResourceClaim]]
+
+
+class GoneError(NotYetError):
+    """The API server does not know the claim."""
+
+
+class AnotherError(ClaimError):
+    """Another claim has its name."""
+
+
+class ClaimReader:
+    """Reads claims from the API server."""
+
+    def __init__(self, get_claim: GetClaim) -> None:
+        """Read nothing yet.
+
+        Args:
+            get_claim: Reads a claim from the API server by namespace and name.
+        """
+        self._get_claim = get_claim
+
+    async def read(
+        self, namespace: str, name: str, uid: str, *, until: float = math.inf, at_most_s: float = GET_S
+    ) -> ResourceClaim:
+        """Return the claim with this name and uid as the API server has it.
+
+        Args:
+            namespace: The claim's.
+            name: The claim's.
+            uid: The claim's.
+            until: When an answer has to be there, by the event loop's clock; the server has a second at least.
+            at_most_s: How long to wait in any case.
+
+        Raises:
+            GoneError: There is none of this name.
+            AnotherError: There is another one of this name.
+            NotYetError: The server does not answer, or not with a claim.
+        """
+        left = until - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(max(min(at_most_s, left), _LEAST_GET_S)):
+                claim = await self._get_claim(namespace, name)
+        except ApiError as error:
+            if error.not_found:
+                raise GoneError(f"claim {namespace}/{name} does not exist", patience_s=GONE_S) from error
+            raise NotYetError(f"claim {namespace}/{name} cannot be read: {error}") from error
+        except (Unreachable, TimeoutError) as error:
+            raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
+        if claim.metadata.uid != uid:
+            raise AnotherError(f"claim {namespace}/{name} is another one now: uid {claim.metadata.uid}, not {uid}")
+        return claim

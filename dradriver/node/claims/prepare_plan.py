@@ -1,0 +1,180 @@
+"""What preparing an allocated claim on this machine means: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
+from dradriver.api.claims.opaque_config import ClaimConfig
+from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
+from dradriver.node.claims.container_env import ClaimRequest, ContainerEnv, config_for, request_of
+from dradriver.node.devices.device_kinds import AllocatedDevice, MadeKind
+from dradriver.node.devices.device_manager import Device, DeviceManager
+from dradriver.node.devices.hardware_journal import Made
+from dradriver.node.devices.whole import named
+from dradriver.node.errors import ClaimError, DeviceMissingError
+from dradriver.topology.machine import Gpu, Machine
+
+
+class Plan(NamedTuple):
+    """What preparing a claim means.
+
+    Attributes:
+        claim: What the kubelet will be answered; devices that have to be made lack what they bring.
+        gpus: The GPU of each of the claim's devices.
+        intents: What has to be made before, in the devices' order.
+        files: Gives what is mounted into its containers, by name, of the claim as it is prepared in the end.
+    """
+
+    claim: PreparedClaim
+    gpus: tuple[Gpu, ...]
+    intents: tuple[Made, ...]
+    files: Callable[[PreparedClaim], Mapping[str, bytes]]
+
+    def complete(self, made: Sequence[Made], device_manager: DeviceManager) -> PreparedClaim:
+        """Return the prepared claim with the edits of the devices that were made for it.
+
+        Raises:
+            ClaimError: Two devices of a request bring different things at one place, and a container cannot have both.
+            DriverError: What a device brings cannot be known now.
+        """
+        by_number = {change.number: change for change in made}
+        devices = list(self.claim.devices)
+        for number, change in by_number.items():
+            own = device_manager.edits(self.gpus[number], change)
+            device = devices[number]
+            devices[number] = msgspec.structs.replace(
+                device,
+                edits=own + device.edits,
+                told=device_manager.told(change),
+                wanted=change.wanted,
+                done=change.done,
+                driver=change.driver,
+            )
+        _refuse_clash(devices)
+        return msgspec.structs.replace(self.claim, devices=tuple(devices))
+
+
+def _refuse_clash(devices: Sequence[PreparedDevice]) -> None:
+    known: dict[tuple[str, str], str] = {}
+    for device in devices:
+        for mount in device.edits.mounts:
+            if known.setdefault((device.request, mount.path), mount.host_path) != mount.host_path:
+                raise ClaimError(
+                    f"request {device.request}: two of its devices bring {mount.path}, and a container has it once; "
+                    f"write a request for each device, for containers of their own"
+                )
+
+
+def plan(
+    claim: ResourceClaim,
+    machine: Machine,
+    device_manager: DeviceManager,
+    container_env: ContainerEnv,
+    *,
+    node: str,
+    boot: str,
+    below: Machine | None = None,
+) -> Plan:
+    """Return the plan to prepare an allocated claim on this machine, its devices in the allocation's order.
+
+    Only this driver's results count; a claim without any gives a plan without devices.
+
+    Args:
+        claim: The claim as the API server has it.
+        machine: The machine as it is now.
+        device_manager: Knows the kinds of devices.
+        container_env: Knows what containers are told of them.
+        node: The node's name, which is also its pool's.
+        boot: Id of this boot.
+        below: The server below this machine, if it is a virtual one and that is known.
+
+    Raises:
+        ClaimError: The claim is not allocated, or to another node's device, or asks for a file that cannot be written.
+        WordError: The claim's configuration is refused.
+        DeviceMissingError: A device is not on the machine now.
+    """
+    if claim.status.allocation is None:
+        raise ClaimError("the claim is not allocated")
+    gpus: list[Gpu] = []
+    devices: list[PreparedDevice] = []
+    intents: list[Made] = []
+    by_request: dict[str, ClaimRequest] = {}
+    for number, result in enumerate(claim.results):
+        if result.pool != node:
+            raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
+        request = request_of(result)
+        asked = by_request.get(request) or ClaimRequest((), (), config_for(claim, result))
+        located = _located(result, asked.config, machine, device_manager, node=node)
+        device = _unmade(result, located)
+        if isinstance(located.kind, MadeKind):
+            intents.append(_intent(claim, number, device, located, boot))
+            device = msgspec.structs.replace(device, made=intents[-1].key)
+        else:
+            device = msgspec.structs.replace(device, edits=located.kind.edits(located.gpu))
+        gpus.append(located.gpu)
+        devices.append(device)
+        by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, located.gpu))
+    files: dict[str, bytes] = {}
+    for request, asked in by_request.items():
+        first = next(n for n, device in enumerate(devices) if device.request == request)
+        told = container_env.tell(claim, request, asked, machine, below=below)
+        devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + told.edits)
+        files |= told.files
+    meta = claim.metadata
+    planned = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=tuple(devices))
+    return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | container_env.about(claim, done, machine))
+
+
+def _located(
+    result: AllocationResult, config: ClaimConfig | None, machine: Machine, device_manager: DeviceManager, *, node: str
+) -> Device:
+    """Return the device of this machine that a result names.
+
+    Raises:
+        ClaimError: What the claim says of it cannot be understood.
+        DeviceMissingError: It is not on the machine now.
+    """
+    wish = AllocatedDevice(result.device, request_of(result), result.consumed_capacity, config)
+    located = device_manager.find(machine, wish)
+    if located is None:
+        mode = " whole: it is in MIG mode" if named(machine, result.device) is not None else ""
+        raise DeviceMissingError(f"GPU {result.device} is not on node {node} now{mode}")
+    return located
+
+
+def _unmade(result: AllocationResult, located: Device) -> PreparedDevice:
+    """Return a result's device without what it brings to a container."""
+    return PreparedDevice(
+        request=request_of(result),
+        pool=result.pool,
+        device=result.device,
+        uuid=located.gpu.uuid,
+        part=located.kind.name if located.kind.part else "",
+        told=dict(located.told),
+        share_id=result.share_id,
+        admin=bool(result.admin_access),
+    )
+
+
+def _intent(claim: ResourceClaim, number: int, device: PreparedDevice, located: Device, boot: str) -> Made:
+    """Return what is to be made for a device of the claim, as it is asked for.
+
+    Raises:
+        ClaimError: The claim asks for admin access to a part, which does not exist before it is made.
+    """
+    if device.admin:
+        raise ClaimError(f"device {device.device}: admin access is to whole GPUs, not to parts that are made")
+    return Made(
+        owner=claim.metadata.uid,
+        number=number,
+        boot=boot,
+        kind=located.kind.name,
+        device=device.device,
+        uuid=device.uuid,
+        share_id=device.share_id,
+        wanted=located.asked,
+    )

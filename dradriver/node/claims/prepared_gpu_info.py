@@ -1,0 +1,58 @@
+"""Metric series that name the pod and container of each prepared GPU, for monitoring tools that know only uuids.
+
+The pods are those that have reserved the claim. Which container has a request is known of the controller's claims:
+their requests are named after containers, and the choice says how many parts each container has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from dradriver.allocator.request import PartChoice
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims import claim_builder
+from dradriver.node.claims.checkpoint import PreparedClaim
+
+MOST_PODS: Final = 8  # of a claim that several use
+_NUMBERED: Final = re.compile(r"(.+)-[0-9]+")
+
+
+def rows(claim: ResourceClaim, prepared: PreparedClaim, *, node: str) -> Iterator[tuple[str, ...]]:
+    """Yield uuid, node, namespace, pod, container and claim of each prepared device that takes its GPU from others.
+
+    The same values can come twice: for two MIG slices that a container has of one GPU.
+    """
+    users = sorted(user.name for user in claim.status.reserved_for if user.resource in ("pods", ""))
+    container = _containers(claim)
+    for device in prepared.devices:
+        if device.admin:
+            continue
+        for pod in users[:MOST_PODS] or [""]:
+            yield device.uuid, node, prepared.namespace, pod, container.get(device.request, ""), prepared.name
+
+
+def _containers(claim: ResourceClaim) -> dict[str, str]:
+    """Return the containers of a claim of ours by request; none of any other claim.
+
+    A container whose name is longer than 58 characters, and that has several parts, is told with so many.
+    """
+    try:
+        choice = claim_builder.read_choice(claim)
+    except WordError:
+        return {}
+    if choice is None:
+        return {}
+    results = claim.results
+    requests = list(dict.fromkeys(result.request.partition("/")[0] for result in results))
+    if not isinstance(choice, PartChoice):
+        return {request: request for request in requests}
+    by_request, left = {}, iter(requests)
+    for parts in choice.containers:
+        for _ in parts:
+            request = next(left, "")
+            numbered = _NUMBERED.fullmatch(request) if len(parts) > 1 else None
+            by_request[request] = numbered[1] if numbered is not None else request
+    return by_request

@@ -1,0 +1,152 @@
+"""What is broken on a simulated machine: a file, which ``gputopo fault`` writes and the node agent reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from dradriver.node import atomic_files
+from dradriver.node.errors import SetupError
+from dradriver.node.faults import KINDS, Fault
+from dradriver.topology.machine import Gpu, Machine
+
+FOLDER: Final = Path("/var/lib/kubelet/plugins/gpu.topology/simulated")  # where the chart's agent looks
+_GPU: Final = re.compile(r"gpu-?([0-9]{1,3})|([0-9]{1,3})", re.IGNORECASE)
+_MOST_LINK: Final = 127
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What is broken of one GPU.
+
+    Attributes:
+        lost: It has fallen off the bus.
+        nvlink: Numbers of its NVLinks that are down: first those to switches, then those to its peers in their order.
+        xid: An XID in the kernel's log.
+        faults: Other kinds of faults.
+    """
+
+    lost: bool = False
+    nvlink: tuple[int, ...] = ()
+    xid: int | None = None
+    faults: tuple[str, ...] = ()
+
+
+Failures = Mapping[str, Failure]
+"""By GPU: its uuid, or ``gpu-3`` by its number in the whole machine."""
+
+
+def path(folder: Path, node: str) -> Path:
+    """Return the file with the simulated failures of a node: several may share a folder."""
+    return folder / f"{node}.json"
+
+
+def read(file: Path) -> Failures:
+    """Return the simulated failures that a file names; none without a file.
+
+    Raises:
+        SetupError: It cannot be read, or says what is none.
+    """
+    try:
+        failures = msgspec.json.decode(file.read_bytes(), type=dict[str, Failure])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+        raise SetupError(f"{file}: {error}; write it with gputopo fault fail") from error
+    for failure in failures.values():
+        check(failure)
+    return failures
+
+
+def write(file: Path, failures: Failures) -> None:
+    """Write the simulated failures into a file; if nothing is broken, remove it.
+
+    Raises:
+        SetupError: It cannot be written, or a failure is none.
+    """
+    for failure in failures.values():
+        check(failure)
+    try:
+        if failures:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            atomic_files.write(file, msgspec.json.format(msgspec.json.encode(failures)) + b"\n")
+        else:
+            atomic_files.remove(file)
+    except OSError as error:
+        raise SetupError(f"{file}: {error}; run it on the node, as root, or name another --dir") from error
+
+
+def check(failure: Failure) -> None:
+    """Raise ``SetupError`` unless a simulated GPU can fail in this way.
+
+    Raises:
+        SetupError: It cannot.
+    """
+    if unknown := set(failure.faults) - KINDS.keys():
+        raise SetupError(f"{min(unknown)[:32]!r} is no kind of fault; known: {', '.join(sorted(KINDS))}")
+    if failure.xid is not None and not 0 < failure.xid < 1000:
+        raise SetupError(f"XID {failure.xid}: write a number from 1 to 999")
+    if any(not 0 <= link <= _MOST_LINK for link in failure.nvlink):
+        raise SetupError(f"NVLink {max(failure.nvlink)}: write numbers from 0 to {_MOST_LINK}")
+
+
+def name(text: str) -> str:
+    """Return how the file of simulated failures names a GPU: ``gpu-3`` for 3, gpu3 and gpu-3.
+
+    Raises:
+        SetupError: It is neither.
+    """
+    match = _GPU.fullmatch(text)
+    if match is not None:
+        return f"gpu-{int(match[1] or match[2])}"
+    if text.upper().startswith("GPU-") and len(text) == 40:
+        return "GPU-" + text[4:].lower()
+    raise SetupError(f"{text[:64]!r} is no GPU: write gpu-3, or its uuid")
+
+
+def of(failures: Failures, gpu: Gpu) -> Failure | None:
+    """Return the simulated failures of a GPU of the whole machine."""
+    return failures.get(gpu.uuid) or failures.get(f"gpu-{gpu.index}")
+
+
+def applied(machine: Machine, failures: Failures) -> Machine:
+    """Return the machine without the links that simulated failures took down; lost GPUs are still there."""
+    gpus = list(machine.gpus)
+    links = [list(row) for row in machine.links]
+    direct = [
+        [links[i][j] - min(a.switch_links, b.switch_links) if i != j else 0 for j, b in enumerate(gpus)]
+        for i, a in enumerate(gpus)
+    ]
+    for i, gpu in enumerate(machine.gpus):
+        failure = of(failures, gpu)
+        for link in sorted(set(failure.nvlink)) if failure is not None else ():
+            peers = [j for j, count in enumerate(direct[i]) for _ in range(max(count, 0))]
+            if link < gpu.switch_links:
+                gpus[i] = msgspec.structs.replace(gpus[i], switch_links=gpus[i].switch_links - 1)
+            elif link - gpu.switch_links < len(peers):
+                j = peers[link - gpu.switch_links]
+                direct[i][j] -= 1
+                direct[j][i] -= 1
+    for i, a in enumerate(gpus):
+        for j, b in enumerate(gpus):
+            if i != j and machine.links[i][j]:
+                links[i][j] = max(direct[i][j], 0) + min(a.switch_links, b.switch_links)
+    return msgspec.structs.replace(machine, gpus=tuple(gpus), links=tuple(map(tuple, links)))
+
+
+def faults(machine: Machine, failures: Failures) -> dict[str, tuple[Fault, ...]]:
+    """Return the faults that the file of simulated failures names, by uuid."""
+    by_uuid: dict[str, tuple[Fault, ...]] = {}
+    for gpu in machine.gpus:
+        failure = of(failures, gpu)
+        if failure is None:
+            continue
+        some = [Fault(kind, "", f"simulated fault: {kind}") for kind in failure.faults]
+        if failure.xid is not None:
+            some.append(Fault("xid", str(failure.xid), f"XID {failure.xid} in the simulated kernel's log"))
+        if some:
+            by_uuid[gpu.uuid] = tuple(some)
+    return by_uuid

@@ -1,0 +1,213 @@
+"""A profile's machine in place of a real one: everything but CUDA works with it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Container, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from dradriver.node import atomic_files
+from dradriver.node.container_edits import Edits
+from dradriver.node.discovery import link_faults, simulated_failures
+from dradriver.node.errors import SetupError
+from dradriver.node.faults import Fault, Faults
+from dradriver.node.gpu_work import GpuWork
+from dradriver.topology import load, peer_access, profiles
+from dradriver.topology.machine import Gpu, Machine
+from dradriver.topology.vendors import NVIDIA
+
+LOST: Final = "lost"
+PROCESSES: Final = "processes"
+WORK: Final = "work"
+
+
+class _Enumerated(msgspec.Struct, frozen=True):
+    """Which GPUs were missing when the driver numbered the others, in which boot and load of the driver."""
+
+    loaded: str
+    without: frozenset[str]
+
+
+class Simulated:
+    """The machine of a profile or file, with uuids of this node's own.
+
+    Where the folder holds a file ``lost`` with one GPU a line (uuid, or index in the whole machine), those GPUs are
+    gone. The others keep their indices, as NVML's do, until the node is booted or the driver is loaded anew: then those
+    that are there are numbered again. What else is broken stands in the node's file of ``simulated_failures``. A file
+    ``processes`` has a line for each process: the GPU's uuid and the pid. A file ``work`` has one for each GPU of which
+    it is known whether it works: its uuid, and in how much of the time, in percent.
+
+    Attributes:
+        faults: What was wrong with GPUs at the last reading.
+        vendor: Whose GPUs they are.
+    """
+
+    sound: frozenset[str] = frozenset()
+    read_s = 0.0
+    reset: frozenset[str] = frozenset()
+    slow = False
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        node: str,
+        folder: Path,
+        seen: Callable[[Gpu], Gpu] = lambda gpu: gpu,
+        loaded: Callable[[], str] = str,
+        given: Mapping[str, Callable[[Gpu], Edits]] = MappingProxyType({}),
+    ) -> None:
+        """Read the machine once.
+
+        Args:
+            source: A profile or a file.
+            node: The node's name.
+            folder: Where it stands what is broken.
+            seen: Gives a GPU of NVIDIA as it is now, changed as claims and administrators do.
+            loaded: Says which boot, and which load of the driver, this is.
+            given: Says what a container is given of a GPU, by its vendor's word; nothing for one that is not named.
+        """
+        self._whole = load.read_machine(source, seed=node)
+        self.vendor = self._whole.vendor
+        self._given = given.get(self.vendor.word)
+        self._lost = folder / LOST
+        self._processes = folder / PROCESSES
+        self._work = folder / WORK
+        self._failures = simulated_failures.path(folder, node)
+        self._seen = seen
+        self._loaded = loaded
+        self._enumerated_file = folder / f"{node}.enumerated"
+        self._enumerated: _Enumerated | None = None
+        self._is_noted = False
+        self.faults: Faults = {}
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """Return the uuids of the simulated profile's GPUs, also of those that are lost."""
+        return frozenset(gpu.uuid for gpu in self._whole.gpus)
+
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return the device nodes of a simulated GPU, with one behind them that every host has."""
+        return Edits() if self._given is None else self._given(gpu)
+
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the pids that the file ``processes`` names for each simulated GPU.
+
+        Raises:
+            SetupError: The file cannot be read.
+        """
+        words = _words(self._processes)
+        try:
+            pairs = [(gpu, int(pid)) for gpu, pid in zip(words[::2], words[1::2], strict=True)]
+        except ValueError as error:
+            raise SetupError(f"{self._processes}: {error}; write a GPU's uuid and a pid a line") from error
+        return {gpu: tuple(sorted(pid for uuid, pid in pairs if uuid == gpu)) for gpu in gpus}
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        """Return the work that the file ``work`` says each simulated GPU did.
+
+        Raises:
+            SetupError: A file cannot be read.
+        """
+        words = _words(self._work)
+        try:
+            percent = {gpu: int(said) for gpu, said in zip(words[::2], words[1::2], strict=True)}
+        except ValueError as error:
+            raise SetupError(f"{self._work}: {error}; write a GPU's uuid and percent a line") from error
+        some = [gpu for gpu in gpus if gpu in percent]
+        pids = self.processes(some)
+        return {gpu: GpuWork(percent[gpu], frozenset(pids[gpu] if percent[gpu] else ())) for gpu in some}
+
+    def read(self) -> Machine:
+        """Return the simulated machine without the GPUs and links that the files say are lost or broken.
+
+        Raises:
+            SetupError: A file cannot be read.
+        """
+        broken = simulated_failures.read(self._failures)
+        lost = set(_words(self._lost))
+        machine = self._whole
+        if self.vendor.parts:
+            machine = msgspec.structs.replace(machine, gpus=tuple(map(self._seen, machine.gpus)))
+        if broken:
+            machine = simulated_failures.applied(machine, broken)
+            lost |= {
+                gpu.uuid
+                for gpu in machine.gpus
+                if (fails := simulated_failures.of(broken, gpu)) is not None and fails.lost
+            }
+        named, short = simulated_failures.faults(machine, broken), self._links_lost(machine)
+        left = self._numbered(without(machine, lost))
+        self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
+        return left
+
+    def _numbered(self, left: Machine) -> Machine:
+        """Return what is left of the machine with the numbers that the driver gave when it was loaded."""
+        present = {gpu.uuid for gpu in left.gpus}
+        missing = frozenset(gpu.uuid for gpu in self._whole.gpus) - present
+        before, loaded = self._enumerated, self._loaded()
+        if before is None:
+            with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
+                before = msgspec.json.decode(self._enumerated_file.read_bytes(), type=_Enumerated)
+        is_same = before is not None and before.loaded == loaded
+        now = _Enumerated(loaded, before.without & missing if before is not None and is_same else missing)
+        self._enumerated = now
+        if now != before or not self._is_noted:
+            with contextlib.suppress(OSError):  # without a folder nothing is lost: this process remembers it
+                atomic_files.write(self._enumerated_file, msgspec.json.encode(now), durable=False)
+                self._is_noted = True
+        if not now.without:
+            return left
+        there = (gpu.uuid for gpu in self._whole.gpus if gpu.uuid not in now.without)
+        numbers = {uuid: number for number, uuid in enumerate(there)}
+        gpus = tuple(msgspec.structs.replace(gpu, index=numbers[gpu.uuid]) for gpu in left.gpus)
+        return msgspec.structs.replace(left, gpus=gpus)
+
+    def _links_lost(self, machine: Machine) -> dict[str, tuple[Fault, ...]]:
+        """Return the fault of each GPU that has fewer links than it should: others' GPUs do not all have as many."""
+        now = link_faults.of_machine(machine)
+        if self.vendor is NVIDIA:
+            return link_faults.refused(machine, peer_access.kept_off(machine)) | link_faults.lost(now)
+        before = {one.uuid: one.links for one in link_faults.of_machine(self._whole)}
+        return {
+            one.uuid: (Fault("nvlink", "lost", f"{one.links} of {before[one.uuid]} {self.vendor.link} links are up"),)
+            for one in now
+            if one.links < before[one.uuid]
+        }
+
+    def close(self) -> None:
+        """Close a simulated machine: nothing is open."""
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeError) as error:
+        raise SetupError(f"{path}: {error}; write one GPU a line") from error
+
+
+def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -> str:
+    """Return the profile or file that stands for the node.
+
+    Raises:
+        SetupError: Neither the node nor a default is given.
+    """
+    source = machines.get(node, default)
+    if source is None:
+        raise SetupError(
+            f"no simulated machine for node {node}: give --simulated-default=PROFILE or "
+            f"--simulated-machine={node}=PROFILE; profiles: {', '.join(profiles.names())}"
+        )
+    return source
+
+
+def without(machine: Machine, lost: Container[str]) -> Machine:
+    """Return a simulated machine without the GPUs whose uuid or index is in ``lost``; the others keep their indices."""
+    left = [i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in lost and str(gpu.index) not in lost]
+    return machine if len(left) == len(machine.gpus) else machine.subset(left)

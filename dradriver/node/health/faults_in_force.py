@@ -1,0 +1,155 @@
+"""The faults of GPUs that are in force: at once or after a while, until they have been gone for a while."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.slices import resource_slices
+from dradriver.event import Event
+from dradriver.node import metrics
+from dradriver.node.faults import KINDS, Fault, Faults
+
+logger = logging.getLogger(__name__)
+
+CALM_S: Final = 3600.0  # after which a fault that comes again is not the same one that flutters
+MOST_S: Final = 1800.0  # that a fault has to be gone, however often it came and went
+_FIRST_S: Final = 15.0
+_MOST_TAINTS: Final = 4  # of a device in Kubernetes 1.34, resource/v1 types.go; 16 from 1.35
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A fault that is in force, since when (seconds since 1970)."""
+
+    fault: Fault
+    since: float
+
+
+class _Seen(msgspec.Struct):
+    fault: Fault
+    first_s: float
+    last_s: float
+    leaves_s: float  # how long it must be gone
+    since: float | None = None  # when it came into force
+
+
+class Record:
+    """The faults of this node's GPUs, from several sources that look independently.
+
+    A fault that stands keeps its words and its time, whatever is seen later: a slice is not written again because a
+    number changed. One that is over and comes again within an hour must be gone four times as long as the last time.
+
+    Attributes:
+        changed: Told whenever a fault came into force or is over.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Make an empty record.
+
+        Args:
+            clock: Seconds that only grow.
+            wall: Seconds since 1970.
+        """
+        self.changed: Event[[]] = Event()
+        self._clock = clock
+        self._wall = wall
+        self._sources: dict[str, dict[tuple[str, str], Fault]] = {}
+        self._seen: dict[tuple[str, str], _Seen] = {}  # by uuid and kind
+        self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
+
+    def tell(self, source: str, faults: Faults) -> None:
+        """Update the faults that a source sees now; what it does not see any more is over for it.
+
+        It must look regularly, because what is seen for the first or the last time counts later only.
+        """
+        self._sources[source] = {(uuid, fault.kind): fault for uuid, some in faults.items() for fault in some}
+        now, wall = self._clock(), self._wall()
+        present: dict[tuple[str, str], Fault] = {}
+        for seen in self._sources.values():
+            for at, fault in seen.items():
+                present.setdefault(at, fault)
+        changed = False
+        for at, fault in present.items():
+            known = self._seen.setdefault(at, _Seen(fault, now, now, self._leaves_s(at, now)))
+            known.last_s = now
+            if known.since is None:
+                known.fault = fault
+                if now - known.first_s >= KINDS[fault.kind].comes_s:
+                    self._comes(at[0], known, wall)
+                    changed = True
+        for at, known in list(self._seen.items()):
+            if at in present or (known.since is not None and now - known.last_s < known.leaves_s):
+                continue
+            del self._seen[at]
+            if known.since is not None:
+                self._over[at] = now, known.leaves_s
+                changed = True
+                logger.info("GPU %s: no more: %s", at[0], known.fault.said)
+        if changed:
+            self._tell()
+
+    def _leaves_s(self, at: tuple[str, str], now: float) -> float:
+        usual_s = KINDS[at[1]].leaves_s
+        when, before_s = self._over.get(at, (-CALM_S, 0.0))
+        if now - when >= CALM_S:
+            return usual_s
+        return max(usual_s, min(4 * max(before_s, _FIRST_S), MOST_S))
+
+    def adopt(self, published: Collection[tuple[str, str]]) -> None:
+        """Put faults that are seen now in force at once if an earlier agent has published their taints.
+
+        Args:
+            published: Names of devices with keys of their taints.
+        """
+        changed = False
+        for (uuid, _), known in self._seen.items():
+            if known.since is None and (resource_slices.device_name(uuid), known.fault.key) in published:
+                self._comes(uuid, known, self._wall())
+                changed = True
+        if changed:
+            self._tell()
+
+    def _comes(self, uuid: str, known: _Seen, wall: float) -> None:
+        known.since = wall
+        logger.warning("GPU %s: %s. %s", uuid, known.fault.said, known.fault.advice)
+
+    def _tell(self) -> None:
+        counts = Counter(kind for (_, kind), seen in self._seen.items() if seen.since is not None)
+        for kind in KINDS:
+            metrics.FAULTS.labels(kind).set(counts[kind])
+        self.changed()
+
+    def standing(self) -> dict[str, tuple[Standing, ...]]:
+        """Return the faults in force by uuid, those that keep pods away first."""
+        by_uuid: dict[str, list[Standing]] = {}
+        for (uuid, _), known in sorted(self._seen.items()):
+            if known.since is not None:
+                by_uuid.setdefault(uuid, []).append(Standing(known.fault, known.since))
+        return {
+            uuid: tuple(sorted(some, key=lambda entry: entry.fault.effect == "None")) for uuid, some in by_uuid.items()
+        }
+
+    def taints(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the faults in force as taints of devices, by uuid."""
+        by_uuid = {
+            uuid: [entry for entry in some if KINDS[entry.fault.kind].is_taint]
+            for uuid, some in self.standing().items()
+        }
+        return {uuid: [_taint(entry) for entry in some[:_MOST_TAINTS]] for uuid, some in by_uuid.items() if some}
+
+
+def _taint(standing: Standing) -> dict[str, Any]:
+    added = datetime.datetime.fromtimestamp(int(standing.since), datetime.UTC)
+    taint = {"key": standing.fault.key, "effect": standing.fault.effect, "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
+    return taint | ({"value": standing.fault.value} if standing.fault.value else {})

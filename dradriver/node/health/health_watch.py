@@ -1,0 +1,212 @@
+"""Combines what readings and the kernel's log say of the GPUs' health."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from dradriver.api.slices import lost_gpus
+from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.node.discovery import Discovery
+from dradriver.node.faults import Fault, Faults, of_all
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.health.kmsg import KernelLog
+from dradriver.topology.amd import packages
+from dradriver.topology.machine import Machine
+
+INTERVAL_S: Final = 5.0
+REMEMBERED_S: Final = 7 * 24 * 3600  # how long a GPU is told of as lost
+_LOST: Final = Fault("lost", "", "it is not on the node any more")
+
+
+class HealthWatch:
+    """Tells the record what is wrong; the kernel's log is looked at also while the driver hangs."""
+
+    def __init__(
+        self,
+        record: Record,
+        discovery: Discovery,
+        log: KernelLog | None,
+        *,
+        interval_s: float = INTERVAL_S,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            record: Is told.
+            discovery: Says what the last reading found wrong.
+            log: The kernel's; None for GPUs that it knows nothing of.
+            interval_s: How often to look at it.
+            wall: Seconds since 1970.
+        """
+        self._record = record
+        self._discovery = discovery
+        self._log = log
+        self._interval_s = interval_s
+        self._wall = wall
+        self._known: set[str] = set()  # GPUs that are there, or are told of as lost
+        self._there: set[str] | None = None  # at the last reading; None before the first
+        self._places: dict[str, LostGpu] = {}  # of each GPU that was ever seen, by uuid
+        self._since: dict[str, int] = {}  # when a GPU was first seen to be lost, seconds since 1970, by uuid
+        self._replaced: set[str] = set()  # lost GPUs in whose place a new one is: told of, but not published
+        self._forgotten: set[str] = set()  # lost GPUs that are not told of any more
+        self._waiting: tuple[Collection[LostGpu], Machine | None] = (), None  # adopted before the first reading
+        # By the name of its reports: the bus id, also of a lost GPU; the uuid once another GPU is in its place.
+        self._uuids: dict[str, str] = {}
+        self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
+        self._pairs: set[tuple[str, str]] = set()  # GPUs of one package
+        self._switched: set[str] = set()  # GPUs that switches join
+
+    def looked(self, machine: Machine | None, trouble: str | None) -> None:
+        """Update the GPUs' health by a reading, or by the lack of one.
+
+        Args:
+            machine: As it was last read, or published by an agent before; None where nobody knows.
+            trouble: What keeps it from being read; None while it can be.
+        """
+        self._record.tell("driver", of_all(machine, trouble, kind="driver"))
+        self._tell("gpus", self._discovery.faults)
+        if machine is not None:
+            self._locate({gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci})
+            # Of a GPU that was read and cannot be handed out the log says why.
+            there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
+            self._take(machine, there)
+            self._pairs |= set(packages.pairs(machine))
+            self._switched |= {gpu.uuid for gpu in machine.gpus if gpu.switch_links}
+        if self._log is not None:  # what was read of it before is over
+            self._log.reports.reset([busid for busid, uuid in self._uuids.items() if uuid in self._discovery.reset])
+        self._kernel()
+        if self._log is not None:
+            self._log.found.clear()
+
+    def _locate(self, uuids: Mapping[str, str]) -> None:
+        """Take in which GPU is at which bus id: what was reported follows the GPU, whatever is in its place now."""
+        moved = {uuid for uuid in uuids.values() if uuid in self._uuids.values()}
+        moved -= {uuid for name, uuid in self._uuids.items() if uuids.get(name) == uuid}
+        replaced = {name for name, uuid in self._uuids.items() if uuids.get(name, uuid) != uuid}
+        if self._log is not None and (moved or replaced):
+            self._log.read()
+            reports, found = self._log.reports, self._log.found
+            for name, uuid in list(self._uuids.items()):
+                if uuid not in moved and name not in replaced:
+                    continue
+                del self._uuids[name]
+                self._uuids[uuid] = uuid
+                if name not in found:  # else all that was reported since is of the device that was found there
+                    reports.move(name, uuid)
+            for busid, uuid in uuids.items():
+                if self._uuids.pop(uuid, None) is not None:
+                    reports.move(uuid, busid)
+        self._uuids |= uuids
+
+    def _take(self, machine: Machine, there: set[str]) -> None:
+        """Take in which GPUs are there."""
+        # On the first reading nobody knows which GPUs are new.
+        came = {gpu.pci for gpu in machine.gpus if gpu.uuid not in self._places} if self._there is not None else set()
+        self._known |= there
+        self._there = there
+        self._forgotten -= there
+        self._places |= {gpu.uuid: lost_gpus.of(gpu) for gpu in machine.gpus}
+        self._replaced |= {
+            uuid for uuid in self._gone() if uuid in self._places and self._places[uuid].pci in came - {""}
+        }
+        self._replaced -= there
+        waiting, self._waiting = self._waiting, ((), None)
+        self.adopt(*waiting)
+        self._tell_lost()
+
+    def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
+        """Add the GPUs that an earlier agent published as lost: this one never saw them.
+
+        Some are forgotten: those that have been lost for ``REMEMBERED_S``, and those that were replaced. Another GPU at
+        the same PCI address replaces one only if it was not on the node before: addresses move to other GPUs when the
+        bus is numbered again.
+
+        Args:
+            published: The lost GPUs.
+            earlier: The machine that the earlier agent published with them; None if it is not known.
+        """
+        if self._there is None:
+            self._waiting = published, earlier
+            return
+        before = self._there
+        if earlier is not None:
+            before = {gpu.uuid for gpu in earlier.gpus} | {gpu.uuid for gpu in published}
+        came = {self._places[uuid].pci for uuid in self._there - before if uuid in self._places} - {""}
+        now_s = int(self._wall())
+        for gpu in published:
+            if gpu.since and gpu.uuid in self._since:
+                self._since[gpu.uuid] = min(gpu.since, self._since[gpu.uuid])
+        strange = [gpu for gpu in published if gpu.uuid not in self._known | self._forgotten and gpu.pci not in came]
+        for gpu in strange:
+            self._known.add(gpu.uuid)
+            self._places[gpu.uuid] = gpu
+            # A clock that was set back must not keep it for longer.
+            self._since[gpu.uuid] = min(gpu.since or now_s, now_s)
+        if strange:
+            self._tell_lost()
+
+    def lost(self) -> tuple[LostGpu, ...]:
+        """Return the GPUs that the node lost and that no new one replaced, by index; none before the first reading."""
+        gone = [self._places[uuid] for uuid in self._gone() - self._replaced if uuid in self._places]
+        return tuple(sorted(msgspec.structs.replace(gpu, since=self._since.get(gpu.uuid, 0)) for gpu in gone))
+
+    def _gone(self) -> set[str]:
+        """Return the GPUs that are told of as lost, by uuid."""
+        return set() if self._there is None else self._known - self._there
+
+    def place(self, uuid: str) -> LostGpu | None:
+        """Return index and PCI address of a GPU as they were last seen; None of one that was never seen."""
+        return self._places.get(uuid)
+
+    def _tell_lost(self) -> None:
+        now_s = int(self._wall())
+        self._since = {uuid: self._since.get(uuid, now_s) for uuid in self._gone()}
+        old = {uuid for uuid, since in self._since.items() if now_s - since >= REMEMBERED_S}
+        self._known -= old
+        self._forgotten |= old
+        self._tell("lost", dict.fromkeys(self._gone(), (_LOST,)))
+
+    async def run(self) -> None:
+        """Watch the kernel's log for the GPUs' health until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s)
+                self._kernel()
+        finally:
+            if self._log is not None:
+                self._log.close()
+
+    def _kernel(self) -> None:
+        if self._log is None or not self._uuids:
+            return
+        self._log.read()
+        sound = [busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound]
+        self._log.reports.sound(sound, self._discovery.read_s)
+        self._tell("kernel", self._log.reports.faults(self._uuids, self._switched & (self._there or set())))
+
+    def _tell(self, source: str, faults: Faults) -> None:
+        """Tell the record of faults, and of those that the other GPU of a package has for them."""
+        self._record.tell(source, faults)
+        self._own[source] = faults
+        if not self._pairs:
+            return
+        keeps_off = {
+            uuid: fault
+            for own in self._own.values()
+            for uuid, some in own.items()
+            for fault in some
+            if fault.effect == "NoSchedule" and fault.kind != "driver"  # which both have
+        }
+        both = (*self._pairs, *((b, a) for a, b in self._pairs))
+        beside = {b: (_beside(a, keeps_off[a]),) for a, b in both if a in keeps_off}
+        self._record.tell("package", beside)
+
+
+def _beside(uuid: str, fault: Fault) -> Fault:
+    return Fault("package", "", f"GPU {uuid} of its package: {fault.said}")

@@ -1,0 +1,179 @@
+"""Telling the pods that hold a GPU what is wrong with it and what to do, as Events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+from dradriver.api.base.dra_objects import ResourceClaim
+from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.errors import DriverError
+from dradriver.kube.backoff import wait_s
+from dradriver.kube.client import ApiError
+from dradriver.kube.event_recorder import Recorder, Reference
+from dradriver.node.claims.checkpoint import PreparedClaim
+from dradriver.node.faults import Fault
+from dradriver.node.health.faults_in_force import Record
+from dradriver.node.journal import Entry
+
+logger = logging.getLogger(__name__)
+
+GET_S: Final = 10.0
+FIRST_RETRY_S: Final = 2.0
+LONGEST_RETRY_S: Final = 60.0
+_MOST_PODS: Final = 64  # of one claim: it may have 256 consumers
+
+
+Place = Callable[[str], LostGpu | None]
+
+
+class GetClaim(Protocol):
+    """Reads a claim from the API server."""
+
+    async def __call__(self, namespace: str, name: str) -> ResourceClaim:
+        """Return the claim.
+
+        Raises:
+            DriverError: It cannot be read.
+        """
+
+
+class PodEvents:
+    """Writes an event for every fault that came or went, to every pod that holds the GPU then."""
+
+    def __init__(
+        self,
+        record: Record,
+        events: Recorder,
+        *,
+        prepared: Callable[[], Awaitable[Mapping[str, Entry[PreparedClaim]]]],
+        get_claim: GetClaim,
+        node: str,
+        place: Place,
+        retry_s: float = FIRST_RETRY_S,
+    ) -> None:
+        """Tell nobody yet.
+
+        Args:
+            record: Says which faults are in force.
+            events: Writes them.
+            prepared: Gives the claims that are prepared on this node.
+            get_claim: Says which pods use a claim.
+            node: The node's name.
+            place: Gives number and PCI address of a GPU by its UUID; None if nobody knows them.
+            retry_s: How soon to try again where somebody could not be told; twice as long each time.
+        """
+        self._record = record
+        self._events = events
+        self._prepared = prepared
+        self._get_claim = get_claim
+        self._node = node
+        self._place = place
+        self._retry_s = retry_s
+        self._claims: dict[str, PreparedClaim] = {}  # those prepared, by uid, when last looked
+        self._told: dict[str, frozenset[tuple[str, Fault]]] = {}  # to a claim's pods
+        self._telling: set[str] = set()  # claims whose pods are being told: a namespace's webhook may hang on Events
+        self._changed = asyncio.Event()
+
+    def poke(self) -> None:
+        """Check again which pods need an Event about a fault of their GPU."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Write Events on pods about faults of their GPUs until cancelled."""
+        failures = 0
+        async with asyncio.TaskGroup() as group:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._pause_s(failures) if failures else None):
+                        await self._changed.wait()
+                self._changed.clear()
+                if not (self._told or self._record.standing()):
+                    failures = 0
+                    continue  # nobody has anything to be told, and every prepare asks
+                try:
+                    self._claims = {uid: entry.value for uid, entry in (await self._prepared()).items()}
+                except (DriverError, OSError) as error:
+                    logger.warning("pods are not told of their GPUs' health yet: %s", error)
+                    failures += 1
+                    continue
+                failures = 0
+                self._told = {uid: told for uid, told in self._told.items() if uid in self._claims}
+                for uid in self._claims.keys() - self._telling:
+                    if self._standing(uid) != self._told.get(uid, frozenset()):
+                        self._telling.add(uid)
+                        group.create_task(self._tell(uid))
+
+    def _pause_s(self, failures: int) -> float:
+        return wait_s(failures - 1, first_s=self._retry_s, longest_s=LONGEST_RETRY_S)
+
+    def _standing(self, uid: str) -> frozenset[tuple[str, Fault]]:
+        gpus = {device.uuid for device in self._claims[uid].devices}
+        standing = self._record.standing()
+        return frozenset((gpu, entry.fault) for gpu in gpus for entry in standing.get(gpu, ()))
+
+    async def _tell(self, uid: str) -> None:
+        """Tell a claim's pods until they know all, or the claim is no longer prepared."""
+        failures = 0
+        try:
+            while uid in self._claims and (there := self._standing(uid)) != (told := self._told.get(uid, frozenset())):
+                claim = self._claims[uid]
+                try:
+                    pods = await self._pods(claim)
+                except (DriverError, TimeoutError) as error:
+                    logger.warning("claim %s/%s cannot be read: %s", claim.namespace, claim.name, error)
+                    failures += 1
+                    await asyncio.sleep(self._pause_s(failures))
+                    continue
+                self._told[uid] = there
+                for pod in pods:
+                    for gpu, fault in sorted(there - told):
+                        await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=True)
+                    for gpu, fault in sorted(told - there):
+                        await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=False)
+        finally:
+            self._telling.discard(uid)
+
+    def _named(self, uuid: str) -> str:
+        return named(self._node, self._place(uuid), uuid)
+
+    async def _pods(self, prepared: PreparedClaim) -> list[Reference]:
+        """Return the pods that use a claim; errors are those of reading it. One that is gone has none."""
+        try:
+            async with asyncio.timeout(GET_S):
+                claim = await self._get_claim(prepared.namespace, prepared.name)
+        except ApiError as error:
+            if error.not_found:
+                return []
+            raise
+        if claim.metadata.uid != prepared.uid:
+            return []
+        users = [user for user in claim.status.reserved_for if user.resource == "pods"]
+        return [Reference("Pod", prepared.namespace, user.name, user.uid) for user in users[:_MOST_PODS]]
+
+
+def named(node: str, place: LostGpu | None, uuid: str) -> str:
+    """Return node and GPU in the words of an Event: its number, PCI address and UUID."""
+    return f"Node {node}, {f'GPU {uuid}' if place is None else place.described}"
+
+
+async def tell(events: Recorder, about: Reference, gpu: str, fault: Fault, *, is_unhealthy: bool) -> None:
+    """Write the Event on a pod that a fault of its GPU came, with what to do, or that it is over.
+
+    Args:
+        events: Writes it.
+        about: Whom it is about: a pod that holds the GPU, or the Node.
+        gpu: The GPU in words, at the start of the message.
+        fault: The fault.
+        is_unhealthy: Whether it came.
+    """
+    await events.record(
+        about=about,
+        type="Warning" if is_unhealthy else "Normal",
+        reason="GPUUnhealthy" if is_unhealthy else "GPURecovered",
+        message=f"{gpu}, {fault.kind}: {fault.described if is_unhealthy else f'no more: {fault.said}'}",
+        action="Watching",
+    )

@@ -1,0 +1,222 @@
+"""Looking at the network cards' ports again and again: metrics, and Events on the Node about what changed.
+
+A port that goes down and up again once is no news, and neither is one that a pod has taken with it. What is told lasts
+for several readings, or comes again and again within an hour (``history``), and is told once. Nothing of this is in
+what is published of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from dradriver.kube.event_recorder import Recorder, Reference
+from dradriver.node import metrics
+from dradriver.node.discovery import sysfs
+from dradriver.node.nics import gpudirect, ports, troubles
+from dradriver.node.nics.gpudirect import ANSWERS, Answer
+from dradriver.node.nics.history import History
+from dradriver.node.nics.ports import NicState
+from dradriver.node.nics.troubles import SEVERE, At, Trouble
+from dradriver.node.threads import beside
+from dradriver.topology.machine import Machine
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_S: Final = 15.0
+SAME: Final = 2  # readings in a row before a trouble has come, or gone
+GPUDIRECT_EVERY: Final = 40  # readings: modules are loaded seldom
+PATIENCE_S: Final = 60.0  # a card's firmware can hang; so long ago is no news
+_GBIT: Final = 8.0  # in a GB/s
+_REASONS: Final = {
+    troubles.DOWN: "NICPortDown",
+    troubles.SLOW: "NICPortSlow",
+    troubles.FLAPPING: "NICPortFlapping",
+    troubles.ERRORS: "NICPortErrors",
+}
+
+
+class AskGpuDirect(Protocol):
+    """Says whether cards reach the GPUs' memory."""
+
+    def __call__(self) -> Answer | None:
+        """Return the answer; None where it is not known."""
+
+
+class NicWatch:
+    """The ports as they were last read.
+
+    Attributes:
+        nics: The last reading; None before the first.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Sequence[NicState]],
+        *,
+        node: str,
+        gpudirect: AskGpuDirect = lambda: None,
+        events: Recorder | None = None,
+        about: Callable[[], Reference | None] = lambda: None,
+        interval_s: float = INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            read: Reads the ports. It may hang: it is called beside the event loop.
+            node: The node's name.
+            gpudirect: Is asked likewise.
+            events: Writes Events; None where there is nobody to tell.
+            about: Gives the Node; None while it is not known, and then they are written later.
+            interval_s: How often to read.
+            clock: Says the time in seconds, and never goes back.
+        """
+        self._read = read
+        self._node = node
+        self._gpudirect = gpudirect
+        self._events = events
+        self._about = about
+        self._interval_s = interval_s
+        self._clock = clock
+        self._history = History()
+        self._readings = 0
+        self._direct: Answer | None = None
+        self._said = ""
+        self._known_up: set[At] = set()
+        self._errors: dict[tuple[At, str], int] = {}
+        self._told: dict[tuple[At, str], Trouble] = {}
+        self._seen: dict[tuple[At, str], int] = {}  # readings in a row that differ from what was told
+        self.nics: Sequence[NicState] | None = None
+
+    def active(self) -> Mapping[str, tuple[int, ...]] | None:
+        """Return the active ports that NCCL's verbs can use, by card; None where they were never read."""
+        return None if self.nics is None else active(self.nics)
+
+    async def run(self) -> None:
+        """Check the network cards' ports until cancelled."""
+        while True:
+            try:
+                await self.look()
+            except Exception as error:  # what a host says may surprise; the agent's other parts go on
+                if str(error) != self._said:
+                    self._said = str(error)
+                    logger.exception("the network cards' ports cannot be looked at now")
+            await asyncio.sleep(self._interval_s)
+
+    async def look(self) -> None:
+        """Check the network cards' ports once. What cannot be read is as it was."""
+        asks = self._direct is None or self._readings % GPUDIRECT_EVERY == 0
+        self._readings += 1
+        reading = beside(lambda: (tuple(self._read()), self._gpudirect() if asks else None))
+        try:
+            while not (await asyncio.wait({reading}, timeout=PATIENCE_S))[0]:
+                logger.warning("the network cards do not answer for %.0f s; what is known of them stands", PATIENCE_S)
+            nics, direct = reading.result()
+        finally:
+            reading.cancel()
+        self.nics = nics
+        if asks:
+            self._direct = direct
+            for word in ANSWERS:
+                metrics.GPUDIRECT.labels(word).set(bool(nics) and direct is not None and direct.word == word)
+        found = (*troubles.troubles(nics, known_up=self._known_up), *self._history.add(nics, self._clock()))
+        self._known_up |= {at for at, port in _ports(nics) if port.up}
+        self._count(nics, found)
+        await self._tell(nics, found)
+
+    def _count(self, nics: Sequence[NicState], found: Sequence[Trouble]) -> None:
+        own = _ports(nics)
+        states = [troubles.state_of(port) for _, port in own]
+        for state in troubles.STATES:
+            metrics.NIC_PORTS.labels(state).set(states.count(state))
+        metrics.NIC_RATE.set({(at.nic, str(at.port)): port.gbit / _GBIT for at, port in own})
+        rows = [(one.at.nic, str(one.at.port), self._node, one.kind) for one in found]
+        metrics.NIC_FAULT_INFO.set("", rows)
+        for at, port in own:
+            for counter, total in port.errors.items():
+                before = self._errors.get((at, counter), total)  # since boot they say little
+                self._errors[at, counter] = total
+                metrics.NIC_ERRORS.add(max(0, total - before), at.nic, str(at.port), counter)
+
+    async def _tell(self, nics: Sequence[NicState], found: Sequence[Trouble]) -> None:
+        """Tell which troubles have come and gone, once they have been so for some readings."""
+        about = self._about()
+        if self._events is None or about is None:
+            return
+        by_port = dict(_ports(nics))
+        now = {(one.at, one.kind): one for one in found if one.kind in SEVERE}
+        for key in self._told.keys() | now.keys():
+            if (key in now) == (key in self._told):
+                self._seen.pop(key, None)
+                continue
+            self._seen[key] = self._seen.get(key, 0) + 1
+            if self._seen[key] < SAME:
+                continue
+            del self._seen[key]
+            if key in now:
+                self._told[key] = now[key]
+                await self._record(about, now[key])
+                continue
+            told = self._told.pop(key)
+            port = by_port.get(told.at)
+            if port is not None and port.up and not any(at == told.at for at, _ in now):
+                await self._record(about, told, over=True)
+        self._seen = {key: count for key, count in self._seen.items() if key in now or key in self._told}
+
+    async def _record(self, about: Reference, trouble: Trouble, *, over: bool = False) -> None:
+        assert self._events is not None, "asked before"
+        await self._events.record(
+            about=about,
+            type="Normal" if over else "Warning",
+            reason="NICPortRecovered" if over else _REASONS[trouble.kind],
+            message=f"no more: {trouble.said}" if over else f"{trouble.said}. What to do: {trouble.cure}",
+            action="Watching",
+        )
+
+
+def of_host(
+    root: Path,
+    machine: Callable[[], Machine | None],
+    *,
+    node: str,
+    events: Recorder | None = None,
+    about: Callable[[], Reference | None] = lambda: None,
+    interval_s: float = INTERVAL_S,
+) -> NicWatch:
+    """Return the watch over a host's network cards.
+
+    Args:
+        root: Where the host's /sys is, and its /proc if that is there.
+        machine: Gives the machine, which says whose GPUs the cards are to reach.
+        node: The node's name.
+        events: Writes Events; None where there is nobody to tell.
+        about: Gives the Node; None while it is not known.
+        interval_s: How often to read.
+    """
+
+    def direct() -> Answer | None:
+        found = machine()
+        if found is None or not found.gpus:
+            return None
+        proc_root = root if (root / sysfs.CPUINFO).exists() else Path("/")
+        return gpudirect.answer(root, found.vendor, proc_root=proc_root)
+
+    return NicWatch(
+        lambda: ports.read(root), node=node, gpudirect=direct, events=events, about=about, interval_s=interval_s
+    )
+
+
+def active(nics: Sequence[NicState]) -> dict[str, tuple[int, ...]]:
+    """Return the network cards' active ports that NCCL's verbs can use, by card."""
+    found = {nic.name: tuple(port.number for port in nic.ports if port.up and port.verbs) for nic in nics}
+    return {name: numbers for name, numbers in found.items() if numbers}
+
+
+def _ports(nics: Sequence[NicState]) -> list[tuple[At, ports.Port]]:
+    """Return the ports of all cards but functions."""
+    return [(At(nic.name, port.number), port) for nic in nics if not nic.function for port in nic.ports]

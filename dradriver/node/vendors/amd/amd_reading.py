@@ -1,0 +1,289 @@
+"""One reading of a machine with AMD's GPUs, from /sys alone: no library, and no program of ROCm's."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from dradriver.node.discovery import nic_discovery, sysfs
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.pci import PciTree
+from dradriver.node.discovery.problem import Problem
+from dradriver.node.errors import SetupError
+from dradriver.node.vendors.amd import drm, kfd
+from dradriver.node.vendors.amd.drm import Drm
+from dradriver.node.vendors.amd.kfd import Kfd, KfdNode
+from dradriver.topology.amd.amd_products import (
+    PARTS,
+    PCI_VENDOR,
+    link_gbps,
+    maker,
+)
+from dradriver.topology.check import check
+from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.nccl import nccl_bandwidths
+from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.vendors import AMD
+
+_VERSION: Final = "sys/module/amdgpu/version"  # of drivers that do not come with the kernel
+_TEXT: Final = re.compile(r"[ -~]{1,64}")
+_WHOLE: Final = ("SPX", "")  # of a part that has no partitions there is no file
+_PLACE: Final = frozenset({"domain", "location_id"})
+_CUT: Final = ("DPX", "TPX", "QPX", "CPX")
+
+
+class Reading(msgspec.Struct, frozen=True, kw_only=True):
+    """A machine and what is not certain of it.
+
+    Attributes:
+        machine: All GPUs that can be handed out; none where ``refused`` says why.
+        refused: Why none of the GPUs that are there can be handed out; None where some can, or none is there.
+        nodes: What the driver says of each GPU, by uuid.
+        drm: The device nodes of each GPU, by uuid.
+        problems: What could not be read or contradicts itself, and what was made of it.
+        silent: How many did not say anything; asked again they may.
+        unsure: Uuids of GPUs whose links could not be read.
+    """
+
+    machine: Machine
+    refused: str | None = None
+    nodes: Mapping[str, KfdNode] = MappingProxyType({})
+    drm: Mapping[str, Drm] = MappingProxyType({})
+    problems: tuple[Problem, ...] = ()
+    silent: int = 0
+    unsure: frozenset[str] = frozenset()
+
+
+def read(root: Path, *, proc_root: Path | None = None, kept: KeptNics | None = None) -> Reading:
+    """Return a reading of a machine with AMD's GPUs, with /sys below ``root`` and /proc below ``proc_root``.
+
+    Args:
+        root: Where the host's /sys is.
+        proc_root: Where the host's /proc is; None for ``root``.
+        kept: The network cards that the node's agent saw; None where nobody did.
+
+    Raises:
+        SetupError: There is no amdgpu driver, or no GPU that can be used.
+    """
+    found = discover(root, proc_root=proc_root, kept=kept)
+    if not found.machine.gpus:
+        told = found.refused or "; ".join(map(str, found.problems)) or f"{root / kfd.NODES} has none"
+        raise SetupError(f"no GPU of AMD on this node can be used: {told}")
+    return found
+
+
+def discover(
+    root: Path,
+    *,
+    proc_root: Path | None = None,
+    earlier: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    kept: KeptNics | None = None,
+) -> Reading:
+    """Return the machine with AMD's GPUs; without the driver, or without GPUs, a machine without any.
+
+    Args:
+        root: Where the host's /sys is.
+        proc_root: Where the host's /proc is; None for ``root``.
+        earlier: Links of pairs by uuid, as they were told before: they stand where neither side can be read.
+        kept: The network cards of earlier readings, which stand while pods have them; gets those of this one.
+    """
+    topology = kfd.read(root)
+    empty = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
+    if topology is None:
+        return Reading(machine=empty, problems=(Problem("machine", "amdgpu", f"no {root / kfd.NODES}: no driver"),))
+    problems = [
+        Problem(f"KFD node {number}", "properties", "they cannot be read; whether it is a GPU is not known")
+        for number in topology.silent
+    ]
+    silent = len(topology.silent)
+    tree = PciTree(root)
+    theirs = {gpu.number: vendor for gpu in topology.gpus if (vendor := _other_vendor(gpu, tree))}
+    for gpu in topology.gpus:
+        if gpu.number in theirs:
+            reason = f"it is made by {theirs[gpu.number]}, not by AMD; left out: nothing is known of such parts"
+            problems.append(Problem(f"GPU {gpu.pci}", "vendor_id", reason))
+    if theirs:
+        of_amd = tuple(gpu for gpu in topology.gpus if gpu.number not in theirs)
+        if not of_amd:
+            return Reading(
+                machine=empty, refused="; ".join(map(str, problems)), problems=tuple(problems), silent=silent
+            )
+        topology = msgspec.structs.replace(topology, gpus=of_amd)
+    if (refused := _partitioned(root, topology, problems)) is not None:
+        return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
+    minors = {gpu.uuid: drm.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
+    gpus = _usable(topology.gpus, minors, problems)
+    if not gpus:
+        refused = "; ".join(map(str, problems)) if topology.gpus else None
+        return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
+    return Reading(
+        machine=check(_machine(root, topology, gpus, minors, problems, proc_root, earlier, kept)),
+        nodes={gpu.uuid: gpu for gpu in gpus},
+        drm={gpu.uuid: minors[gpu.uuid] for gpu in gpus},
+        problems=tuple(problems),
+        silent=silent,
+        unsure=frozenset(gpu.uuid for gpu in gpus if gpu.links is None),
+    )
+
+
+def _other_vendor(gpu: KfdNode, tree: PciTree) -> str:
+    """Return who made a GPU of KFD if that is not AMD: forks of amdgpu show other makers' parts in the same way.
+
+    Empty for AMD, and where neither KFD nor /sys tells.
+    """
+    vendors = (gpu.vendor, tree.vendor(gpu.pci).removeprefix("0x"))
+    return next((maker(vendor) for vendor in vendors if vendor not in ("", PCI_VENDOR)), "")
+
+
+def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | None:
+    """Return why the machine's GPUs are no whole ones; None where they are, or where nothing shows that they are not.
+
+    Partitions of a GPU share its unique_id and its PCI device, and count from function 0; where they do not differ the
+    driver says of the GPU how it is cut.
+    """
+    shared = Counter(gpu.unique_id for gpu in topology.gpus if gpu.unique_id)
+    for gpu in topology.gpus:
+        device = root / "sys/bus/pci/devices" / f"{gpu.pci[:-1]}0"
+        said = sysfs.text(device / "current_compute_partition")
+        if said in _CUT or shared[gpu.unique_id] > 1:
+            how = f"{said} mode" if said in _CUT else f"{shared[gpu.unique_id]} devices with one unique_id"
+            return (
+                f"GPU {gpu.pci[:-2]} is partitioned ({how}), and parts of AMD's GPUs are not handed out; set SPX: "
+                "amd-smi set --compute-partition SPX"
+            )
+        if said not in _WHOLE:  # the driver says UNKNOWN of a GPU that it cannot ask
+            text = f"it says {said[:16]!r}, which is no mode that is known; it counts as whole"
+            problems.append(Problem(f"GPU {gpu.pci}", "current_compute_partition", text))
+    return None
+
+
+def _usable(nodes: Sequence[KfdNode], minors: Mapping[str, Drm], problems: list[Problem]) -> list[KfdNode]:
+    """Return the GPUs that can be handed out, each of the others being said."""
+    gpus: list[KfdNode] = []
+    places: dict[str, int] = {}
+    renders: dict[int, str] = {}
+    for node in nodes:
+        who, render = f"GPU {node.pci}", minors[node.uuid].render
+        problems += [Problem(who, key, "a number that none can be; it counts as not told") for key in node.odd]
+        if not _PLACE.isdisjoint(node.odd):
+            problems.append(Problem(who, "location_id", "where it is, is not known; left out: nothing of it is told"))
+        elif not node.unique_id:
+            said = "it is 0, as of parts before MI100 and of some that a guest has; left out: nothing tells it by"
+            problems.append(Problem(who, "unique_id", said))
+        elif node.pci in places:
+            problems.append(Problem(who, "location_id", f"KFD node {places[node.pci]} has it, too; left out"))
+        elif render is None:
+            problems.append(Problem(who, "drm", "it has no /dev/dri/renderDN; left out: no container could use it"))
+        elif render in renders:
+            problems.append(Problem(who, "drm", f"renderD{render} is GPU {renders[render]}'s, too; left out"))
+        else:
+            places[node.pci], renders[render] = node.number, node.pci
+            gpus.append(node)
+    return gpus
+
+
+def _machine(
+    root: Path,
+    topology: Kfd,
+    gpus: Sequence[KfdNode],
+    minors: Mapping[str, Drm],
+    problems: list[Problem],
+    proc_root: Path | None,
+    earlier: Mapping[tuple[str, str], int],
+    kept: KeptNics | None,
+) -> Machine:
+    tree = PciTree(root)
+    nodes = sysfs.numa_nodes(root)
+    with_cpus = [node.id for node in nodes if node.cpus]
+    numas = [_numa(gpu, tree, topology.cpus, with_cpus) for gpu in gpus]
+    seats = [tree.seat(gpu.pci) for gpu in gpus]
+    places = tuple(Place(numa=numa) if seat is None else seat.place for seat, numa in zip(seats, numas, strict=True))
+    cards = nic_discovery.read_nics(root, tree, problems, kept)
+    links = _links(gpus, problems, earlier)
+    cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
+    version = sysfs.text(root / _VERSION)
+    return Machine(
+        name=sysfs.product_name(root),
+        gpus=tuple(
+            _gpu(root, index, gpu, tree, numa, minors[gpu.uuid])
+            for index, (gpu, numa) in enumerate(zip(gpus, numas, strict=True))
+        ),
+        links=links,
+        paths=tuple(
+            tuple(PathType.SELF if i == j else pcie_path(a, b) for j, b in enumerate(places))
+            for i, a in enumerate(places)
+        ),
+        nics=tuple(card.nic for card in cards),
+        nic_paths=nic_discovery.nic_paths(cards, places, tree),
+        numa=nodes,
+        link_gbps=min((link_gbps(gpu.gfx) for gpu in gpus), default=0.0) if any(map(any, links)) else 0.0,
+        socket_gbps=nccl_bandwidths.socket_gbps(cpu),
+        driver_version=version if _TEXT.fullmatch(version) else "",
+        cpu=cpu,
+        pci=tree.listed([gpu.pci for gpu in gpus] + [card.nic.pci for card in cards]),
+        virtual=virtual,
+    )
+
+
+def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
+    device = root / "sys/bus/pci/devices" / gpu.pci
+    part, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
+    board = sysfs.text(device / "product_name")
+    if not _TEXT.fullmatch(board):
+        board = ""
+    product = part.product if part else board or f"AMD GPU {PCI_VENDOR}:{gpu.device}"
+    vram = sysfs.text(device / "mem_info_vram_total")
+    total = int(vram) if re.fullmatch(r"[0-9]{1,18}", vram) else 0
+    memory_mib = gpu.memory_mib or (total >> 20 if total <= kfd.MOST_BYTES else 0)
+    known = tree.gbps(gpu.pci)
+    return Gpu(
+        index=index,
+        uuid=gpu.uuid,
+        minor=minors.render or 0,
+        pci=gpu.pci,
+        pcie_root=None if seat is None else seat.root,
+        numa=numa,
+        product=product,
+        board="" if board == product else board,
+        architecture=gpu.gfx,
+        memory_mib=memory_mib or (part.memory_mib if part else 0),
+        pcie_gbps=known if known is not None else part.pcie_gbps if part else 12.0,
+        vendor=AMD.word,
+    )
+
+
+def _numa(gpu: KfdNode, tree: PciTree, cpus: Sequence[int], with_cpus: Sequence[int]) -> int | None:
+    """Return a GPU's NUMA node, by /sys's PCI tree, else by the nearest of the CPUs that it has a link to."""
+    seat = tree.seat(gpu.pci)
+    if seat is not None and seat.numa is not None:
+        return seat.numa
+    near = min((node for node in gpu.cpus if node in cpus), key=lambda node: (gpu.cpus[node], node), default=None)
+    if near is None:
+        return None
+    position = cpus.index(near)
+    if not with_cpus:
+        return position
+    return with_cpus[position] if position < len(with_cpus) else None
+
+
+def _links(
+    gpus: Sequence[KfdNode], problems: list[Problem], earlier: Mapping[tuple[str, str], int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return g x g numbers of direct links: what both sides say, and of one that does not say what the other does."""
+    matrix = [[0] * len(gpus) for _ in gpus]
+    for i, a in enumerate(gpus):
+        for j, b in enumerate(gpus[:i]):
+            said = [side.links.get(other.number, 0) for side, other in ((a, b), (b, a)) if side.links is not None]
+            if len(set(said)) > 1:
+                text = f"{said[0]} from one side, {said[1]} from the other; the smaller counts"
+                problems.append(Problem(f"GPU {b.pci} - GPU {a.pci}", AMD.link, text))
+            matrix[i][j] = matrix[j][i] = min(said, default=earlier.get((b.uuid, a.uuid), 0))
+    said_nothing = "they cannot be read; what the others say counts"
+    problems += [Problem(f"GPU {gpu.pci}", "io_links", said_nothing) for gpu in gpus if gpu.links is None]
+    return tuple(map(tuple, matrix))

@@ -1,0 +1,97 @@
+"""The CDI specification that brings AMD's GPUs into containers: their device nodes, and the groups that may open them.
+
+Nothing else: the image brings ROCm, the kernel's driver is the host's. A claim's entry names a GPU in it, never numbers
+of device nodes, which shift over reboots: it is written anew whenever they are others, and is gone while none are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.node import atomic_files
+from dradriver.node.container_edits import GPU_FILE, GPU_KIND
+from dradriver.node.vendors.amd import drm
+from dradriver.node.vendors.amd.drm import Drm
+
+VERSION: Final = "0.5.0"
+WITH_GROUPS: Final = "0.7.0"  # the first with additionalGids; runtimes refuse versions that they do not know
+
+
+class AmdSpecification:
+    """The file of the specification."""
+
+    def __init__(self, *, cdi_root: Path, root: Path, on_host: str = "/") -> None:
+        """Write nothing yet.
+
+        Args:
+            cdi_root: The runtime's folder for specifications that last until a reboot.
+            root: Where the host's /dev is.
+            on_host: What the host calls that place: the runtime finds device nodes below it.
+        """
+        self._path = cdi_root / GPU_FILE
+        self._root = root
+        self._on_host = on_host.rstrip("/")
+
+    def keep(self, gpus: Mapping[str, Drm]) -> dict[str, str]:
+        """Write the CDI specification of all AMD GPUs with device nodes; return why others are left out, by uuid.
+
+        Where there is none, no container starts by the numbers of before: they may be another GPU's by then.
+
+        Args:
+            gpus: The numbers of each GPU's device nodes, by uuid.
+        """
+        wrong: dict[str, str] = {}
+        devices: list[dict[str, Any]] = []
+        for uuid, minors in gpus.items():
+            nodes = []
+            for path in (drm.KFD, *minors.paths):
+                if (node := self._node(path)) is None:
+                    wrong[uuid] = f"/{path} is no device node of the host"
+                    break
+                nodes.append(node)
+            else:
+                devices.append({"name": uuid, "containerEdits": _edits(nodes)})
+        groups = any("additionalGids" in device["containerEdits"] for device in devices)
+        version = WITH_GROUPS if groups else VERSION
+        data = msgspec.json.encode({"cdiVersion": version, "kind": GPU_KIND, "devices": devices})
+        try:
+            if not devices:
+                atomic_files.remove(self._path, durable=False)
+            elif not self._path.is_file() or self._path.read_bytes() != data:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                atomic_files.write(self._path, data, durable=False)
+        except OSError as error:
+            return dict.fromkeys(gpus, f"{self._path} cannot be kept: {error}") | wrong
+        return wrong
+
+    def _node(self, path: str) -> dict[str, Any] | None:
+        """Return a device node as the host has it; None where it has none."""
+        try:
+            status = os.stat(self._root / path)
+        except OSError:
+            return None
+        if not stat.S_ISCHR(status.st_mode):
+            return None
+        return {
+            "path": f"/{path}",
+            "hostPath": f"{self._on_host}/{path}",
+            "type": "c",
+            "permissions": "rw",
+            "uid": status.st_uid,
+            "gid": status.st_gid,
+            "fileMode": stat.S_IMODE(status.st_mode),
+        }
+
+
+def _edits(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what a container is given: nodes as the host has them, and their groups, for users other than root."""
+    edits: dict[str, Any] = {"deviceNodes": nodes}
+    if groups := sorted({int(node["gid"]) for node in nodes} - {0}):
+        edits["additionalGids"] = groups
+    return edits

@@ -1,0 +1,324 @@
+"""MIG devices that are made for claims: a GPU instance at its placement, and its compute instance.
+
+A device is named by placement (``<gpu uuid>-<profile id>-<start>``), or it is a GPU whose instances are made on demand
+(``<gpu uuid>``, with slices as capacities). An instance that is there already and nobody's is used as it is, and never
+destroyed; where all are handed out as they are, one that is gone is waited for. Facts: nvml.h, NVIDIA's MIG user guide;
+MIG mode changes without a reset from Hopper on.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.api.base import names, quantity
+from dradriver.api.slices import mig_devices, resource_slices
+from dradriver.node.container_edits import DeviceNode, Edits
+from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, NOT_FOUND, NOT_SUPPORTED, Control, Placed
+from dradriver.node.devices.device_kinds import AllocatedDevice, Found
+from dradriver.node.devices.hardware_journal import Change, Made
+from dradriver.node.devices.part_records import MigInstance, MigPlace
+from dradriver.node.devices.whole import named
+from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
+from dradriver.node.vendors.nvidia.devices import mig_packing
+from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities
+from dradriver.node.vendors.nvidia.devices.mig_packing import MigRequest
+from dradriver.topology.machine import Gpu, Machine, MigProfile
+from dradriver.topology.mig_limits import binding_limits
+
+logger = logging.getLogger(__name__)
+
+_PLACEMENT: Final = re.compile(r"-([0-9]{1,3})-([0-9]{1,2})")
+
+MigChange = Change[MigPlace, MigInstance]
+
+_NONE: Final = MigInstance(instance=-1, compute=-1, mig="", minor=-1)  # no instance was made, or none in it yet
+
+
+class Mig:
+    """MIG instances, made on demand or there already."""
+
+    name = "mig"
+    part = True
+
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        *,
+        parent: Callable[[int], DeviceNode],
+        common: Callable[[], Edits],
+        made: Callable[[str], bool] = lambda _: True,
+        switched: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Make no instance yet.
+
+        Args:
+            capabilities: The device nodes that open an instance to a container.
+            parent: Gives the device node of the GPU with a minor number.
+            common: Gives what every container needs to use the driver; may raise ``NotYetError``.
+            made: Says whether instances are made for claims on the GPU with this uuid, or handed out as they are; may
+                raise ``NotYetError``. Asked in the thread that changes hardware.
+            switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
+        """
+        self._capabilities = capabilities
+        self._parent = parent
+        self._common = common
+        self._made = made
+        self._switched = switched
+        self._told: set[tuple[str, int, Placed]] = set()
+
+    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MigRequest] | None:
+        """Return the GPU of a MIG placement, or of slices that a claim has of a GPU, unless these are all of it.
+
+        All slices without a profile are a whole GPU, where the GPU can be one: in MIG mode it has no NVLink.
+        """
+        gpu = named(machine, wish.device)
+        if gpu is None:
+            return _placement(machine, wish.device)
+        if names.CAPACITY_MEMORY_SLICES not in wish.consumed:
+            return None
+        pin = wish.config.mig.get(wish.request) if wish.config is not None else None
+        memory, compute = (
+            quantity.whole(wish.consumed.get(key, "0"))
+            for key in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
+        )
+        asked = MigRequest(memory=memory, compute=compute)
+        if pin is not None:
+            return Found(gpu, asked._replace(name=pin.profile, start=pin.starts.get(gpu.uuid)))
+        every = gpu.profiles
+        if not every:
+            raise NotYetError(f"GPU {gpu.uuid}: the driver has not told its MIG profiles yet")
+        all_of_it = (max(profile.size for profile in every), max(profile.compute for profile in every))
+        if (memory, compute) == all_of_it and (gpu.mig is None or mig_devices.can_be_whole(gpu)):
+            return None
+        return Found(gpu, asked)
+
+    def settle(
+        self, control: Control, intents: Sequence[Change[MigRequest, MigInstance]], beside: Sequence[Made]
+    ) -> list[MigPlace]:
+        """Return profile and placement of each MIG device: pinned ones, and others where they leave the most."""
+        self._common()  # what is not there yet is waited for before the hardware is touched
+        gpu = intents[0].uuid
+        every = control.profiles(gpu)
+        there, driver = _instances(control, gpu), control.driver()
+        noted = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
+        owned = [entry.wanted.placed for entry in noted if entry.in_load(driver)]
+        self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
+        limits = binding_limits(every)
+        room = mig_packing.taken(every, {*there.values(), *(entry.wanted.placed for entry in noted)})
+        settled: list[MigPlace | None] = [None] * len(intents)
+        open_: list[tuple[int, MigProfile]] = []
+        for n, intent in enumerate(intents):
+            profile, start = mig_packing.requested(every, intent.device, intent.wanted), intent.wanted.start
+            if start is None:
+                open_.append((n, profile))
+                continue
+            at, published = Placed(profile.id, start), intent.wanted.profile is not None
+            if published and at in there.values() and at not in owned:
+                settled[n] = MigPlace.of(profile, start, found=True)
+                continue
+            if published and at not in there.values() and not self._made(gpu):
+                raise NotYetError(
+                    f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and none is made for "
+                    f"pods on this GPU; make it again: nvidia-smi mig -i {gpu} -cgi {profile.id}:{start} -C"
+                )
+            if start not in profile.starts:
+                known = ", ".join(map(str, profile.starts))
+                raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")
+            if not room.fits(profile, start, limits):
+                raise DeviceBusyError(f"device {intent.device}: {mig_packing.in_the_way(at, every, there, owned)}")
+            room = room.put(profile, start, limits)
+            settled[n] = MigPlace.of(profile, start)
+        starts = mig_packing.pack(every, room, [profile for _, profile in open_])
+        if starts is None:
+            wanted = ", ".join(profile.name for _, profile in open_)
+            raise DeviceBusyError(
+                f"GPU {gpu} has no room for {wanted}: {mig_packing.in_the_way(None, every, there, owned)}"
+            )
+        for (n, profile), start in zip(open_, starts, strict=True):
+            settled[n] = MigPlace.of(profile, start)
+        return [one for one in settled if one is not None]
+
+    def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
+        """Make a MIG device: the GPU instance, then its compute instance; turn MIG mode on if that needs no reset.
+
+        The GPU instance's number is noted before it has a compute instance; and where its place was taken meanwhile,
+        that there is none of ours.
+        """
+        if made.wanted.found:
+            yield msgspec.structs.replace(made, done=_there(control, made))
+            return
+        if not control.mig_mode(made.uuid):
+            control.set_mig_mode(made.uuid, True)
+            self._switched()
+        profile = next((one for one in control.profiles(made.uuid) if one.id == made.wanted.profile), None)
+        if profile is None:
+            raise ClaimError(f"device {made.device}: its GPU has no MIG profile {made.wanted.profile}")
+        try:
+            instance = control.create_gpu_instance(made.uuid, profile, made.wanted.start)
+        except HardwareError as error:
+            if error.code == INSUFFICIENT_RESOURCES:
+                yield msgspec.structs.replace(made, was=_NONE)
+            raise
+        yield msgspec.structs.replace(made, was=msgspec.structs.replace(_NONE, instance=instance))
+        compute = control.create_compute_instance(made.uuid, instance)
+        yield msgspec.structs.replace(made, done=_done(control, made, instance, compute))
+
+    def undo(self, control: Control, made: MigChange, beside: Sequence[Made]) -> None:
+        """Destroy a MIG device from the inside out, and end MIG mode with the last if that needs no reset.
+
+        An instance at its place that has another number or uuid is somebody else's. Without a number, of what an agent
+        was killed at, the place tells it, which was free when the intent was written: of an instance that has nothing
+        in it, since the number is noted before the compute instance is made.
+        """
+        driver = control.driver()
+        if made.wanted.found or not made.in_load(driver):
+            return
+        for instance, at in _instances(control, made.uuid).items():
+            if at != made.wanted.placed:
+                continue
+            if _is_own(control, made, instance):
+                _destroy(control, made.uuid, instance)
+            else:
+                logger.warning("device %s is gone; instance %d in its place is not ours", made.device, instance)
+        if any(one.in_load(driver) for one in beside):
+            return
+        try:
+            self._end_mode(control, made.uuid)
+        except HardwareError as error:  # the device is gone; ``rest`` tries again
+            logger.warning("GPU %s stays in MIG mode: %s", made.uuid, error)
+
+    def check(self, control: Control, made: MigChange) -> None:
+        """Raise nothing: a MIG device can be used at once."""
+
+    def there(self, control: Control, made: MigChange) -> bool:
+        """Return whether a MIG device is at its place, by number and uuid."""
+        there = _instances(control, made.uuid)
+        return any(at == made.wanted.placed and _is_own(control, made, number) for number, at in there.items())
+
+    def rest(self, control: Control, gpu: str) -> None:
+        """End MIG mode if instances are made for claims and none is left.
+
+        Whoever was in the way may be gone by now (nvml.h, nvmlDeviceSetMigMode: idle the device, and retry). Who turned
+        the mode on is all the same: where instances come with claims, so does the mode, and the log says what to do.
+        """
+        try:
+            made = self._made(gpu)
+        except NotYetError:
+            return
+        if made and self._end_mode(control, gpu):
+            said = (
+                "GPU %s had no MIG instance, and its MIG mode is ended: to make instances by hand, give it mig: static"
+            )
+            logger.warning(said, gpu)
+
+    def _end_mode(self, control: Control, gpu: str) -> bool:
+        """End MIG mode where no instance is, also one that waits for a reset; return whether it was on."""
+        if _instances(control, gpu):
+            return False
+        on = control.mig_mode(gpu)
+        control.set_mig_mode(gpu, False)
+        if on:
+            self._switched()
+        return on
+
+    def told(self, made: MigChange) -> dict[str, Any]:
+        """Return the attributes of a MIG device: profile, placement and uuid."""
+        assert made.done is not None, "it was made"
+        return {
+            "type": "mig",
+            "profile": made.wanted.name,
+            "placement": made.wanted.start,
+            "uuid": made.done.mig,
+        }
+
+    def edits(self, gpu: Gpu, made: MigChange) -> Edits:  # noqa: ARG002  # its minor may have changed since
+        """Return the device nodes that open a MIG device: the GPU's, the instance's and the compute instance's."""
+        assert made.done is not None, "it was made"
+        done = made.done
+        nodes = self._capabilities.nodes(done.minor, done.instance, done.compute)
+        return self._common() + Edits(nodes=(self._parent(done.minor), *nodes))
+
+    def _tell(self, gpu: str, unknown: dict[int, Placed]) -> None:
+        """Say once of each instance that nobody's entry explains that it is there: it is never destroyed."""
+        for number, placed in unknown.items():
+            if (gpu, number, placed) not in self._told:
+                self._told.add((gpu, number, placed))
+                said = "GPU %s has an instance that no claim of this node made: number %d, profile %d at %d"
+                logger.warning(said, gpu, number, placed.profile, placed.start)
+
+
+def _there(control: Control, made: MigChange) -> MigInstance:
+    """Return the instance that is at its place already, with one compute instance that nobody uses.
+
+    Raises:
+        DeviceBusyError: Somebody uses it.
+        NotYetError: There is none such.
+        HardwareError: The hardware does not say.
+    """
+    for instance, at in control.gpu_instances(made.uuid).items():
+        computes = control.compute_instances(made.uuid, instance) if at == made.wanted.placed else {}
+        for compute, uuid in computes.items() if len(computes) == 1 else ():
+            if control.processes(made.uuid, instance, compute):
+                raise DeviceBusyError(f"device {made.device}: a process that no claim explains is on {uuid}")
+            return _done(control, made, instance, compute)
+    raise NotYetError(f"device {made.device}: the instance there has not one compute instance; make it anew")
+
+
+def _done(control: Control, made: MigChange, instance: int, compute: int) -> MigInstance:
+    uuid = control.compute_instances(made.uuid, instance)[compute]
+    return MigInstance(instance=instance, compute=compute, mig=uuid, minor=control.minor(made.uuid))
+
+
+def _placement(machine: Machine, device: str) -> Found[MigRequest] | None:
+    for gpu in machine.gpus:
+        own = resource_slices.device_name(gpu.uuid)
+        if device.startswith(own) and (match := _PLACEMENT.fullmatch(device.removeprefix(own))):
+            return Found(gpu, MigRequest(profile=int(match[1]), start=int(match[2])))
+    return None
+
+
+def _instances(control: Control, gpu: str) -> dict[int, Placed]:
+    """Return the GPU instances; none where MIG mode was turned off, by whomever."""
+    try:
+        return control.gpu_instances(gpu)
+    except HardwareError as error:
+        if error.code != NOT_SUPPORTED:
+            raise
+        return {}
+
+
+def _is_own(control: Control, made: MigChange, instance: int) -> bool:
+    """Return whether the instance at its place is what was made, as far as that was noted."""
+    noted, uuids = made.noted, _compute_instances(control, made.uuid, instance).values()
+    if noted is None:
+        return not uuids
+    return noted.instance == instance and (not uuids or noted.mig in ("", *uuids))
+
+
+def _compute_instances(control: Control, gpu: str, instance: int) -> dict[int, str]:
+    """Return the compute instances; none where the GPU instance has gone meanwhile."""
+    try:
+        return control.compute_instances(gpu, instance)
+    except HardwareError as error:
+        if error.code != NOT_FOUND:
+            raise
+        return {}
+
+
+def _destroy(control: Control, gpu: str, instance: int) -> None:
+    for compute in _compute_instances(control, gpu, instance):
+        _unless_gone(lambda: control.destroy_compute_instance(gpu, instance, compute))  # noqa: B023
+    _unless_gone(lambda: control.destroy_gpu_instance(gpu, instance))
+
+
+def _unless_gone(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except HardwareError as error:
+        if error.code != NOT_FOUND:
+            raise

@@ -1,0 +1,336 @@
+"""The base specification: what makes a whole GPU usable in a container, its device nodes and the driver's libraries.
+
+It is our own CDI specification, so that a claim's devices keep their names whatever others do to theirs: made by the
+host's ``nvidia-ctk``; where there is none that works, by the image's; else from a specification that is there, as far
+as it is true of the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dradriver.node import atomic_files
+from dradriver.node.container_edits import GPU_FILE, GPU_KIND, cdi_id, names_in
+from dradriver.node.errors import NotYetError, SetupError
+from dradriver.node.vendors.nvidia.discovery import ctk
+from dradriver.node.vendors.nvidia.discovery.cdi_specifications import Specification, read_all
+from dradriver.node.vendors.nvidia.discovery.cdi_specifications import files as specifications
+from dradriver.node.vendors.nvidia.discovery.library import below, dev_root, inside, real_folder
+from dradriver.node.vendors.nvidia.discovery.own_toolkit import STAYS_S, OwnToolkit
+from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
+
+DRIVER: Final = "driver"  # the device that brings no GPU but the rest: for parts of GPUs, whose nodes come from us
+AGAIN_S: Final = 300.0  # after a GPU was left out: whoever installs a toolkit need not tell us
+SOON_S: Final = 30.0  # after it could not be written: a disk that was full has room again
+PATIENCE_S: Final = 10.0  # for another agent's toolkit
+_LOOK_S: Final = 0.02
+_LEAST_RUN_S: Final = 5.0
+_GONE: Final = ".gone"
+ALONE_S: Final = 600.0  # a toolkit that is being replaced is away for so long at most
+
+_Stamp = tuple[object, ...]
+
+
+def driver_id(cdi_root: Path) -> str:
+    """Return the CDI id of the base specification's device that brings no GPU but the libraries.
+
+    Raises:
+        NotYetError: The base specification does not have it: a container with it could not start.
+    """
+    path = cdi_root / GPU_FILE
+    try:
+        named = names_in(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise NotYetError(f"{path}, which brings the driver's libraries, cannot be read: {error}") from error
+    if DRIVER not in named:
+        raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
+    return cdi_id(DRIVER)
+
+
+class BaseSpecification:
+    """The file of the base specification, made anew unless it holds every GPU that is handed out."""
+
+    def __init__(
+        self,
+        *,
+        cdi_root: Path,
+        host_root: Path,
+        driver_root: Path | None,
+        own_toolkit: OwnToolkit | None = None,
+        run: ctk.Run = ctk.run,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Make nothing yet; no file is touched.
+
+        Args:
+            cdi_root: The runtime's folder for specifications that last until a reboot, at the host's path.
+            host_root: Where the host's file system is.
+            driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
+            own_toolkit: For where the host has no toolkit that works.
+            run: Runs a toolkit.
+            clock: Seconds that only grow.
+            wall: Seconds since 1970.
+        """
+        self._path = cdi_root / GPU_FILE
+        self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
+        self._host_root = host_root
+        self._driver_root = driver_root
+        self._own_toolkit = own_toolkit
+        self._renew_s = 0.0  # when it is looked at whether it has containers run another agent's hooks
+        self._tidy_s = 0.0  # when its older copies are looked at
+        self._run = run
+        self._clock = clock
+        self._wall = wall
+        self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
+        self._again_s = 0.0  # when it is made for the same again
+        self._why: dict[str, str] = {}  # by uuid and for ``driver``
+        self._gone_s: float | None = None  # since when the host lacks what it names, while all else in it is right
+        self._remembered = False
+        self._gone = self._path.with_suffix(_GONE)  # made then, so that the next agent knows, too; no runtime reads it
+
+    def keep(self, machine: Machine) -> dict[str, str]:
+        """Write the base specification with every GPU that is handed out whole; return why some are left out.
+
+        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
+        the device ``driver`` alone. The file is made anew unless it holds all of these, each true of the machine; where
+        that did not help, after a while again.
+        """
+        if not machine.gpus:
+            return {}
+        whole, driver_version = [gpu for gpu in machine.gpus if gpu.mig is None], machine.driver_version
+        if not self._remembered:
+            self._remember()
+        lacks = self._lacks(whole, driver_version)
+        about = (driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole), self._patient)
+        anew = self._outdated()
+        if anew or (lacks and (self._asked != (about, self._stamps()) or self._clock() >= self._again_s)):
+            try:
+                self._why = self._alone(whole, driver_version, anew=anew)
+                self._again_s = self._clock() + AGAIN_S
+            except OSError as error:
+                self._why = dict.fromkeys([DRIVER, *_uuids(whole)], f"{self._path} cannot be written: {error}")
+                self._again_s = self._clock() + SOON_S
+            lacks = self._lacks(whole, driver_version)
+            self._asked = (about, self._stamps()) if lacks else None
+            if lacks == {DRIVER}:
+                logger.warning("parts of GPUs cannot be prepared: %s", self._said(DRIVER))
+        if self._own_toolkit is not None and self._clock() >= self._tidy_s:
+            self._own_toolkit.tidy(self._path)
+            self._tidy_s = self._clock() + STAYS_S
+        return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
+
+    def withdraw(self) -> None:
+        """Remove the base specification: by its numbers a container would get another GPU.
+
+        Raises:
+            OSError: It is still there.
+        """
+        atomic_files.remove(self._path, durable=False)
+
+    def _outdated(self) -> bool:
+        """Return whether the file has containers run another agent's hooks, and is to be made anew for this one's.
+
+        So it is at an agent's start, and again after a while where that did not help: an older agent beside this one
+        does not have it changed back.
+        """
+        if self._own_toolkit is None or self._clock() < self._renew_s:
+            return False
+        outdated = self._own_toolkit.outdated(self._path)
+        self._renew_s = self._clock() + AGAIN_S if outdated else math.inf
+        return outdated
+
+    def _lacks(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
+        """Return what our own file, as it stands, lacks or has wrong: uuids, and ``driver``.
+
+        Args:
+            gpus: GPUs that are handed out whole.
+            driver_version: The running driver's; empty where not known.
+            on_paper: Whether the host is believed to have what the file names.
+        """
+        ours = self._own(on_paper=on_paper)
+        if ours is None:
+            return {DRIVER, *_uuids(gpus)}
+        has_driver = ours.has(DRIVER) and ours.driver(DRIVER, driver_version) is not None
+        return ours.devices(gpus, driver_version)[1].keys() | (set() if has_driver else {DRIVER})
+
+    def _left_out(self, lacks: set[str], gpus: list[Gpu], driver_version: str) -> list[str]:
+        """Return the uuids that no container can have now; a toolkit that is being replaced is given its time."""
+        on_paper = self._lacks(gpus, driver_version, on_paper=True) if lacks else lacks
+        if on_paper == lacks:
+            if self._gone_s is not None:
+                self._note(gone=False)
+            self._gone_s = None
+        elif self._gone_s is None:
+            self._gone_s = self._clock()
+            self._note(gone=True)
+            if (ours := self._own(on_paper=False)) is not None:
+                why = ours.unfit(driver_version) or "; ".join(ours.devices(gpus, driver_version)[1].values())
+                logger.warning("%s stays as it is for %.0f minutes: %s", self._path, ALONE_S / 60, why)
+        return sorted((on_paper if self._patient else lacks) - {DRIVER})
+
+    def _remember(self) -> None:
+        """Read since when earlier agents have seen the host lack what the file names."""
+        self._remembered = True
+        with contextlib.suppress(OSError):
+            self._gone_s = self._clock() - max(0.0, self._wall() - self._gone.stat().st_mtime)
+
+    def _note(self, *, gone: bool) -> None:
+        """Write down for later agents that the host lacks what the file names from now on, or that it does not."""
+        with contextlib.suppress(OSError):
+            if gone:
+                self._gone.touch()
+                os.utime(self._gone, (self._wall(), self._wall()))
+            else:
+                self._gone.unlink(missing_ok=True)
+
+    def _said(self, name: str) -> str:
+        return self._why.get(name, f"{self._path} does not hold it")
+
+    @property
+    def _patient(self) -> bool:
+        return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
+
+    def _alone(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
+        """Make the file under a lock: in a rolling update another agent has read, and would write, the same one.
+
+        The folder itself is the lock, so that nothing has to be written where the file is right on a full disk.
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            until = time.monotonic() + PATIENCE_S
+            while not atomic_files.lock(descriptor):
+                if time.monotonic() >= until:
+                    raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
+                time.sleep(_LOOK_S)
+            return self._make(gpus, driver_version) if anew or self._lacks(gpus, driver_version) else {}
+        finally:
+            os.close(descriptor)
+
+    def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
+        best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
+        wrong: dict[str, str] = {}
+        for specification in self._sources(gpus, driver_version, wrong):
+            by_uuid, reasons = specification.devices(gpus, driver_version)
+            common = specification.driver(DRIVER, driver_version)
+            if common is None:
+                reasons[DRIVER] = (
+                    specification.unfit(driver_version) or f"{specification.source} has no nodes for every container"
+                )
+            wrong = reasons | wrong
+            if best is None or (len(by_uuid), common is not None) > (len(best[1]), best[2] is not None):
+                best = specification, by_uuid, common
+            if len(by_uuid) == len(gpus) and common is not None:
+                break
+        if best is not None and (best[1] or best[2] is not None):
+            devices = [best[1][uuid] for uuid in sorted(best[1])] + ([best[2]] if best[2] is not None else [])
+            made = best[0].raw | {"kind": GPU_KIND, "devices": devices, "containerEdits": best[0].edits}
+            data = msgspec.json.encode(made)
+            if not _holds(self._path, data):
+                atomic_files.write(self._path, data)
+                logger.info("%s has %d GPUs, from %s", self._path, len(best[1]), best[0].source)
+        advice = ctk.advice(ctk.find(self._host_root), driver=self._driver() or ctk.Driver("/", "/", ""))
+        none = f"no CDI specification in {' or '.join(map(str, self._folders))}"
+        said = wrong.get("", "")
+        return {
+            name: "; ".join(filter(None, (said, wrong.get(name, none), advice))) for name in (DRIVER, *_uuids(gpus))
+        }
+
+    def _own(self, *, on_paper: bool) -> Specification | None:
+        with contextlib.suppress(OSError, ValueError):
+            return Specification(
+                str(self._path),
+                self._path.read_bytes(),
+                json=True,
+                host_root=self._host_root,
+                on_paper=on_paper,
+                ours=True,
+            )
+        return None
+
+    def _sources(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[Specification]:
+        """Yield specifications: the toolkits', made now, those that are there, and ours; failures go into ``wrong``.
+
+        Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
+        read; then there is what brings no GPU.
+        """
+        driver, until, told = self._driver(), self._clock() + ctk.ROUND_S, False
+        for toolkit in self._toolkits(gpus, driver_version, wrong):
+            for mode in (ctk.AUTO, ctk.MANAGEMENT):
+                left_s = min(ctk.TIMEOUT_S, until - self._clock())
+                if driver is None or left_s < _LEAST_RUN_S:
+                    break
+                try:
+                    made = ctk.generate(toolkit, driver, mode=mode, run=self._run, timeout_s=left_s)
+                    yield Specification(toolkit.program, made, json=True, host_root=self._host_root)
+                    told = True
+                    break
+                except (SetupError, ValueError) as error:
+                    wrong.setdefault("", str(error))
+                    logger.log(logging.WARNING if gpus or mode == ctk.MANAGEMENT else logging.INFO, "%s", error)
+        yield from read_all(self._folders, host_root=self._host_root)
+        # What the host lacks of ours may come back; but a toolkit that has just looked knows better.
+        if (ours := self._own(on_paper=self._patient and not told)) is not None:
+            yield ours
+
+    def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:
+        """Yield the host's toolkit, and the image's where that is not enough; one being replaced is given its time."""
+        if (toolkit := ctk.find(self._host_root)) is not None:
+            yield toolkit
+        if self._own_toolkit is not None and not self._awaited(gpus, driver_version):
+            try:
+                yield self._own_toolkit.ready()
+            except OSError as error:
+                said = f"the toolkit of the agent's image cannot be used: {error}"
+                wrong.setdefault("", said)
+                logger.warning("%s", said)
+
+    def _awaited(self, gpus: list[Gpu], driver_version: str) -> bool:
+        """Return whether all would be well if the host's toolkit came back."""
+        own = self._own_toolkit is not None and self._own_toolkit.named(self._path)
+        return not own and self._patient and not self._lacks(gpus, driver_version, on_paper=True)
+
+    def _driver(self) -> ctk.Driver | None:
+        """Return where the host has the driver now; None where its root is not below the host's file system."""
+        root = below(self._host_root, self._driver_root)
+        if root is None:
+            return None
+        dev = below(self._host_root, dev_root(self._host_root, self._driver_root))
+        return ctk.Driver(root, dev or "/", real_folder(self._driver_root or self._host_root) or "")
+
+    def _stamps(self) -> _Stamp:
+        """Return stamps that change when our specification does, the toolkit, or the specifications of others."""
+        toolkit = ctk.find(self._host_root)
+        others = (path for folder in self._folders for path in specifications(folder))
+        program = inside(self._host_root, toolkit.program.lstrip("/")) if toolkit else None
+        return tuple(map(_stamp, filter(None, (program, self._path, *others))))
+
+
+def _uuids(gpus: Iterable[Gpu]) -> list[str]:
+    return [gpu.uuid for gpu in gpus]
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return path.read_bytes() == data
+    return False
+
+
+def _stamp(path: Path) -> object:
+    with contextlib.suppress(OSError):
+        status = os.stat(path)
+        return str(path), status.st_mtime_ns, status.st_ino, status.st_size
+    return str(path)

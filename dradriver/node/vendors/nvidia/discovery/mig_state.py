@@ -1,0 +1,91 @@
+"""The MIG state of a GPU by NVML: its mode, the profiles of its instances, and the devices that exist."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from dradriver.api.slices import mig_devices
+from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
+from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
+from dradriver.topology.check import is_mig_uuid
+from dradriver.topology.machine import MigDevice, MigProfile
+
+_NO_PROFILES: Final[tuple[MigProfile, ...]] = ()
+_UNPLACED: Final[tuple[int | None, int | None]] = (None, None)
+
+
+class Mig(NamedTuple):
+    """What is known of one GPU's MIG mode, profiles and devices.
+
+    Attributes:
+        devices: The MIG devices by slot; None where MIG mode is off or the product has none.
+        profiles: Those that its instances can have; empty where the product has no MIG, or never told.
+    """
+
+    devices: tuple[MigDevice, ...] | None
+    profiles: tuple[MigProfile, ...]
+
+
+def mode(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> bool:
+    """Return whether a GPU's MIG mode is on. Its other facts hold while that stays so."""
+    now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
+    asked.hold_while(now)
+    if now != wanted:
+        asked.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
+    return now
+
+
+def read(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, on: bool) -> Mig:
+    """Return a GPU's MIG mode, profiles and devices by NVML; instances that cannot be given are noted.
+
+    Profiles are a fact: NVML's answer holds for as long as the mode lasts. A GPU that does not tell them is as good a
+    whole one as any.
+
+    Args:
+        nvml: The open library.
+        gpu: Whom to ask.
+        asked: The questions about it.
+        on: Whether MIG mode is on.
+    """
+    profiles = asked.ask_once(nvml.mig_profiles, gpu, on, default=_NO_PROFILES, quiet=NEWER, needed=False)
+    if not on:
+        return Mig(None, profiles)
+    devices = _devices(nvml, gpu, asked)
+    handed_out = {device.slot for device, _ in mig_devices.existing(devices, profiles)}
+    for device in devices:
+        if device.slot not in handed_out:
+            said = f"its GPU instance {device.gpu_instance} is not one compute instance of a profile that is known"
+            asked.note("MIG device", f"left out; {said}", at=f"MIG {device.slot}")
+    return Mig(devices, profiles)
+
+
+def _devices(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> tuple[MigDevice, ...]:
+    empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
+    devices = []
+    for slot in range(asked.ask_once(nvml.mig_slots, gpu, default=0)):
+        at = f"MIG {slot}"
+        device = asked.ask(nvml.mig_device, gpu, slot, default=None, quiet=empty, at=at)
+        if device is None:
+            continue
+        ids = asked.ask(nvml.mig_ids, device, default=None, quiet=frozenset(), at=at)
+        uuid = asked.ask(nvml.uuid, device, default="", quiet=frozenset(), at=at)
+        if ids is None or not uuid:
+            continue
+        if not is_mig_uuid(uuid):
+            asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no MIG device's uuid", at=at)
+            continue
+        product = asked.ask(nvml.product, device, default="", at=at)
+        placed = asked.ask(nvml.mig_placement, gpu, ids[0], default=_UNPLACED, quiet=NEWER, at=f"{at} {uuid}")
+        devices.append(
+            MigDevice(
+                slot=slot,
+                uuid=uuid,
+                gpu_instance=ids[0],
+                compute_instance=ids[1],
+                profile=product.rpartition(" MIG ")[2] if " MIG " in product else "",
+                memory_mib=asked.ask(nvml.memory_mib, device, default=0, at=at),
+                profile_id=placed[0],
+                start=placed[1],
+            )
+        )
+    return tuple(devices)

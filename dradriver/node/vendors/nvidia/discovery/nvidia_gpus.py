@@ -1,0 +1,244 @@
+"""This node's own GPUs, read again and again: what one reading says, and what stands when it fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from dradriver.node.container_edits import GPU_KIND, Edits, cdi_id
+from dradriver.node.discovery import driver_load, sysfs
+from dradriver.node.discovery.debounce import Debounce
+from dradriver.node.discovery.driver_load import DriverLoad
+from dradriver.node.discovery.kept_nics import KeptNics
+from dradriver.node.discovery.problem import Problem, log_changes
+from dradriver.node.errors import RestartError, SetupError
+from dradriver.node.faults import Fault, Faults
+from dradriver.node.gpu_work import GpuWork
+from dradriver.node.vendors.nvidia.discovery import (
+    binding,
+    device_nodes,
+    library,
+    nvidia_processes,
+    nvidia_reading,
+    work,
+)
+from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
+from dradriver.node.vendors.nvidia.discovery.nvml import (
+    DRIVER_MISMATCH,
+    DRIVER_NOT_LOADED,
+    LIBRARY_NOT_FOUND,
+    Nvml,
+    NvmlError,
+)
+from dradriver.node.vendors.nvidia.discovery.nvml_query import Answers
+from dradriver.node.vendors.nvidia.discovery.nvml_session import Session
+from dradriver.topology.machine import Gpu, Machine
+
+logger = logging.getLogger(__name__)
+
+READINGS: Final = 3  # in a row that are no good before they count
+_NO_DRIVER: Final = frozenset({LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED, DRIVER_MISMATCH})
+_DRIVER: Final = "nvidia"  # its module
+
+
+class Hardware:
+    """This node's own GPUs, for the node agent.
+
+    Only without a driver there is no GPU: no library, no module behind it, or one of another version than the library.
+    Drivers come late (an operator installs them) and are replaced. What fails in another way says nothing of the GPUs,
+    so their last state stands.
+    """
+
+    faults: Faults = MappingProxyType({})
+    sound: frozenset[str] = frozenset()
+    read_s = 0.0
+    reset: frozenset[str] = frozenset()
+    slow = True  # NVML wakes sleeping GPUs, and can hang on a broken one
+
+    def __init__(
+        self,
+        *,
+        driver_root: Path | None = None,
+        host_root: Path = Path("/"),
+        base: BaseSpecification | None = None,
+        released: Callable[[], str | None] = lambda: None,
+        nics: KeptNics | None = None,
+    ) -> None:
+        """Read nothing yet.
+
+        Args:
+            driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
+            host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
+            base: What makes GPUs usable in containers: one that it does not have is left out. None leaves none out.
+            released: Gives the reason why nobody may hold the driver now; None where there is none.
+            nics: The network cards that an agent before this one saw.
+        """
+        self._nics = KeptNics() if nics is None else nics
+        self._base = base
+        self._driver_root = driver_root
+        self._host_root = host_root
+        self._released = released
+        self._session = Session(driver_root=driver_root, host_root=host_root)
+        self._answers = Answers()
+        self._steady = Debounce()
+        self._incomplete = 0
+        self._told: tuple[Problem, ...] = ()
+        self._worked = False
+        self._seen: set[str] = set()
+        self._gone: set[str] = set()
+        self._rows: dict[str, bool] = {}
+        self._load: DriverLoad | None = None  # of which the last reading is
+
+    def edits(self, gpu: Gpu) -> Edits:
+        """Return the CDI id of a GPU in NVIDIA's own specification, which brings its device nodes and libraries."""
+        return Edits(cdi=(cdi_id(gpu.uuid),))
+
+    def read(self) -> Machine:
+        """Return the machine with NVIDIA's GPUs as it is now; each problem is logged when it appears.
+
+        Raises:
+            RestartError: The driver was replaced, and this process holds the library of the old one.
+            DriverError: It cannot be read now, which says nothing of its GPUs.
+        """
+        self.reset = frozenset()
+        if self._host_root != Path("/"):
+            device_nodes.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
+        if library.replaced(driver_root=self._driver_root):
+            self.close()
+            raise RestartError("the driver's library was replaced, start again with the new one")
+        if (reason := self._released()) is not None:
+            return self._without_driver(reason)
+        try:
+            return self._read(self._session.nvml())
+        except NvmlError as error:
+            self.close()
+            if error.code == DRIVER_MISMATCH and self._worked:
+                raise RestartError(f"the driver was replaced, start again with its new library: {error}") from error
+            if error.code in _NO_DRIVER:
+                return self._none(str(error))
+            raise
+        except OSError as error:
+            raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
+
+    def is_stale(self) -> bool:
+        """Return whether NVIDIA's driver was loaded again since the last reading.
+
+        Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
+        """
+        if self._load is None or self._load.outlives(self._load_now()):
+            return False
+        if self._base is not None:
+            try:
+                self._base.withdraw()
+            except OSError as error:
+                logger.error("containers may get another GPU than theirs: %s", error)
+        return True
+
+    def _load_now(self) -> DriverLoad:
+        return driver_load.read(self._host_root, _DRIVER)
+
+    def close(self) -> None:
+        """Close the session with NVIDIA's driver; the next reading opens another."""
+        self._session.end()
+
+    def _read(self, nvml: Nvml) -> Machine:
+        self._worked = True
+        load = self._load_now()
+        began_s = time.monotonic()
+        proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
+        read = nvidia_reading.discover(
+            nvml, root=self._host_root, proc_root=proc_root, answers=self._answers, kept=self._nics
+        )
+        self._session.lost(read.lost)
+        gpus = read.machine.gpus
+        self._incomplete = self._incomplete + 1 if read.silent or not (gpus or read.lost) else 0
+        if 0 < self._incomplete < READINGS:
+            self._tell(read.problems)
+            raise SetupError(f"{read.silent or 'all'} GPUs did not say who they are")
+        self._answers.forget({gpu.uuid for gpu in gpus})
+        self.faults, self.sound, self.read_s = read.faults, read.sound, began_s
+        self.reset = self._were_reset(read)
+        self._answers.unsettle(self.reset)
+        machine, unnamed = self._usable(read.machine)
+        self._load = load
+        if self.is_stale():
+            raise SetupError("the driver was loaded anew while its GPUs were read")
+        self._tell((*read.problems, *unnamed))
+        return self._steady.machine(machine)
+
+    def _were_reset(self, read: nvidia_reading.Reading) -> frozenset[str]:
+        """Return the GPUs whose bad row waits no more, and those that NVML had called lost or in need of a reset."""
+        there = {gpu.uuid for gpu in read.machine.gpus}
+        remapped = {uuid for uuid, waits in read.rows.items() if self._rows.get(uuid) and not waits}
+        back = self._gone & there
+        self._rows |= read.rows
+        self._seen |= there
+        self._gone -= there
+        if not read.silent:  # else nobody knows which of them is lost
+            self._gone |= self._seen - there
+        return frozenset(remapped | back)
+
+    def _without_driver(self, reason: str) -> Machine:
+        """Let go of a driver that is to be replaced, and say without asking it whether it is still there.
+
+        Raises:
+            SetupError: It is: the last state stands.
+        """
+        self.close()
+        if self._load_now().module:
+            raise SetupError(f"the driver is let go: {reason}")
+        return self._none(f"the driver is not loaded: {reason}")
+
+    def _none(self, said: str) -> Machine:
+        if self.is_stale():
+            self._load = self._load_now()
+        # Those that were there are not lost.
+        self.faults = dict.fromkeys(self._seen, (Fault("driver", "", f"there is no driver for it: {said}"),))
+        self.sound = frozenset()
+        self._tell((Problem("machine", "no GPUs", said),))
+        return nvidia_reading.empty(self._host_root)
+
+    def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """Return the pids that compute on each of NVIDIA's GPUs.
+
+        Raises:
+            NvmlError: The driver, or a GPU that is there, does not say.
+            SetupError: The driver is let go: asking would take hold of it again.
+        """
+        self._refuse_released()
+        with binding.opened(driver_root=self._driver_root) as nvml:
+            return nvidia_processes.find(nvml, gpus)
+
+    def work(self, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
+        """Return what each of NVIDIA's GPUs did since a moment.
+
+        Raises:
+            NvmlError: There is no driver.
+            SetupError: The driver is let go: asking would take hold of it again.
+        """
+        self._refuse_released()
+        with binding.opened(driver_root=self._driver_root) as nvml:
+            return work.find(nvml, gpus)
+
+    def _refuse_released(self) -> None:
+        if (reason := self._released()) is not None:
+            raise SetupError(f"the driver is let go: {reason}")
+
+    def _usable(self, machine: Machine) -> tuple[Machine, list[Problem]]:
+        """Return the machine without the GPUs that no container can be given; those in MIG mode are in it."""
+        wrong = self._base.keep(machine) if self._base is not None else {}
+        told = [
+            Problem(f"GPU {gpu.index}", GPU_KIND, f"left out: {wrong[gpu.uuid]}")
+            for gpu in machine.gpus
+            if gpu.uuid in wrong
+        ]
+        return machine.subset([i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in wrong]), told
+
+    def _tell(self, problems: tuple[Problem, ...]) -> None:
+        log_changes(logger, self._told, problems)
+        self._told = problems

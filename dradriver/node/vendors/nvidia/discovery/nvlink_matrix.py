@@ -1,0 +1,88 @@
+"""The matrix of NVLinks between GPUs, from what each GPU says of its own links."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from dradriver.node.discovery.problem import Problem
+from dradriver.node.vendors.nvidia.discovery.gpu_facts import GpuFacts, Link
+from dradriver.node.vendors.nvidia.discovery.nvml import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
+from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.topology.peer_access import Pair
+
+Matrix = tuple[tuple[int, ...], ...]
+
+# NCCL's bandwidth of one link by its signalling rate in MB/s (nccl topo.h beside nvidia-smi nvlink -s): GA10x 14062,
+# P100 20000, A100 25000, V100 25781, H100 26562, B200 53125.
+_RATES = ((16_000, 12.0), (22_000, 18.0), (26_000, 20.0), (40_000, 20.6))
+
+
+def switch_links(gpus: Sequence[GpuFacts], *, pci_class: Callable[[str], str]) -> tuple[int, ...]:
+    """Return for each GPU how many of its NVLinks end in a switch.
+
+    Args:
+        gpus: All GPUs.
+        pci_class: Gives the PCI class that /sys has for a bus id, empty for one that it does not have.
+    """
+    here = {gpu.pci for gpu in gpus if gpu.pci}
+    return tuple(sum(_ends_in_switch(link, here, pci_class) for link in gpu.links) for gpu in gpus)
+
+
+def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str]) -> bool:
+    if link.ends_in != REMOTE_UNKNOWN:
+        return link.ends_in == REMOTE_SWITCH
+    # Drivers before 460 do not say. As NCCL: what is no GPU is a switch, one that /sys does not show (in a virtual
+    # machine) included. A GPU that does not answer is in /sys still.
+    return bool(link.remote) and link.remote not in here and not pci_class(link.remote).startswith("0x03")
+
+
+def link_matrix(
+    nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
+) -> tuple[Matrix, list[Pair]]:
+    """Return g x g numbers of NVLinks: direct ones, and over switches the smaller of both sides' links.
+
+    A pair that NVML knows to have no peer access over NVLink (a fault, a fabric manager that does not run or has other
+    partitions, MIG mode) has 0. Such pairs of positions are returned, too.
+    """
+    direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]
+    matrix = [[0] * len(gpus) for _ in gpus]
+    refused: list[Pair] = []
+    for i in range(len(gpus)):
+        for j in range(i):
+            asked = of_two(gpus[j], gpus[i], problems, answers)
+            sides = _agreed(_side(direct[j], gpus[i]), _side(direct[i], gpus[j]))
+            if sides[0] != sides[1]:
+                asked.note("NVLink", f"{sides[0]} links from one side, {sides[1]} from the other; the smaller counts")
+            count = min(sides) + min(switched[i], switched[j])
+            ends = gpus[j].handle, gpus[i].handle
+            if count and not asked.ask(nvml.nvlink_p2p, *ends, default=True, quiet=NEWER):
+                asked.note("nvmlDeviceGetP2PStatus", f"no peer access over NVLink; their {count} links do not count")
+                refused.append((j, i))
+                count = 0
+            matrix[i][j] = matrix[j][i] = count
+    return tuple(tuple(row) for row in matrix), refused
+
+
+def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> NvmlQuery:
+    """Return the query that asks NVML about a pair of GPUs."""
+    return NvmlQuery(f"GPU {one.index} - GPU {other.index}", problems, answers, who=f"{one.uuid} {other.uuid}")
+
+
+def _side(direct: Counter[str], other: GpuFacts) -> tuple[int, int]:
+    """Return the links that end in the other GPU, and those that are up but did not say where they end."""
+    return direct[other.pci] if other.pci else 0, direct[""]
+
+
+def _agreed(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    """Return both sides' numbers; links that did not say where they end are those that the other side knows of."""
+    return min(sum(one), max(one[0], other[0])), min(sum(other), max(one[0], other[0]))
+
+
+def _to_gpus(gpu: GpuFacts) -> list[Link]:
+    return [link for link in gpu.links if link.ends_in in (REMOTE_GPU, REMOTE_UNKNOWN)]
+
+
+def link_gbps_by_rate(mbps: int) -> float:
+    """Return one NVLink's bandwidth as NCCL counts it for a signalling rate in MB/s."""
+    return next((gbps for below, gbps in _RATES if mbps < below), 40.1)

@@ -1,0 +1,83 @@
+"""The order of all waiting workloads, as it would be if each found its place."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from dradriver.allocator.request import Mig, Request, Share, Whole
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import ALL_CORES, Key
+from dradriver.queue.equivalence_classes import Order
+from dradriver.queue.namespace_tenants import ALL, Tenants
+from dradriver.queue.tenant_turns import turn_of
+from dradriver.queue.units import Unit
+
+
+class Standing(NamedTuple):
+    """A unit in the line.
+
+    Attributes:
+        unit: The unit.
+        tenant: Whose it is.
+        gpus: How many GPUs it asks for, parts as fractions as far as the request tells (``gpus_of``).
+        share: What its tenant has had for its weight when its turn comes, GPU-seconds over weight.
+    """
+
+    unit: Unit
+    tenant: str
+    gpus: float
+    share: float
+
+
+def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
+    """Return waiting workloads in the order in which they are served."""
+    waiting: dict[str, list[tuple[Order, Key, Unit]]] = {}
+    for unit in units:
+        waiting.setdefault(tenants.of(unit.key[0]), []).append((unit.order, unit.key, unit))
+    for heap in waiting.values():
+        heap.sort(key=lambda item: item[:2])
+    shares = {tenant: tenants.share(tenant) for tenant in waiting}
+    heads = [(turn_of(heap[0][0], shares[tenant]), tenant) for tenant, heap in waiting.items()]
+    heapq.heapify(heads)
+    places = dict.fromkeys(waiting, 0)
+    found: list[Standing] = []
+    while heads:
+        _, tenant = heapq.heappop(heads)
+        unit, own = waiting[tenant][places[tenant]][2], waiting[tenant]
+        gpus = gpus_of(unit)
+        found.append(Standing(unit, tenant, gpus, shares[tenant]))
+        if tenant != ALL and not tenants.by_kueue(tenant):
+            shares[tenant] += gpus * tenants.shares.ahead_s / tenants.weight(tenant)
+        places[tenant] += 1
+        if places[tenant] < len(own):
+            heapq.heappush(heads, (turn_of(own[places[tenant]][0], shares[tenant]), tenant))
+    return found
+
+
+def gpus_of(unit: Unit) -> float:
+    """Return how many GPUs a unit asks for; what cannot be read asks for none.
+
+    A share counts by its compute. One by memory alone shows 0: which part of a GPU that is, only the GPU that it gets
+    tells. Once it is promised one, it is charged that part (``cluster/pods/gpu_time.py``).
+    """
+    total = 0.0
+    for member in unit.members:
+        try:
+            total += _gpus(member.wish.request)
+        except WordError:
+            continue
+    return total
+
+
+def _gpus(request: Request) -> float:
+    match request:
+        case Whole():
+            return float(request.gpus)
+        case Share():
+            return sum(amount.cores / ALL_CORES for amount in request.amounts)
+        case Mig():  # `3g.40gb` is three of seven compute slices
+            return sum(
+                int(name.partition("g")[0]) / 7 for names in request.profiles for name in names if name[:1].isdigit()
+            )

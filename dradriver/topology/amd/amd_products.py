@@ -1,0 +1,64 @@
+"""AMD's products: names, memory, and what RCCL counts for their links."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+PCI_VENDOR: Final = "1002"
+HYGON: Final = "1d94"  # whose DCUs a fork of AMD's driver shows as AMD's GPUs
+_GCN = re.compile(r"(?:gfx)?(9[0-9a-f]{2})")
+# One xGMI link, GB/s in one direction (RCCL, topo.h); gfx95x is counted as gfx94x.
+_LINK_GBPS: Final = {"gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0}
+_NEWER_LINK_GBPS: Final = 48.0
+_BEFORE_NAMES: Final = {"910": "90a"}  # what RCCL's early files call it
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One part, a die where a package has two.
+
+    Attributes:
+        product: As AMD names the part. The driver names its board (``product_name`` in /sys), which differs from maker
+            to maker: ``AMD INSTINCT MI200 (MCM) OAM LC MBA HPE C2``; not all boards have such a name.
+        architecture: ``gfx942``.
+        memory_mib: Its memory in MiB.
+        pcie_gbps: Its PCIe link at its best, as NCCL counts (x16 Gen 4 is 24).
+    """
+
+    product: str
+    architecture: str
+    memory_mib: int
+    pcie_gbps: float
+
+
+PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
+    "738c": Part("AMD Instinct MI100", "gfx908", 32 << 10, 24.0),
+    "7408": Part("AMD Instinct MI250X", "gfx90a", 64 << 10, 24.0),
+    "740c": Part("AMD Instinct MI250X/MI250", "gfx90a", 64 << 10, 24.0),
+    "740f": Part("AMD Instinct MI210", "gfx90a", 64 << 10, 24.0),
+    "74a0": Part("AMD Instinct MI300A", "gfx942", 128 << 10, 48.0),
+    "74a1": Part("AMD Instinct MI300X", "gfx942", 192 << 10, 48.0),
+    "74a2": Part("AMD Instinct MI308X", "gfx942", 192 << 10, 48.0),
+    "74a5": Part("AMD Instinct MI325X", "gfx942", 256 << 10, 48.0),
+    "74b5": Part("AMD Instinct MI300X VF", "gfx942", 192 << 10, 48.0),
+    "75a0": Part("AMD Instinct MI350X", "gfx950", 288 << 10, 48.0),
+    "75a3": Part("AMD Instinct MI355X", "gfx950", 288 << 10, 48.0),
+}
+
+
+def maker(vendor: str) -> str:
+    """Return the company that made a device, by its PCI vendor id in hex."""
+    return f"Hygon ({vendor})" if vendor == HYGON else f"vendor {vendor}"
+
+
+def architecture(gcn: str) -> str:
+    """Return an AMD architecture's name: ``gfx90a`` for what RCCL's files call ``910``; empty for others."""
+    match = _GCN.fullmatch(gcn)
+    return f"gfx{_BEFORE_NAMES.get(match[1], match[1])}" if match else ""
+
+
+def link_gbps(architecture: str) -> float:
+    """Return one xGMI link's bandwidth as RCCL counts it, GB/s in one direction; of unknown products the newest's."""
+    return _LINK_GBPS.get(architecture, _NEWER_LINK_GBPS)

@@ -1,0 +1,125 @@
+"""From the text of ``npu-smi info -t topo`` to a ``Machine``: Huawei's Ascend.
+
+A header of NPUs, one row each, a column of CPUs, a legend. Chips of an A3 are named ``Phy-ID12`` and have no CPUs. The
+table of ``npu-smi info`` may stand before or after it: bus ids, product and memory are taken from there. Without a
+matrix such a table is ``npu_smi_table``'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from dradriver.topology.ascend import ascend_products, npu_smi_table
+from dradriver.topology.check import check, is_cpu_list
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Gpu, Machine, PathType
+from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.topo_m import inferred_topology
+from dradriver.topology.vendors import ASCEND
+
+MARK = re.compile(r"^[ \t]*(NPU|Phy-ID)[0-9]", re.MULTILINE)
+_NPU = re.compile(r"(?:NPU|Phy-ID)([0-9]{1,4})")
+_CPU = "CPU Affinity"
+# HCCS by way of a switch compares as HCCS does: Huawei publishes no bandwidth of either.
+_LINKS = {kind.cell: kind.links for kind in ASCEND.kinds} | {"HCCS_SW": 1}
+_PATHS = {"PIX": PathType.PIX, "PXB": PathType.PXB, "PHB": PathType.PHB, "SYS": PathType.SYS, "NA": PathType.SYS}
+_ALLOWED = ", ".join(["X", *_LINKS, *_PATHS])
+_MOST = 256
+
+
+def read(text: str, *, name: str = "", seed: str = "") -> Machine:
+    """Return the machine that the matrix of ``npu-smi info -t topo`` shows.
+
+    Identities are made up. Links compare, but carry no figure. NUMA nodes follow from the CPUs, and hidden paths from
+    them, as in a ``nvidia-smi topo -m`` text. Which NPUs may be had together follows from links and product
+    (``ascend_products.blocks``).
+
+    Args:
+        text: The whole output.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+
+    Raises:
+        TopologyError: With the line: no header, a row or cell missing, an unknown cell, two sides that differ.
+    """
+    devices: list[str] = []
+    rows: dict[str, list[str]] = {}
+    cpus: dict[str, str] = {}
+    header = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.replace(_CPU, "").split()
+        if not devices:
+            if words and all(map(_NPU.fullmatch, words)):
+                devices, header = words, number
+        elif words and len(rows) < len(devices):
+            device, cells = words[0], words[1:]
+            if device not in devices or device in rows:
+                raise _error(number, f"{device!r}: a row for each column, once, is expected here")
+            if not len(devices) <= len(cells) <= len(devices) + 1:
+                raise _error(number, f"{device} has {len(cells)} cells; {len(devices)} are needed, then its CPUs")
+            rows[device], after = cells[: len(devices)], cells[len(devices) :]
+            _check_cells(devices, device, cells, number)
+            cpus[device] = after[0] if after and is_cpu_list(after[0]) else ""
+    if not devices:
+        raise _error(1, "no header; the text starts with a line of NPU0, NPU1, …")
+    missing = next((device for device in devices if device not in rows), None)
+    if missing is not None:
+        raise _error(header, f"the row of {missing} is missing; give the whole output of npu-smi info -t topo")
+    if len(set(devices)) < len(devices) or len(devices) > _MOST:
+        raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
+    machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
+    machine = npu_smi_table.told(machine, text)
+    products = {gpu.product for gpu in machine.gpus} - {""} or {""}  # a table need not have all
+    blocks = ascend_products.blocks(machine.links, products.pop()) if len(products) == 1 else None
+    return check(msgspec.structs.replace(machine, blocks=blocks))
+
+
+def _error(line: int, message: str) -> TopologyError:
+    return TopologyError(f"npu-smi info -t topo, line {line}: {message}")
+
+
+def _check_cells(devices: Sequence[str], device: str, cells: Sequence[str], number: int) -> None:
+    for other, cell in zip(devices, cells, strict=False):
+        known = cell == "X" if other == device else cell in _LINKS or cell in _PATHS
+        if not known:
+            raise _error(number, f"{cell!r} between {device} and {other}; allowed: {_ALLOWED}, X on the diagonal alone")
+
+
+def _machine(
+    devices: Sequence[str], rows: dict[str, list[str]], cpus: dict[str, str], *, name: str, seed: str, header: int
+) -> Machine:
+    numbers = {device: int(match[1]) for device in devices if (match := _NPU.fullmatch(device))}
+    order = sorted(devices, key=numbers.__getitem__)  # rows need not be in the order of the numbers
+    column = {device: i for i, device in enumerate(devices)}
+    cells = [[rows[a][column[b]] for b in order] for a in order]
+    for i, row in enumerate(cells):
+        for j in range(i):
+            if row[j] != cells[j][i]:
+                raise _error(header, f"{row[j]} from {order[i]} to {order[j]}, but {cells[j][i]} back")
+    links = tuple(tuple(_LINKS.get(cell, 0) for cell in row) for row in cells)
+    visible = [[PathType.SELF if cell == "X" else _PATHS.get(cell) for cell in row] for row in cells]
+    lists = [cpus[device] for device in order]
+    numas = inferred_topology.numa(lists, [""] * len(order), said=False)
+    return check(
+        Machine(
+            name=name,
+            gpus=tuple(
+                Gpu(
+                    index=numbers[device],
+                    uuid=synthetic_uuid(name, numbers[device], seed=seed),
+                    minor=numbers[device],
+                    pci="",
+                    numa=numas[i],
+                    pcie_gbps=24.0,  # a 910 has PCIe 4 x16; no later one is slower
+                    vendor=ASCEND.word,
+                )
+                for i, device in enumerate(order)
+            ),
+            links=links,
+            paths=inferred_topology.paths(visible, (), numas),
+            numa=inferred_topology.numa_nodes(numas, lists),
+        )
+    )

@@ -1,0 +1,165 @@
+"""From the text of ``npu-smi info`` to what it says of each chip, and where links follow from that to a ``Machine``.
+
+An NPU has a line with its number, name and health, then one with a chip of it: the number of the device where an NPU
+has several (``Phy-ID`` of an A3, ``Device`` of an Atlas 300I Duo), its bus id, and what is used of each memory. An NPU
+of two chips has these two lines twice. A table of processes follows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.topology import profiles
+from dradriver.topology.ascend import ascend_products
+from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Blocks, Gpu, Machine, PathType
+from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.topo_m import inferred_topology
+from dradriver.topology.vendors import ASCEND
+
+MARK: Final = re.compile(r"^[ \t]*\|\s*NPU\s+Name\s*\|", re.MULTILINE)
+_NAME: Final = re.compile(r"\|\s*([0-9]{1,4})\s+([0-9A-Za-z_-]{1,32})\s*\|[^|]*\|.*")
+_CHIP: Final = re.compile(r"\|\s*[0-9]{1,4}(?:\s+([0-9]{1,4}))?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f:.]{7}|NA)\s*\|(.*)")
+_USED: Final = re.compile(r"/\s*([0-9]{1,9})\b")
+_MOST: Final = 256
+_INSTEAD: Final = (
+    "give the text of npu-smi info -t topo, with this one or without, and where that does not exist a profile "
+    "(gputopo topo --list), or one of your own"
+)
+
+
+class Chip(msgspec.Struct, frozen=True):
+    """One chip.
+
+    Attributes:
+        index: The number of its device.
+        npu: The NPU that it is of.
+        product: ``Ascend 910B3``.
+        pci: Its bus id; empty where two chips have one, as those of an Atlas 300I Duo.
+        memory_mib: The largest of its memories, MiB.
+        line: Where it stands in the text.
+    """
+
+    index: int
+    npu: int
+    product: str
+    pci: str
+    memory_mib: int
+    line: int
+
+
+def chips(text: str) -> tuple[Chip, ...]:
+    """Return the chips in the table of ``npu-smi info``; none without a table."""
+    found: list[Chip] = []
+    npu, product = 0, ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if (chip := _CHIP.fullmatch(line.strip())) is None:
+            if (named := _NAME.fullmatch(line.strip())) is not None:
+                npu, product = int(named[1]), named[2]
+        elif product:
+            found.append(
+                Chip(
+                    index=int(chip[1] or npu),
+                    npu=npu,
+                    product=product if product.startswith("Ascend") else f"Ascend {product}",
+                    pci=chip[2].lower(),
+                    memory_mib=max(map(int, _USED.findall(chip[3])), default=0),
+                    line=number,
+                )
+            )
+    seen = Counter(chip.pci for chip in found)
+    return tuple(
+        chip if seen[chip.pci] == 1 and is_bus_id(chip.pci) else msgspec.structs.replace(chip, pci="") for chip in found
+    )
+
+
+def told(machine: Machine, text: str) -> Machine:
+    """Return the machine with bus ids, product and memory by the table of ``npu-smi info`` in the text."""
+    known = {chip.index: chip for chip in chips(text)}
+    gpus = (
+        msgspec.structs.replace(gpu, pci=chip.pci, product=chip.product, memory_mib=chip.memory_mib)
+        if (chip := known.get(gpu.index)) is not None
+        else gpu
+        for gpu in machine.gpus
+    )
+    return msgspec.structs.replace(machine, gpus=tuple(gpus))
+
+
+def read(text: str, *, name: str = "", seed: str = "") -> Machine:
+    """Return the machine by the table of ``npu-smi info`` alone, if its product says how the chips are linked.
+
+    Links and blocks are those of the ready profile of such machines. NUMA nodes, and so paths, are not known.
+
+    Args:
+        text: The whole output of ``npu-smi info``.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+
+    Raises:
+        TopologyError: With the line: no chip, one twice, two products, or a product, or a number of its chips, from
+            which links do not follow; with what to give instead.
+    """
+    every = sorted(chips(text), key=lambda chip: chip.index)
+    if not 0 < len(every) <= _MOST:
+        raise _error(1, f"{len(every)} chips in the table; give the whole output of npu-smi info, of 1 to {_MOST}")
+    for before, chip in itertools.pairwise(every):
+        if chip.index == before.index:
+            raise _error(chip.line, f"device {chip.index} stands twice; give the output of npu-smi info of one machine")
+        if chip.product != before.product:
+            raise _error(chip.line, f"{chip.product} beside {before.product}; {_INSTEAD}")
+    links, blocks, like = _linked(every)
+    return check(
+        Machine(
+            name=name,
+            gpus=tuple(
+                Gpu(
+                    index=chip.index,
+                    uuid=synthetic_uuid(name, chip.index, seed=seed),
+                    minor=chip.index,
+                    pci=chip.pci,
+                    product=chip.product,
+                    memory_mib=chip.memory_mib,
+                    pcie_gbps=like.gpus[0].pcie_gbps,
+                    vendor=ASCEND.word,
+                )
+                for chip in every
+            ),
+            links=links,
+            paths=inferred_topology.paths(
+                [[PathType.SELF if a is b else None for b in every] for a in every], (), [None] * len(every)
+            ),
+            blocks=blocks,
+        )
+    )
+
+
+def _linked(every: Sequence[Chip]) -> tuple[tuple[tuple[int, ...], ...], Blocks | None, Machine]:
+    """Return links and blocks of chips of one product, and the profile that has them."""
+    product, npus = every[0].product, [chip.npu for chip in every]
+    each = set(Counter(npus).values())
+    kind = ascend_products.kind(product, chips=each.pop()) if len(each) == 1 else None
+    if kind is None:
+        raise _error(
+            every[0].line, f"how {len(every)} x {product} are linked does not follow from the product; {_INSTEAD}"
+        )
+    like = profiles.load(kind.profile)
+    if kind.chips > 1:
+        return *ascend_products.paired(npus, kind.profile), like
+    if [chip.index for chip in every] != [gpu.index for gpu in like.gpus]:
+        raise _error(
+            every[0].line,
+            f"{len(every)} x {product}: only where NPUs 0 to {len(like.gpus) - 1} are there, and no others, does it "
+            f"follow from the product how they are linked; {_INSTEAD}",
+        )
+    return like.links, like.blocks, like
+
+
+def _error(line: int, message: str) -> TopologyError:
+    return TopologyError(f"npu-smi info, line {line}: {message}")

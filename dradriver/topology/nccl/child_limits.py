@@ -1,0 +1,68 @@
+"""NCCL's limit of children of one element: 32 for NCCL 2.18 to 2.20, which overwrite their memory with the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine, NumaNode, PciDevice
+from dradriver.topology.nccl import nccl_bandwidths
+from dradriver.topology.nccl.invent import numaid, switch, switch_id
+
+MAX_CHILDREN = 32
+
+
+def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that a file must list: all, but of too many only those with CPUs or devices.
+
+    A Grace tray has 34, of which 32 are GPU memory. NCCL asks for the nodes of devices alone.
+    """
+    if len(machine.numa) < MAX_CHILDREN:
+        return machine.numa
+    used = {device.numa for devices in (machine.gpus, machine.nics, machine.pci) for device in devices}
+    return tuple(node for node in machine.numa if node.cpus or node.cpumap or node.id in used)
+
+
+def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
+    """Return ``devices``, parents first, so that no CPU or bridge has more than 32 children.
+
+    NICs of a crowded CPU get switches between, with bus ids that no server has. NCCL then reads the same: from the
+    other devices the way to them still crosses the CPU, each switch is as wide as all that is below it, and no GPU is
+    below one. What is crowded below a bridge stays so: one more switch would make PIX PXB.
+
+    Raises:
+        TopologyError: A bridge has too many children, or a CPU too many that are no NICs.
+    """
+    below: dict[tuple[int | None, int], list[int]] = {}  # by parent, and at the top by NUMA node
+    for i, device in enumerate(devices):
+        below.setdefault((device.parent, numaid(device) if device.parent is None else 0), []).append(i)
+    switches: list[PciDevice] = []
+    above: dict[int, int] = {}
+    taken = {device.busid for device in devices}
+    free = (number for number in range(len(devices) + 256) if switch_id(number) not in taken)
+    for (parent, node), children in below.items():
+        nics = [i for i in children if devices[i].kind.startswith("0x02")]
+        room = MAX_CHILDREN - (len(children) - len(nics))
+        if len(children) <= MAX_CHILDREN:
+            continue
+        if parent is not None or room < 1:
+            place = f"<cpu> {node}" if parent is None else f"<pci> {devices[parent].busid}"
+            cure = "leave out NICs that no job uses" if nics else "describe the bridges that the server has"
+            raise TopologyError(
+                f"{place}: {len(children)} children; NCCL 2.18 to 2.20 have room for {MAX_CHILDREN}, and a switch "
+                f"between would change what NCCL reads; {cure}"
+            )
+        for n in range(room):
+            members = nics[n * len(nics) // room : (n + 1) * len(nics) // room]
+            if len(members) > 1:
+                above |= dict.fromkeys(members, len(switches))
+                gbps = sum(nccl_bandwidths.pci_gbps(devices[i].link_speed, devices[i].link_width) for i in members)
+                switches.append(switch(next(free), None, devices[members[0]].numa, gbps))
+    moved = (None if device.parent is None else device.parent + len(switches) for device in devices)
+    placed = (
+        msgspec.structs.replace(device, parent=above.get(i, parent))
+        for i, (device, parent) in enumerate(zip(devices, moved, strict=True))
+    )
+    return (*switches, *placed)

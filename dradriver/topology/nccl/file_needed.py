@@ -1,0 +1,127 @@
+"""Whether NCCL needs a topology file on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import msgspec
+
+from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.vendors import NVIDIA
+
+_TRUTH = "NCCL reads /sys and NVML and gets the truth. A file could only be as good, or do harm."
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """``needed`` is the answer, ``reasons`` are whole sentences: first why, then what else is worth knowing.
+
+    ``needed`` is None where it depends on whether this is a virtual machine, and the source does not say that.
+    """
+
+    needed: bool | None
+    reasons: tuple[str, ...]
+
+
+def explain(machine: Machine) -> Advice:
+    """Return whether NCCL needs a topology file on the machine, and why.
+
+    Where a container sees the host's /sys and NVML, NCCL finds the truth by itself and a file can only do harm. It is
+    of use where /sys does not show the PCI tree: in a virtual machine whose hypervisor hangs every device below the
+    root. The libraries of other vendors are given none.
+    """
+    if machine.vendor is not NVIDIA:
+        library = machine.vendor.library
+        return Advice(
+            False, (f"No file is needed: these GPUs' jobs bring {library}, which finds the machine by itself.",)
+        )
+    worth, why = _if_virtual(machine)
+    verdict = "A file is worth it" if worth else "No file is needed"
+    if machine.virtual is None:
+        needed = None if worth else False
+        reason = (
+            "Whether this is a virtual machine is not known from this source. If it is none: no file is needed, "
+            f"{_TRUTH} If it is one: {verdict[0].lower()}{verdict[1:]}, {why} The node itself knows which it is, and "
+            "what its /sys shows: run this there without --machine."
+        )
+    elif machine.virtual:
+        needed, reason = worth, f"{verdict}: this is a virtual machine, and {why}"
+    else:
+        needed, reason = False, f"No file is needed: this is no virtual machine, {_TRUTH}"
+    return Advice(needed, (reason, *_notes(machine)))
+
+
+def _if_virtual(machine: Machine) -> tuple[bool, str]:
+    """Return whether a file is worth it if ``machine`` is a virtual one, and why: a sentence that goes on."""
+    count = len(machine.gpus)
+    if any(device.busid.startswith(INVENTED) for device in machine.pci):
+        return True, (
+            f"this tree is a topology file's, whose switches ({INVENTED}…) are in no /sys: without the file NCCL does "
+            "not know which devices are near."
+        )
+    if not flattened(machine):
+        return False, "its PCI tree shows which devices are near."
+    if not machine.nics and all(machine.links[i][j] for i, j in combinations(range(count), 2)):
+        why = "its PCI tree is flat, but links join all GPUs and there is no NIC for NCCL to find a near GPU to."
+        return False, why
+    what = "GPUs and NICs" if machine.nics else "GPUs"
+    return True, (
+        f"its PCI tree is flat, so that NCCL sees all {what} equally far apart and sends their data through the CPU. "
+        "Write one with 'gputopo nccl write --like PROFILE', where PROFILE is the server below it."
+    )
+
+
+def flattened(machine: Machine) -> bool:
+    """Return whether no device of the machine shares a PCIe switch with another, as hypervisors show it."""
+    devices = len(machine.gpus) + len(machine.nics)
+    gpus = (machine.paths[i][j] for i, j in combinations(range(len(machine.gpus)), 2))
+    nics = (path for row in machine.nic_paths for path in row)
+    return devices > 1 and all(path > PathType.PXB for path in (*gpus, *nics))
+
+
+def _notes(machine: Machine) -> list[str]:
+    notes = []
+    weak = _weak(machine)
+    if weak:
+        names = ", ".join(f"GPU{machine.gpus[i].index}" for i in weak)
+        notes.append(
+            f"{names}: fewer links than the others. NCCL then slows down the whole job; no file mends that, a healthy "
+            "GPU does."
+        )
+    if len({gpu.numa for gpu in machine.gpus}) == 1 and machine.gpus[0].numa is None:
+        notes.append(
+            "The GPUs' NUMA nodes are not known (/sys says -1, or the source does not say): NCCL may bind its threads "
+            "to far CPUs."
+        )
+    return notes
+
+
+def _weak(machine: Machine) -> Sequence[int]:
+    """Return the positions of GPUs with fewer links than others of their product can have here."""
+    products: dict[str, list[int]] = {}
+    for i, gpu in enumerate(machine.gpus):
+        products.setdefault(gpu.product, []).append(i)
+    weak = []
+    for members in products.values():
+        switched = [machine.gpus[i].switch_links for i in members]
+        if any(switched):
+            weak += [i for i, count in zip(members, switched, strict=True) if count < max(switched)]
+        else:
+            weak += _weak_of_direct(machine, members)
+    return sorted(weak)
+
+
+def _weak_of_direct(machine: Machine, members: Sequence[int]) -> list[int]:
+    """Return those of ``members``, GPUs of one product without switches, that must have lost links.
+
+    A link to a GPU that is not visible is not either, so sums may differ on healthy machines: half a DGX-1 has 4, 4, 5
+    and 5. Links are surely lost by a GPU that has none in a mesh, and by one that has fewer than most. Between pairs
+    on bridges a GPU without one is a way to build a server; there bridges are compared with each other.
+    """
+    sums = {i: sum(machine.links[i]) for i in members}
+    most = max(sums.values())
+    if all(sum(count > 0 for count in machine.links[i]) <= 1 for i in members):
+        return [i for i, count in sums.items() if 0 < count < most]
+    usual = 2 * list(sums.values()).count(most) > len(members)
+    return [i for i, count in sums.items() if count < most and (usual or not count)]

@@ -1,0 +1,97 @@
+"""Findings of the checker: places in an NCCL topology file that break a rule."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+
+import msgspec
+
+from dradriver.topology.nccl.checker_rules import RULES
+
+_MOST_PLACES = 50  # of one rule that are written down
+_MOST_LETTERS = 200  # of what stands in the file
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One place that breaks a rule.
+
+    Attributes:
+        line: From 1, as ``column``.
+        column: Characters, not bytes.
+        rule: The rule's name in ``RULES``.
+        problem: What stands there and what NCCL does with it.
+        cure: What to write instead.
+    """
+
+    line: int
+    column: int
+    rule: str
+    problem: str
+    cure: str
+
+    @property
+    def error(self) -> bool:
+        """Return whether NCCL refuses or misreads the file because of the finding; else it may only do harm."""
+        return RULES[self.rule].error
+
+
+class Notes:
+    """Collects findings; what every element of a file breaks is written down once, with the number of places.
+
+    Of one rule fifty places are written down, the further ones as one: a file of 1 MB has room for 450,000.
+    """
+
+    def __init__(self) -> None:
+        self._of_rule: Counter[str] = Counter()
+        self._found: list[Finding] = []
+        self._times: dict[str, list[int]] = {}  # key: position in _found, number of places
+
+    def add(self, rule: str, place: tuple[int, int], *, once: str = "", **words: object) -> None:
+        """Add the finding that ``rule`` is broken at ``place``, line and column.
+
+        Args:
+            rule: Name in ``RULES``.
+            place: Line and column.
+            once: A key: further places with the same one are only counted.
+            words: For the rule's ``{…}``.
+        """
+        if once not in self._times and self._of_rule[rule] >= _MOST_PLACES:
+            once = f"more {rule}"
+        if once in self._times:
+            self._times[once][1] += 1
+            return
+        if once:
+            self._times[once] = [len(self._found), 1]
+        self._of_rule[rule] += 1
+        self._found.append(finding(rule, place, **words))
+
+    def findings(self) -> list[Finding]:
+        """Return all findings in order, with the number of places of repeated ones."""
+        findings = list(self._found)
+        for position, times in self._times.values():
+            if times > 1:
+                old = findings[position]
+                findings[position] = msgspec.structs.replace(old, problem=f"{old.problem} ({times} places)")
+        return findings
+
+
+def finding(rule: str, place: tuple[int, int], **words: object) -> Finding:
+    """Return the finding that ``rule`` is broken at ``place``."""
+    wording = RULES[rule]
+    for name, word in words.items():
+        if isinstance(word, str) and len(word) > _MOST_LETTERS:
+            words[name] = f"{word[:_MOST_LETTERS]}…"
+    return Finding(*place, rule, wording.problem.format(**words), wording.cure.format(**words))
+
+
+class Lines:
+    """Lines and columns of a text."""
+
+    def __init__(self, text: str) -> None:
+        self._starts = [0, *(i + 1 for i, letter in enumerate(text) if letter == "\n")]
+
+    def place(self, at: int) -> tuple[int, int]:
+        """Return the line and column, from 1, of the letter at position ``at`` of the checked file."""
+        line = bisect_right(self._starts, at)
+        return line, at - self._starts[line - 1] + 1

@@ -1,0 +1,234 @@
+"""From an NCCL topology file (``NCCL_TOPO_FILE``, or a dump of ``NCCL_TOPO_DUMP_FILE``) to a ``Machine``.
+
+A file without ``<gpu>`` elements, as clouds ship them, says nothing of NVLink: NCCL asks the driver then, and the
+machine read here has no links. Root complexes are not in such files either: two devices that share no bridge are NODE
+within a NUMA node, never PHB, so that nothing seems nearer than it is. Below switches that a ``<pcilink>`` joins they
+are PXB, as to NCCL.
+
+RCCL writes the same of AMD's machines as version 2, with ``<xgmi>`` in place of ``<nvlink>`` and ``gcn`` in place of
+``sm``. There a bus id may stand twice, as in two of the models that come with RCCL: both are devices of their own, as
+to RCCL, and the PCI tree, in which nobody could tell them apart, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dradriver.topology import cpulist
+from dradriver.topology.amd import amd_products
+from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
+from dradriver.topology.nccl import nccl_bandwidths, pcilinks
+from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.nccl.nvlink_elements import link_counts
+from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
+from dradriver.topology.nccl.xml import Element, elements, parse
+from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.vendors import AMD
+
+_NUMA = re.compile(r"[0-9]{1,6}")
+_MASK = re.compile(r"[0-9a-fA-F]{1,8}(,[0-9a-fA-F]{8}){0,255}")
+_PRODUCTS = {  # NVIDIA's device ids (mig-parted, config-default.yaml), names as NVML spells them
+    "20b0": "NVIDIA A100-SXM4-40GB",
+    "20b2": "NVIDIA A100-SXM4-80GB",
+    "20b5": "NVIDIA A100 80GB PCIe",
+    "2330": "NVIDIA H100 80GB HBM3",
+    "2335": "NVIDIA H200",
+    "2901": "NVIDIA B200",
+    "2941": "NVIDIA GB200",
+}
+_COMPUTE = {"20": 80, "23": 90, "29": 100}  # of these parts, by the first two digits
+_OTHERS = {
+    "graphs": "a graph file, the result of NCCL's search (NCCL_GRAPH_DUMP_FILE)",
+    "topology": "a topology of hwloc's",
+}
+_NCCL, _RCCL = 1, 2  # versions of the file
+_MOST_DEVICES = 512  # GPUs and NICs: the square of their number is kept, NCCL itself reads 255 elements
+_START = 'give a topology file, which starts with <system version="1">'
+
+
+def read(text: str, *, name: str = "", seed: str = "") -> Machine:
+    """Return the machine that an NCCL topology file describes.
+
+    GPUs are numbered by their ``dev`` where all have one, else by bus id, as NVML numbers them. They have made-up
+    uuids: the file has none.
+
+    Args:
+        text: The whole file. What only NCCL's own parser would refuse (tabs, a declaration) is read; see ``checker``.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+
+    Raises:
+        TopologyError: With line and column: not such a file, a graph file, no GPU, links that only one side has, ….
+    """
+    document = parse(text)
+    root, stop = document.root, document.broken
+    if root is not None and root.name != "system":
+        raise error(root, None, f"this is {_OTHERS.get(root.name, f'a file of <{root.name}>')}; {_START}")
+    if stop is not None:
+        raise TopologyError(f"NCCL XML, line {stop.line}, column {stop.column}: {stop.problem}; {stop.cure}")
+    if root is None:
+        raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
+    version = nccl_bandwidths.integer(root.get("version") or "")
+    if version not in (_NCCL, _RCCL):
+        raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone, RCCL also 2")
+    cpus = [child for child in root.children if child.name == "cpu"]
+    hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
+    if len(hosts) > 1:
+        raise error(root, None, f"CPUs of {len(hosts)} hosts; a machine is one: keep those of one host_hash")
+    devices, nodes = Devices(twice=0 if version == _RCCL else None), {}
+    for cpu in cpus:
+        numa = _numa(cpu)
+        if numa is not None:
+            if numa in nodes:
+                raise error(cpu, "numaid", f"numaid {numa} stands twice; write each NUMA node once")
+            nodes[numa] = _node(cpu, numa)
+        walk(cpu, Place(numa=numa), devices)
+    if not devices.gpus:
+        raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
+    count = len(devices.gpus) + len(devices.nics)
+    if count > _MOST_DEVICES:
+        raise error(root, None, f"{count} GPUs and NICs; at most {_MOST_DEVICES} are read")
+    joined = pcilinks.joined(pcilinks.links(elements(root, "pci")))
+    return _machine(devices, nodes, _cpu(cpus), joined, name=name, seed=seed)
+
+
+def _numa(cpu: Element) -> int | None:
+    text = cpu.get("numaid")
+    if text == "-1":
+        return None
+    if text is None or not _NUMA.fullmatch(text):
+        raise error(cpu, "numaid", f"numaid {text!r}; each <cpu> needs the number of its NUMA node")
+    return int(text)
+
+
+def _node(cpu: Element, numa: int) -> NumaNode:
+    mask = cpu.get("affinity") or ""
+    if mask and not _MASK.fullmatch(mask):
+        raise error(cpu, "affinity", f"affinity {mask!r}; write a hex mask as /sys does (000000ff,fff00000), no list")
+    return NumaNode(id=numa, cpus=cpulist.from_mask(mask), cpumap=mask.lower())
+
+
+def _cpu(cpus: Sequence[Element]) -> Cpu | None:
+    """Return the model of the first CPU that has one."""
+    for cpu in cpus:
+        if cpu.get("arch"):
+            family = nccl_bandwidths.family_of(number(cpu, "familyid", 1 << 16) or 0)
+            model = number(cpu, "modelid", 1 << 16) or 0
+            return Cpu(arch=cpu.get("arch") or "", vendor=cpu.get("vendor") or "", family=family, model=model)
+    return None
+
+
+def _machine(
+    devices: Devices,
+    nodes: dict[int, NumaNode],
+    cpu: Cpu | None,
+    joined: Callable[[Place, Place], bool],
+    *,
+    name: str,
+    seed: str,
+) -> Machine:
+    leaves = sorted(devices.gpus, key=lambda leaf: leaf.busid)
+    numbers = [number(leaf.gpu, "dev", 9999) if leaf.gpu else None for leaf in leaves]
+    if None in numbers or len(set(numbers)) < len(numbers):
+        numbers = list(range(len(leaves)))
+    numbered = sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0] or 0)
+    leaves = [leaf for _, leaf in numbered]
+    direct, switched = link_counts(leaves)
+    count = range(len(leaves))
+    links = tuple(tuple(0 if i == j else direct[i][j] + min(switched[i], switched[j]) for j in count) for i in count)
+    places = tuple(leaf.place for leaf in leaves)
+    nics = sorted(devices.nics.values(), key=lambda entry: _natural(entry[0].name))
+    return check(
+        Machine(
+            name=name,
+            gpus=tuple(
+                _gpu(index or 0, leaf, switch_links=switched[i], uuid=synthetic_uuid(name, index or 0, seed=seed))
+                for i, (index, leaf) in enumerate(numbered)
+            ),
+            links=links,
+            paths=path_matrix(places, places, joined=joined),
+            nics=tuple(nic for nic, _ in nics),
+            nic_paths=path_matrix(tuple(place for _, place in nics), places, joined=joined),
+            numa=tuple(nodes[node] for node in sorted(nodes)),
+            link_gbps=_link_gbps(leaves) if any(map(any, links)) or any(switched) else 0.0,
+            socket_gbps=nccl_bandwidths.socket_gbps(cpu),
+            cpu=cpu,
+            pci=() if devices.twice else tuple(devices.pci),
+            virtual=any(device.busid.startswith(INVENTED) for device in devices.pci) or None,
+        )
+    )
+
+
+def _is_amd(leaf: Leaf) -> bool:
+    return leaf.pci.get("vendor") == f"0x{amd_products.PCI_VENDOR}" or (
+        leaf.gpu is not None and bool(leaf.gpu.get("gcn"))
+    )
+
+
+def _link_gbps(leaves: Sequence[Leaf]) -> float:
+    """Return one link's bandwidth; of several kinds of NVIDIA's the newest's, of AMD's the oldest's."""
+    if _is_amd(leaves[0]):
+        return min(amd_products.link_gbps(_architecture(leaf)) for leaf in leaves)
+    return nccl_bandwidths.link_gbps(max(map(_compute, leaves)))
+
+
+def _part(leaf: Leaf) -> amd_products.Part | None:
+    return amd_products.PARTS.get((leaf.pci.get("device") or "")[2:])
+
+
+def _architecture(leaf: Leaf) -> str:
+    """Return ``gfx942`` of an AMD GPU; empty where neither its device id nor the file says."""
+    part = _part(leaf)
+    return part.architecture if part else amd_products.architecture((leaf.gpu.get("gcn") or "") if leaf.gpu else "")
+
+
+def _compute(leaf: Leaf) -> int:
+    """Return 90 for compute capability 9.0; 0 where neither the file nor the device id says."""
+    said = number(leaf.gpu, "sm", 999) if leaf.gpu else None
+    device = (leaf.pci.get("device") or "")[2:]
+    return said or (_COMPUTE.get(device[:2], 0) if device in _PRODUCTS else 0)
+
+
+def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
+    pci = leaf.pci
+    bare = Gpu(
+        index=index,
+        uuid=uuid,
+        minor=index,
+        pci=leaf.busid,
+        numa=leaf.place.numa,
+        pcie_gbps=nccl_bandwidths.pci_gbps(pci.get("link_speed") or "", number(pci, "link_width", 64) or 0),
+        switch_links=switch_links,
+    )
+    if _is_amd(leaf):
+        part = _part(leaf)
+        return msgspec.structs.replace(
+            bare,
+            product=part.product if part else "",
+            architecture=_architecture(leaf),
+            memory_mib=part.memory_mib if part else 0,
+            vendor=AMD.word,
+        )
+    compute = _compute(leaf)
+    c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
+    lanes = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000
+    return msgspec.structs.replace(
+        bare,
+        product=_PRODUCTS.get((pci.get("device") or "")[2:], ""),
+        architecture=nccl_bandwidths.architecture(compute),
+        compute_capability=f"{compute // 10}.{compute % 10}" if compute else "",
+        c2c_gbps=lanes,
+    )
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``, and bus ids as the hex numbers they are."""
+    if is_bus_id(name):
+        return [(-1, name)]
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.findall(r"[0-9]{1,9}|[^0-9]+", name)]

@@ -1,0 +1,234 @@
+"""From a ``Machine`` to an NCCL topology file that NCCL 2.18 to 2.30 reads and that leaves the driver's word alone.
+
+The file holds every NUMA node with all that NCCL asks of a CPU, and the PCI tree with all that /sys says of it: what
+one rank would have to add, and another could not, makes NCCL see one switch as two, with a 32nd of the bandwidth in the
+worst case. It holds no ``<gpu>``, so that NVML is asked for the links, and no ``<net>``. NICs are in it as plain
+devices, and only where the PCI tree that NCCL would find may be a hypervisor's invention.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from dradriver.topology import cpulist
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
+from dradriver.topology.nccl import nccl_bandwidths
+from dradriver.topology.nccl.checker import check
+from dradriver.topology.nccl.child_limits import (
+    MAX_CHILDREN,
+    spread,
+    wanted_nodes,
+)
+from dradriver.topology.nccl.host_paths import with_paths
+from dradriver.topology.nccl.invent import BRIDGE, classes, invent, numaid
+from dradriver.topology.nccl.tree import IDS
+from dradriver.topology.vendors import NVIDIA
+
+MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
+MOST_TEXT = 250
+_MOST_SHOWN = 120  # letters of a line that is not written
+_BUS_ID = len("0000:06:00.0")  # NCCL compares letter by letter, and writes four digits of domain
+_ARCHS = {"amd64": "x86_64", "x64": "x86_64", "aarch64": "arm64", "ppc64le": "ppc64"}
+_VENDORS = {"intel": "GenuineIntel", "amd": "AuthenticAMD"}
+VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL looks without being told
+
+
+def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] | None = None) -> str:
+    """Return the text of an NCCL topology file for the machine.
+
+    Args:
+        machine: Its bus ids and NUMA nodes are written. Without a PCI tree of its own, as profiles have none, switches
+            are invented that give the same paths, with bus ids that no server has.
+        like: The server that a virtual machine runs on: its paths between GPUs and the NICs beside them are written in
+            place of ``machine``'s (``host_paths.with_paths``; ``host_paths.lost`` says what a file cannot hold).
+        gpus: Positions of the GPUs that the file is for, those of a container: the others are left out, and NICs that
+            one of them is nearer to. All by default.
+
+    Raises:
+        TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or ``check``
+            would find an error in the file, or it would be larger than NCCL reads safely.
+    """
+    if machine.vendor is not NVIDIA:
+        raise TopologyError(
+            f"gpus: {machine.vendor.library} finds the machine by itself; files are written for NCCL alone"
+        )
+    known = {device.busid: device for device in machine.pci}
+    if like is not None:
+        machine = with_paths(machine, like=like)
+    if gpus is not None:
+        machine = _part(machine, gpus)
+    if machine.cpu is None:
+        raise TopologyError(
+            "cpu: the CPUs' model is not known, and NCCL refuses files without it; name it (--cpu), describe the "
+            "machine by a profile or an NCCL dump, or run this on the node itself"
+        )
+    cpu = _known_cpu(machine.cpu)
+    for gpu in machine.gpus:
+        if len(gpu.pci) != _BUS_ID:
+            raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
+    kinds = classes(machine)
+    devices = spread([_spelled(_as_known(device, known.get(device.busid)), kinds) for device in _wanted(machine)])
+    listed = {device.busid for device in devices}
+    for gpu in machine.gpus:
+        if gpu.pci not in listed:
+            raise TopologyError(f"pci: the tree lacks GPU{gpu.index} ({gpu.pci})")
+    nodes = _nodes(machine, devices)
+    elements = 1 + len(nodes) + len(devices)
+    if elements > MOST_ELEMENTS:
+        raise TopologyError(
+            f"{elements} elements; NCCL reads 255 after merging the trees of all ranks: {MOST_ELEMENTS} is the most "
+            "that is safe"
+        )
+    if len(nodes) > MAX_CHILDREN:
+        raise TopologyError(
+            f"<system>: {len(nodes)} children, NUMA nodes with CPUs or devices; NCCL 2.18 to 2.20 have room for "
+            f"{MAX_CHILDREN}; set the server up with fewer (NPS, SNC)"
+        )
+    lines = ['<system version="1">']
+    for node in nodes:
+        tops = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
+        lines += _element("cpu", _cpu(node, cpu), _children(devices, tops, 2), 1)
+    text = "\n".join([*lines, "</system>"]) + "\n"
+    refused = next((finding for finding in check(text) if finding.error), None)
+    if refused is not None:
+        place = text.splitlines()[refused.line - 1].strip()[:_MOST_SHOWN]
+        raise TopologyError(f"{place}: {refused.problem}; {refused.cure}")
+    return text
+
+
+def without_rate(machine: Machine) -> list[str]:
+    """Return the bus ids of GPUs and bridges for whose PCIe rate the written file has nothing."""
+    return [device.busid for device in _wanted(machine) if not nccl_bandwidths.known_speed(device.link_speed)]
+
+
+def write_file(text: str, path: Path) -> None:
+    """Write an NCCL topology file to ``path`` in one step, as NCCL may be reading it.
+
+    Raises:
+        TopologyError: It cannot be written there.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fchmod(descriptor, 0o644)
+                os.fsync(descriptor)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise TopologyError(f"{path}: cannot be written: {error}") from error
+
+
+def _part(machine: Machine, gpus: Sequence[int]) -> Machine:
+    near = [n for n, row in enumerate(machine.nic_paths) if min(row) == min(row[i] for i in gpus)]
+    part = machine.subset(gpus)
+    return msgspec.structs.replace(
+        part,
+        nics=tuple(machine.nics[n] for n in near),
+        nic_paths=tuple(part.nic_paths[n] for n in near),
+        nic_pairs=None,
+    )
+
+
+def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
+    """Return GPUs, NICs but of what is known to be no virtual machine, and the bridges above these, parents first."""
+    tree = machine.pci or invent(machine)
+    leaves = {gpu.pci for gpu in machine.gpus}
+    if machine.virtual is not False or not machine.pci:
+        leaves |= {nic.pci for nic in machine.nics if len(nic.pci) <= _BUS_ID}  # others NCCL finds, but by no such name
+    keep: set[int] = set()
+    for i, device in enumerate(tree):
+        above: int | None = i if device.busid in leaves else None
+        while above is not None and above not in keep:
+            keep.add(above)
+            above = tree[above].parent
+    place = {old: new for new, old in enumerate(sorted(keep))}
+    return tuple(
+        msgspec.structs.replace(tree[i], parent=None if (up := tree[i].parent) is None else place[up])
+        for i in sorted(keep)
+    )
+
+
+def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
+    """Return ``device`` with what /sys says of it, where its place was taken from another machine."""
+    if known is None:
+        return device
+    device = msgspec.structs.replace(device, kind=known.kind or device.kind, ids=known.ids)
+    if nccl_bandwidths.lane_rate(known.link_speed) is None:
+        return device
+    return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
+
+
+def _spelled(device: PciDevice, kinds: Mapping[str, str]) -> PciDevice:
+    """Return ``device`` with its class, and its rate in words that NCCL knows; empty, for Gen 3, if it says none."""
+    kind = device.kind or kinds.get(device.busid, BRIDGE)
+    return msgspec.structs.replace(device, kind=kind, link_speed=nccl_bandwidths.known_speed(device.link_speed))
+
+
+def _known_cpu(cpu: Cpu) -> Cpu:
+    """Return ``cpu`` by the names that NCCL knows."""
+    arch = _ARCHS.get(cpu.arch.lower(), cpu.arch)
+    return msgspec.structs.replace(cpu, arch=arch, vendor=_VENDORS.get(cpu.vendor.lower(), cpu.vendor))
+
+
+def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
+    """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing.
+
+    A source may name those of its GPUs alone (topo -m), so all up to the last one are written; one too many is no harm.
+    """
+    known = {node.id: node for node in wanted_nodes(machine)}
+    used = {numaid(device) for device in devices}
+    last = max(used | known.keys())
+    if last < MAX_CHILDREN:
+        used.update(range(last))
+    for numa in used:
+        known.setdefault(numa, NumaNode(id=numa))
+    return [known[numa] for numa in sorted(known)]
+
+
+def _cpu(node: NumaNode, cpu: Cpu) -> list[tuple[str, str]]:
+    mask = node.cpumap or cpulist.to_mask(node.cpus)
+    attributes = [("numaid", str(node.id)), ("affinity", mask), ("arch", cpu.arch), ("vendor", cpu.vendor)]
+    if cpu.vendor:
+        attributes += [("familyid", str(nccl_bandwidths.family_id(cpu.family))), ("modelid", str(cpu.model))]
+    return [(name, value) for name, value in attributes if value]
+
+
+def _children(devices: Sequence[PciDevice], positions: Sequence[int], depth: int) -> list[str]:
+    lines: list[str] = []
+    for i in sorted(positions, key=lambda n: devices[n].busid):  # the order in which NCCL keeps them
+        below = [n for n, device in enumerate(devices) if device.parent == i]
+        lines += _element("pci", _pci(devices[i]), _children(devices, below, depth + 1), depth)
+    return lines
+
+
+def _pci(device: PciDevice) -> list[tuple[str, str]]:
+    ids = zip(IDS, (f"0x{part}" for part in device.ids.split(":") if part), strict=False)
+    return [
+        ("busid", device.busid),
+        ("class", device.kind),
+        *ids,
+        ("link_speed", device.link_speed),
+        ("link_width", str(device.link_width)),
+    ]
+
+
+def _element(name: str, attributes: Sequence[tuple[str, str]], children: Sequence[str], depth: int) -> list[str]:
+    for key, value in attributes:
+        if len(value) > MOST_TEXT or not value.isprintable() or '"' in value:
+            raise TopologyError(
+                f"{key}: {value[:40]!r}, {len(value)} characters; NCCL reads {MOST_TEXT} printable ones without quotes"
+            )
+    start = f"{'  ' * depth}<{name} " + " ".join(f'{key}="{value}"' for key, value in attributes)
+    return [f"{start}>", *children, f"{'  ' * depth}</{name}>"] if children else [f"{start}/>"]

@@ -1,0 +1,50 @@
+"""Link counts by the ``<nvlink>`` elements of an NCCL topology file, or the ``<xgmi>`` of RCCL's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dradriver.topology.nccl.tree import Leaf, error, number, reduced
+
+MOST_LINKS = 18  # that NCCL looks for on any GPU (xml.cc), and the most that there are
+SWITCH_CLASS = "0x068000"
+_CPU_CLASS = "0x068001"  # POWER
+
+
+def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
+    """Return the direct links of each pair by ``<nvlink>`` elements, and each GPU's links to a switch.
+
+    A target of class 0x068000 is a switch; so is, to NCCL, one without a class that is no GPU of the file. Links to a
+    GPU that is not in the file are dropped, as NCCL drops them, and so are those of a GPU to itself, which VMs show
+    for a bridge whose other end is hidden.
+
+    Raises:
+        TopologyError: A count that is none, or a link that the other side does not have.
+    """
+    position = {leaf.busid: i for i, leaf in enumerate(gpus)}
+    direct = [[0] * len(gpus) for _ in gpus]
+    switched = [0] * len(gpus)
+    places = {}
+    for i, leaf in enumerate(gpus):
+        for link in leaf.gpu.children if leaf.gpu else ():
+            if link.name not in ("nvlink", "xgmi"):
+                continue
+            count = number(link, "count", MOST_LINKS)
+            if count is None or not link.get("target"):
+                raise error(link, None, f"a link (<{link.name}>) needs target, a bus id, and count, a number of links")
+            target = reduced(link.get("target") or "")
+            kind = link.get("tclass") or ""
+            if target in position:
+                if position[target] != i:
+                    direct[i][position[target]] += count
+                    places[i, position[target]] = link
+            elif not kind.startswith("0x03") and kind != _CPU_CLASS:
+                switched[i] += count
+    for (i, j), link in places.items():
+        if direct[i][j] != direct[j][i]:
+            raise error(link, "count", f"{direct[i][j]} links from {gpus[i].busid} to {gpus[j].busid}, but "
+                        f"{direct[j][i]} back; both sides have the same")  # fmt: skip
+    most = max(switched)
+    if most > 4 * MOST_LINKS:
+        raise error(gpus[0].pci, None, f"{most} links of one GPU to switches; {MOST_LINKS} is the most")
+    return direct, switched

@@ -1,0 +1,205 @@
+"""From a machine profile to a ``Machine``: product facts once, GPUs and NICs by their place, links by pair."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+
+from dradriver.topology import cpulist
+from dradriver.topology.check import check, is_cpu_list
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Blocks, Cpu, Gpu, Machine, Nic, NumaNode
+from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.profiles import simulated_mig_profiles
+from dradriver.topology.profiles.profile_fields import (
+    MOST_LINKS,
+    BlocksEntry,
+    GpuEntry,
+    NicEntry,
+    Profile,
+)
+from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.vendors import VENDORS
+from dradriver.yamltext import read as yamltext
+
+_PAIR = re.compile(r"(\d{1,4})-(\d{1,4})")
+_FORM = yamltext.Form(
+    error=TopologyError,
+    key=re.compile(r"[\w-]{1,64}"),
+    keys="a word, or in links a pair of GPUs: 0-1",
+    start="a profile starts with name:, product:, gpus:",
+    whole="profile",
+)
+
+
+def read(text: str, *, source: str, seed: str = "") -> Machine:
+    """Return the machine that a profile's text describes, its uuids derived from its name and ``seed``.
+
+    Args:
+        text: YAML of one ``Profile``.
+        source: The file's name, for messages.
+        seed: Whatever tells two machines of one profile apart, such as the node's name.
+
+    Raises:
+        TopologyError: Naming file, line, the bad value and what is allowed.
+    """
+    return Description(text, source=source).machine(seed)
+
+
+class Description:
+    """A profile's text, parsed once for all machines that it describes.
+
+    Args:
+        text: YAML of one ``Profile``.
+        source: The file's name, for messages.
+
+    Raises:
+        TopologyError: Naming file, line, the bad value and what is allowed.
+    """
+
+    def __init__(self, text: str, *, source: str) -> None:
+        self._document = yamltext.read(text, _FORM, source=source)
+        self._profile = self._document.convert(Profile)
+
+    def machine(self, seed: str) -> Machine:
+        """Return the machine of a profile, its uuids derived from the profile's name and ``seed``.
+
+        Raises:
+            TopologyError: Naming file, line, the bad value and what is allowed.
+        """
+        try:
+            return _machine(self._profile, seed)
+        except TopologyError as error:
+            at, _, says = str(error).partition(": ")
+            raise self._document.refusal(at, says) from None
+
+
+def _machine(profile: Profile, seed: str) -> Machine:
+    _check_places(profile)
+    product = profile.product
+    gpus = tuple(
+        Gpu(
+            index=index,
+            uuid=synthetic_uuid(profile.name, index, seed=seed),
+            minor=index if entry.minor is None else entry.minor,
+            pci=entry.pci,
+            pcie_root=entry.root,
+            numa=entry.numa,
+            product=product.name,
+            architecture=product.architecture,
+            compute_capability=product.compute_capability,
+            memory_mib=product.memory_mib,
+            power_watts=product.power_watts,
+            pcie_gbps=product.pcie_gbps,
+            c2c_gbps=product.c2c_gbps,
+            fabric=profile.fabric,
+            profiles=simulated_mig_profiles.profiles(product.name),
+            switch_links=(profile.switch_links if entry.switch_links is None else entry.switch_links),
+            vendor=profile.vendor,
+        )
+        for index, entry in enumerate(profile.gpus)
+    )
+    places = tuple(_place(entry) for entry in profile.gpus)
+    cpu = profile.cpu
+    return check(
+        Machine(
+            name=profile.name,
+            gpus=gpus,
+            links=_links(profile, gpus),
+            paths=path_matrix(places, places),
+            nics=tuple(
+                Nic(name=nic.name, pci=nic.pci, numa=nic.numa, kind=nic.kind, gbps=nic.gbps) for nic in profile.nics
+            ),
+            nic_paths=path_matrix(tuple(_place(nic) for nic in profile.nics), places),
+            numa=tuple(NumaNode(id=node.id, cpus=node.cpus) for node in profile.numa),
+            link_gbps=profile.link_gbps,
+            socket_gbps=profile.socket_gbps,
+            driver_version=profile.driver_version,
+            cuda_version=profile.cuda_version,
+            nccl_version=profile.nccl_version,
+            cpu=None if cpu is None else Cpu(arch=cpu.arch, vendor=cpu.vendor, family=cpu.family, model=cpu.model),
+            virtual=profile.virtual,
+            blocks=None if profile.blocks is None else _blocks(profile.blocks, len(gpus)),
+        )
+    )
+
+
+def _place(entry: GpuEntry | NicEntry) -> Place:
+    switches = tuple(entry.switch.split("/")) if entry.switch else ()
+    return Place(numa=entry.numa, root=entry.root, switches=switches)
+
+
+def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ...]:
+    matrix = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
+    if any(gpu.switch_links for gpu in gpus) and profile.links:
+        raise TopologyError("links: given beside switch_links; a machine has one or the other")
+    if (
+        VENDORS[profile.vendor].rated
+        and (profile.links or any(gpu.switch_links for gpu in gpus))
+        and profile.link_gbps <= 0
+    ):
+        raise TopologyError("link_gbps: 0, but there are links; write one link's GB/s in one direction")
+    given: set[frozenset[int]] = set()
+    totals = [0] * len(gpus)
+    for pair, count in profile.links.items():
+        match = _PAIR.fullmatch(pair)
+        i, j = (int(match[1]), int(match[2])) if match else (0, 0)
+        if i == j or max(i, j) >= len(gpus):
+            raise TopologyError(
+                f"links.{pair}: not two GPUs; write two different numbers from 0 to {len(gpus) - 1}: 0-1"
+            )
+        if frozenset((i, j)) in given:
+            raise TopologyError(f"links.{pair}: this pair is given twice; write it once")
+        given.add(frozenset((i, j)))
+        matrix[i][j] = matrix[j][i] = count
+        for gpu in (i, j):
+            totals[gpu] += count
+            if totals[gpu] > MOST_LINKS:
+                raise TopologyError(
+                    f"links.{pair}: {count} make {totals[gpu]} links of GPU {gpu}; {MOST_LINKS} in all are the most"
+                )
+    return tuple(tuple(row) for row in matrix)
+
+
+def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
+    of = {gpu: number for number, block in enumerate(entry.gpus) for gpu in block}
+    if sorted(gpu for block in entry.gpus for gpu in block) != list(range(gpus)):
+        raise TopologyError(f"blocks.gpus: {entry.gpus}; write each of the GPUs 0 to {gpus - 1} in one block")
+    wrong = next((key for key in entry.order if not key.isdecimal() or not 1 <= int(key) <= gpus), None)
+    if wrong is not None:
+        raise TopologyError(f"blocks.order.{wrong}: no number of GPUs; write one from 1 to {gpus}")
+    rows = {int(key): row for key, row in entry.order.items()}
+    return Blocks(
+        of=tuple(of[gpu] for gpu in range(gpus)),
+        counts=entry.counts,
+        whole=entry.whole,
+        order=tuple(rows.get(gpu, ()) for gpu in range(1, max(rows, default=0) + 1)),
+    )
+
+
+def _check_places(profile: Profile) -> None:
+    """Raise unless GPUs and NICs are on listed NUMA nodes, and each root complex and each CPU is on one."""
+    nodes = [node.id for node in profile.numa]
+    roots: dict[str, tuple[int, str]] = {}
+    entries: list[tuple[str, GpuEntry | NicEntry]] = [(f"gpus[{i}]", gpu) for i, gpu in enumerate(profile.gpus)]
+    entries += [(f"nics[{i}]", nic) for i, nic in enumerate(profile.nics)]
+    for at, entry in entries:
+        if entry.numa is None:
+            continue
+        if nodes and entry.numa not in nodes:
+            listed = ", ".join(map(str, nodes))
+            raise TopologyError(f"{at}.numa: {entry.numa}; write a node that numa lists ({listed}), or list it there")
+        if entry.root is None:
+            continue
+        numa, first = roots.setdefault(entry.root, (entry.numa, at))
+        if numa != entry.numa:
+            raise TopologyError(
+                f"{at}.numa: {entry.numa}, but {first} is on node {numa} below the same root {entry.root}; "
+                "a root complex is on one node"
+            )
+    masks = [cpulist.to_mask(node.cpus) if is_cpu_list(node.cpus) else "" for node in profile.numa]
+    bits = [int(mask.replace(",", "") or "0", 16) for mask in masks]
+    for (j, other), (i, own) in combinations(enumerate(bits), 2):
+        if own & other:
+            both = cpulist.from_mask(f"{own & other:x}")
+            raise TopologyError(f"numa[{i}].cpus: {both} also in numa[{j}]'s; a CPU is on one node")

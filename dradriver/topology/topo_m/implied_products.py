@@ -1,0 +1,109 @@
+"""The products that a ``nvidia-smi topo -m`` text implies by its links and PCIe paths, without naming them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dradriver.topology.amd import smi
+from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.vendors import AMD, NVIDIA, Vendor
+
+
+class Implied(msgspec.Struct, frozen=True):
+    """What is most likely of a machine; bandwidths in GB/s and one direction, as NCCL counts them (topo.h).
+
+    Attributes:
+        capability: ``7.0``; empty where nothing implies it.
+        pcie_gbps: Of a GPU's PCIe link.
+        link_gbps: Of one link; 0 without links.
+        socket_gbps: Between sockets.
+        socket_gbps_or: The same with the other CPUs that such GPUs are sold with; 0 where there are none.
+    """
+
+    capability: str
+    pcie_gbps: float
+    link_gbps: float
+    socket_gbps: float
+    socket_gbps_or: float
+
+
+# Between sockets: P100 is of Broadwell's years, V100 of Skylake's and Broadwell's. PCIe 4 came with AMD's CPUs, then
+# with Ice Lake; PCIe 5 with Sapphire Rapids and AMD's.
+_P100 = Implied("6.0", 12.0, 18.0, 6.0, 0.0)
+_V100 = Implied("7.0", 12.0, 20.0, 10.0, 6.0)
+_A100 = Implied("8.0", 24.0, 20.0, 16.0, 10.0)
+_GA102 = Implied("8.6", 24.0, 12.0, 16.0, 10.0)  # A40, RTX A6000, RTX 3090
+_HOPPER = Implied("9.0", 48.0, 20.6, 22.0, 16.0)
+_NO_LINKS = Implied("", 24.0, 0.0, 10.0, 16.0)  # with PCIe 4 every step farther is slower, with either kind of CPU
+_SWITCHED = Implied("", 12.0, 20.0, 10.0, 0.0)  # all GPUs are equal, so CPUs decide nothing
+_ASCEND = Implied("", 24.0, 0.0, 10.0, 0.0)
+# Between sockets of CPUs with several x16 ports below one host bridge: Broadwell has one bridge a socket, AMD's one for
+# two ports. From Skylake on each x16 port of Intel's has its own.
+_PORTS_SHARE_A_BRIDGE = (6.0, 16.0)
+
+
+def implied(
+    links: Sequence[Sequence[int]], paths: Sequence[Sequence[PathType]], *, switched: bool, vendor: Vendor = NVIDIA
+) -> Implied:
+    """Return the products of GPUs and CPUs that a ``topo -m`` text implies.
+
+    A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
+    Of direct links to several peers a P100 has 4, a V100 6, an A100 12, a Hopper 18 in all. To switches a V100 has 6,
+    an A100 12 (an A800 8), a Hopper or Blackwell 18. More than 12 are a Hopper's or newer: ``assumed`` says so.
+
+    Of both CPUs that such GPUs are sold with, those are the likelier that join GPUs as the text has them: in servers
+    with Broadwell (DGX-1) or AMD's CPUs two may be below one host bridge (PHB), with Intel's from Skylake on they are
+    NODE. The others stay possible: a virtual machine may show PHB on any.
+
+    Args:
+        links: g x g, of pairs.
+        paths: g x g, PCIe paths, as far as they can be proved.
+        switched: Whether links end in switches.
+        vendor: Whose GPUs they are; of others' than NVIDIA's the same as their own tools' texts imply.
+    """
+    if vendor is AMD:
+        link_gbps, pcie_gbps = smi.likely(links)
+        return Implied("", pcie_gbps, link_gbps if any(map(any, links)) else 0.0, smi.SOCKET_GBPS, 0.0)
+    if vendor is not NVIDIA:
+        return _ASCEND
+    likely = _of_links(links, switched=switched)
+    shared = any(PathType.PHB in row for row in paths)
+    if shared and likely.socket_gbps_or in _PORTS_SHARE_A_BRIDGE and likely.socket_gbps not in _PORTS_SHARE_A_BRIDGE:
+        return msgspec.structs.replace(likely, socket_gbps=likely.socket_gbps_or, socket_gbps_or=likely.socket_gbps)
+    return likely
+
+
+def assumed(machine: Machine) -> str:
+    """Return which product was assumed for GPUs, if others with such links are faster; else empty.
+
+    Args:
+        machine: A machine, read from any source; of those that name GPUs or their bus ids nothing was assumed.
+    """
+    named = any(gpu.product or gpu.pci for gpu in machine.gpus)
+    if named or machine.vendor is not NVIDIA or machine.link_gbps != _HOPPER.link_gbps:
+        return ""
+    most = max(gpu.switch_links or sum(row) for gpu, row in zip(machine.gpus, machine.links, strict=True))
+    return (
+        f"the text does not name the GPUs, which have up to {most} links: they are taken for Hopper (compute "
+        f"capability 9.0, {machine.link_gbps:g} GB/s a link, PCIe 5), but may be newer: name them with --product, as "
+        "H200 or B200"
+    )
+
+
+def _of_links(links: Sequence[Sequence[int]], *, switched: bool) -> Implied:
+    most, total = max(map(max, links)), max(map(sum, links))
+    if switched:
+        if most > 12:
+            return msgspec.structs.replace(_SWITCHED, pcie_gbps=48.0, link_gbps=20.6)
+        return msgspec.structs.replace(_SWITCHED, pcie_gbps=24.0) if most > 6 else _SWITCHED
+    if most == 0:
+        return _NO_LINKS
+    if total > 12:
+        return _HOPPER
+    if total > 6:
+        return _A100
+    if all(sum(count > 0 for count in row) <= 1 for row in links):
+        return _GA102 if most in (3, 4) else _V100
+    return _V100 if total > 4 else _P100

@@ -1,0 +1,99 @@
+"""The PCIe paths, switch links and NUMA nodes that a ``nvidia-smi topo -m`` text implies without saying them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+from dradriver.topology.machine import NumaNode, PathType
+
+_MOST_DIRECT_LINKS = 18  # of any GPU with NVLink (H100, B200); a V100 has 6, an A100 12
+
+
+def paths(
+    visible: Sequence[Sequence[PathType | None]],
+    nic_paths: Sequence[Sequence[PathType]],
+    numas: Sequence[int | None],
+) -> tuple[tuple[PathType, ...], ...]:
+    """Return the inferred PCIe paths, g x g: the visible ones, and the nearest that can be proved.
+
+    In a tree two devices are never farther apart than the farthest step of any way between them. So a pair that is PIX
+    to one NIC is PIX, and one that is PIX and PHB to it is PHB; one NUMA node counts as a step of NODE. Without such a
+    way the path is SYS.
+    """
+    count = len(visible)
+    known = [list(row) for row in visible]
+    label = list(range(count + len(nic_paths)))  # devices that some way of at most this level joins have the same one
+    steps = [(p, i, j) for i, row in enumerate(visible) for j, p in enumerate(row[:i]) if p]
+    steps += [(p, count + n, j) for n, row in enumerate(nic_paths) for j, p in enumerate(row)]
+    steps += [(PathType.NODE, numas.index(node), j) for j, node in enumerate(numas) if node is not None]
+    hidden = [(i, j) for i in range(count) for j in range(i) if visible[i][j] is None]
+    for level in (PathType.PIX, PathType.PXB, PathType.PHB, PathType.NODE):
+        for path, a, b in steps:
+            if path <= level and label[a] != label[b]:
+                old, new = label[a], label[b]
+                label = [new if value == old else value for value in label]
+        for i, j in hidden:
+            if known[i][j] is None and label[i] == label[j]:
+                known[i][j] = known[j][i] = level
+    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in known)
+
+
+def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
+    """Return each GPU's inferred links to a switch: all its links if pairs show more than a GPU can have.
+
+    Through a switch a GPU shows the same links to every peer (NV18 seven times are 18 links, not 126), and a pair shows
+    the smaller of both sides' counts. 4 x NV4, 12 in a row, are direct (Perlmutter); 4 x NV18 are not (an NVL72 tray).
+    """
+    switched = [0] * len(links)
+    most = [max(row) for row in links]
+    for i, row in enumerate(links):
+        members = [i, *(j for j, count in enumerate(row) if count)]
+        beyond = any(sum(links[j]) > _MOST_DIRECT_LINKS for j in members)
+        if beyond and all(links[a][b] == min(most[a], most[b]) for a, b in combinations(members, 2)):
+            switched[i] = most[i]
+    return switched if switched == most else [0] * len(links)
+
+
+def numa(cpus: Sequence[str], numas: Sequence[str], *, said: bool) -> list[int | None]:
+    """Return each GPU's inferred NUMA node from CPU and NUMA affinity; ``said``: the text has the latter's column.
+
+    A NUMA affinity of one number is the node; of ``0,2-17`` the first, the others being GPU memory (Grace); ``0-1`` and
+    N/A do not say. Drivers without the column print CPU affinity alone: where those lists are disjoint each is a node.
+    The kernel numbers CPUs node by node, so that among nodes of alike size the first CPU tells the number, also where
+    nodes without GPUs lie between: 0-7 and 24-31 are nodes 0 and 3. Unlike nodes are numbered in the order of their
+    CPUs, which need not be theirs.
+    """
+    if said:
+        heads = [text.split(",")[0] for text in numas]
+        return [int(head) if head.isdigit() else None for head in heads]
+    lists = sorted({text for text in cpus if text}, key=lambda text: min(_ranges(text)))
+    ranges = sorted(part for text in lists for part in _ranges(text))
+    if any(next_first <= last for (_, last), (next_first, _) in pairwise(ranges)):
+        return [None] * len(cpus)
+    firsts = {text: min(_ranges(text)) for text in lists}
+    sizes = {last - first + 1 for first, last in firsts.values()}
+    size = sizes.pop() if len(sizes) == 1 else 0
+    if size and all(first % size == 0 for first, _ in firsts.values()):
+        return [firsts[text][0] // size if text else None for text in cpus]
+    return [lists.index(text) if text else None for text in cpus]
+
+
+def _ranges(cpus: str) -> list[tuple[int, int]]:
+    parts = [part.partition("-") for part in cpus.split(",")]
+    return [(int(first), int(last or first)) for first, _, last in parts]
+
+
+def numa_nodes(numas: Sequence[int | None], cpus: Sequence[str]) -> tuple[NumaNode, ...]:
+    """Return the NUMA nodes that GPUs name in the text, with the CPU list of the first such GPU."""
+    nodes: dict[int, str] = {}
+    for node, text in zip(numas, cpus, strict=True):
+        if node is not None:
+            nodes.setdefault(node, text)
+    return tuple(NumaNode(id=node, cpus=nodes[node]) for node in sorted(nodes))
+
+
+def nic_numa(row: Sequence[PathType], numas: Sequence[int | None]) -> int | None:
+    """Return the inferred NUMA node of a NIC by its paths to the GPUs."""
+    nearest = min(range(len(row)), key=lambda i: row[i])
+    return numas[nearest] if row[nearest] <= PathType.NODE else None

@@ -1,0 +1,219 @@
+"""From the text of ``nvidia-smi topo -m`` to a ``Machine``. ``inferred_topology`` adds what the text does not say.
+
+The text is a header of column names, one row a device, a legend, and in newer drivers a legend of NIC names. Found in
+the wild and read: tabs or blanks between cells, a header without its leading tab, rows of NICs without affinity cells,
+NIC columns under the cards' own names (old drivers), SOC for SYS (older ones), no NUMA columns. ``pasted`` finds the
+matrix in what people paste: colours, prefixes, wrapped lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from dradriver.topology.ascend import ascend_products
+from dradriver.topology.check import check
+from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Gpu, Machine, Nic, PathType
+from dradriver.topology.synthetic import synthetic_uuid
+from dradriver.topology.topo_m import (
+    grammar,
+    inferred_topology,
+    pasted,
+)
+from dradriver.topology.topo_m.grammar import CPU, GPU, NUMA, Cell, Matrix, error
+from dradriver.topology.topo_m.implied_products import implied
+from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor, links_of
+
+_NIC_NAME = re.compile(r"(?<!\w)(NIC[0-9]{1,4}):[ \t]*(\S+)\s*")
+_MP = "this is the output of nvidia-smi topo -mp, which hides NVLink; give that of nvidia-smi topo -m"
+_P2P = "this is the output of nvidia-smi topo -p2p, which has no paths; give that of nvidia-smi topo -m"
+# What a legend calls links, and whose they are.
+_WHOSE = {
+    key: vendor for vendor in VENDORS.values() for key in (f"{vendor.cell}#", *(kind.cell for kind in vendor.kinds))
+}
+
+
+def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None = None) -> Machine:
+    """Return the machine that a ``nvidia-smi topo -m`` text shows.
+
+    The text has no uuids, bus ids or products: uuids are made from ``name``, ``seed`` and GPU number, the others stay
+    empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden: it becomes the nearest that
+    can be proved (PIX where both GPUs are PIX to one NIC, …), else NODE in one NUMA node, else SYS. Switches and, in
+    old texts, NUMA nodes are inferred too; see ``inferred_topology``. What ``write`` makes of another vendor's machine
+    is read, too.
+
+    Args:
+        text: The whole output, with or without the legend.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+        link_gbps: Bandwidth of one link. Left out: that of the product that the links imply (``implied_products``); it
+            also tells compute capability and PCIe.
+
+    Raises:
+        TopologyError: With line and column, what stands there and what may: unknown or glued cells, rows or cells
+            missing, an asymmetric matrix, the output of ``topo -mp``.
+    """
+    lines = pasted.lines_of(text)
+    matrix, found = _matrix(lines)
+    gpus = [device for device in matrix.devices if GPU.fullmatch(device)]
+    nics = [device for device in matrix.devices if not GPU.fullmatch(device)]
+    links = tuple(tuple(_links(cell) for cell in _cells(matrix, g, gpus)) for g in gpus)
+    if (place := _hides_links(found)) is not None:
+        raise error(place, _MP)
+    vendor = _vendor(matrix, gpus, found.legend)
+    visible = [[_path(cell) for cell in _cells(matrix, g, gpus)] for g in gpus]
+    nic_paths = tuple(tuple(_nic_path(cell) for cell in _cells(matrix, n, gpus)) for n in nics)
+    cpus = [matrix.affinity[g].get(CPU, "") for g in gpus]
+    numas = inferred_topology.numa(cpus, [matrix.affinity[g].get(NUMA, "") for g in gpus], said=NUMA in matrix.headings)
+    switch_links = inferred_topology.switch_links(links) if vendor is NVIDIA else [0] * len(gpus)
+    paths = inferred_topology.paths(visible, nic_paths, numas)
+    likely = implied(links, paths, switched=any(switch_links), vendor=vendor)
+    if link_gbps is not None and likely.link_gbps not in (0, link_gbps):
+        likely = msgspec.structs.replace(likely, link_gbps=link_gbps, capability="")
+    names = _nic_names(lines[found.after :], found.after + 1, nics)
+    return check(
+        Machine(
+            name=name,
+            gpus=tuple(
+                Gpu(
+                    index=int(device[3:]),
+                    uuid=synthetic_uuid(name, int(device[3:]), seed=seed),
+                    minor=int(device[3:]),
+                    pci="",
+                    numa=numas[i],
+                    switch_links=switch_links[i],
+                    pcie_gbps=likely.pcie_gbps,
+                    compute_capability=likely.capability,
+                    vendor=vendor.word,
+                )
+                for i, device in enumerate(gpus)
+            ),
+            links=links,
+            paths=paths,
+            nics=tuple(
+                Nic(name=nic, numa=inferred_topology.nic_numa(row, numas))
+                for nic, row in zip(names, nic_paths, strict=True)
+            ),
+            nic_paths=nic_paths,
+            nic_pairs=tuple(tuple(_nic_pair(cell) for cell in _cells(matrix, n, nics)) for n in nics) if nics else None,
+            numa=inferred_topology.numa_nodes(numas, cpus),
+            link_gbps=likely.link_gbps,
+            socket_gbps=likely.socket_gbps,
+            socket_gbps_or=likely.socket_gbps_or,
+            blocks=ascend_products.blocks(links) if vendor is ASCEND else None,
+        )
+    )
+
+
+def _matrix(lines: Sequence[str]) -> tuple[Matrix, pasted.Found]:
+    """Return the one matrix of the text, and where it was found.
+
+    What other options of the command printed is passed over next to a matrix of ``topo -m``.
+    """
+    every = pasted.matrices(lines)
+    if not every:
+        raise error(pasted.row_without_header(lines), "no header; the text starts with a line of GPU0, GPU1, …")
+    matrices = [
+        (_whole(found), found)
+        for found in every
+        if found.p2p is None and not found.is_mp and (len(every) == 1 or _hides_links(found) is None)
+    ]
+    if not matrices:
+        place = every[0].p2p
+        command = every[0].command
+        raise error(place, _P2P) if place else error(command[1:] if command else (1, 1), _MP)
+    first, found = matrices[0]
+    for other, where in matrices[1:]:
+        if other.texts() != first.texts():
+            raise error(where.header.start.place(0), "a second matrix begins here; give the text of one machine")
+    return first, found
+
+
+def _whole(found: pasted.Found) -> Matrix:
+    """Return the matrix; of wrapped lines the one that they can be made whole to."""
+    wrapped = found.wrapped
+    if wrapped is None:
+        return grammar.read(found, lambda entry: entry.start)
+    matrices: list[Matrix] = []
+    errors: set[str] = set()
+    for join in pasted.joins():
+        try:
+            matrix = grammar.read(found, join(found))
+        except TopologyError as refusal:
+            errors.add(str(refusal))
+        else:
+            if all(matrix.texts() != other.texts() for other in matrices):
+                matrices.append(matrix)
+    if len(matrices) == 1:
+        return matrices[0]
+    if len(errors) == 1 and not matrices:
+        raise TopologyError(errors.pop())
+    place = wrapped.place(0)
+    raise error(
+        place, "the line before seems to be wrapped here; give the text with its lines as nvidia-smi prints them"
+    )
+
+
+def _cells(matrix: Matrix, name: str, columns: Sequence[str]) -> list[Cell]:
+    chosen = set(columns)
+    pairs = zip(matrix.devices, matrix.rows[name], strict=True)
+    return [cell for device, cell in pairs if device in chosen]
+
+
+def _links(cell: Cell) -> int:
+    found = links_of(cell.text)
+    return found[1] if found else 0
+
+
+def _path(cell: Cell) -> PathType | None:
+    """Return the visible PCIe path of a GPU's cell, None where links hide it."""
+    return PathType.SELF if cell.text == "X" else pasted.PATHS.get(cell.text)
+
+
+def _nic_path(cell: Cell) -> PathType:
+    return pasted.PATHS[cell.text]
+
+
+def _nic_pair(cell: Cell) -> PathType:
+    return PathType.SELF if cell.text == "X" else _nic_path(cell)
+
+
+def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
+    """Return whose links the cells are; where there are none, those that the legend tells of."""
+    first, vendor = "", None
+    for gpu in gpus:
+        for cell in matrix.rows[gpu]:
+            if (linked := links_of(cell.text)) is None:
+                continue
+            if vendor is None:
+                first, vendor = cell.text, linked[0]
+            elif linked[0] is not vendor:
+                raise error(cell.place, f"{cell.text} beside {first}; all links are of one vendor")
+    return vendor or next((_WHOSE[key] for key in legend if key in _WHOSE), NVIDIA)
+
+
+def _hides_links(found: pasted.Found) -> tuple[int, int] | None:
+    """Return the place of a legend that knows SYS but no links: then ``topo -mp`` printed the text.
+
+    Its matrix alone, with neither legend nor prompt, is letter for letter what ``topo -m`` prints of a machine without
+    NVLink, and is read as such.
+    """
+    words = (word for row in found.rows for line in (row.start, *row.rest) for word in line.text.split())
+    if "SYS" not in found.legend or not _WHOSE.keys().isdisjoint(found.legend) or any(map(links_of, words)):
+        return None
+    return found.legend["SYS"], 1
+
+
+def _nic_names(lines: Sequence[str], start: int, nics: Sequence[str]) -> list[str]:
+    names: dict[str, str] = {}
+    for number, line in enumerate(lines, start):
+        match = _NIC_NAME.search(line)
+        if match and match.end() == len(line):
+            nic, name = match.groups()
+            if nic not in nics or nic in names or name in names.values():
+                raise error((number, 1), f"{nic}: {name}; the legend names each NIC of the header once")
+            names[nic] = name
+    return [names.get(nic, nic) for nic in nics]

@@ -1,0 +1,120 @@
+"""Hints on a YAML value that a type refuses: what is wrong, what is allowed, which word is near.
+
+A type says it itself: the words of a Literal, the bounds of a number; what else there is to say stands in the Meta of
+a field, as ``examples`` ("write it like 8.0") or ``description`` ("write pairs of GPUs").
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+_PLACE = re.compile(r"(.*?) - at (`key` in )?`([^`]*)`", re.DOTALL)
+_MOST_SHOWN = 60  # characters of a bad value
+_STEP = re.compile(r"\.([\w-]+)|\[(\d+|\.\.\.)\]")
+
+
+def hint(word: str, allowed: Iterable[str]) -> str:
+    """Return the hint `` (did you mean nvlink?)`` if an allowed word is near, else nothing."""
+    by_letters = {one.lower(): one for one in allowed}
+    near = difflib.get_close_matches(word[:64].lower(), by_letters, n=1)
+    return f" (did you mean {by_letters[near[0]]}?)" if near else ""
+
+
+def cure(error: msgspec.ValidationError, data: Any, wanted: Any) -> tuple[str, str]:
+    """Return the place of a YAML value that a type refuses (``$.gpus[1].numa``), and what is wrong and allowed.
+
+    Args:
+        error: What ``msgspec.convert`` raised.
+        data: Dicts, lists and strings.
+        wanted: The type.
+    """
+    placed = _PLACE.fullmatch(str(error))  # the whole has no place
+    message, of_key, path = placed.groups() if placed else (str(error), None, "")
+    at, value = "$", data
+    for step in _STEP.finditer(path):
+        at, wanted, value = _down(step, at, wanted, value)
+    if of_key is not None:
+        keys = typing.get_args(_bare(wanted))[0]
+        bad = next(key for key in value if not _converts(key, keys))
+        return at, f"{_shown(bad)} as a key; write {_words(keys)}"
+    struct = inspect.type_info(_bare(wanted))
+    if isinstance(struct, inspect.StructType) and isinstance(value, dict):  # a field of it is unknown or missing
+        unknown = re.search("unknown field `(.*)`", message)
+        names = [field.encode_name for field in struct.fields]
+        known = f"; {unknown[1]} is not one of {', '.join(names)}{hint(unknown[1], names)}" if unknown else ""
+        return at, message + known
+    near = hint(value, map(str, struct.values)) if isinstance(struct, inspect.LiteralType) and _text(value) else ""
+    return at, f"{_shown(value)}; write {_words(wanted)}{near}"
+
+
+def _down(step: re.Match[str], at: str, wanted: Any, value: Any) -> tuple[str, Any, Any]:
+    """Follow one step of msgspec's path, in the types and in the data."""
+    above = _bare(wanted, value)
+    if step[1]:
+        fields = msgspec.structs.fields(above)
+        return f"{at}.{step[1]}", next(f.type for f in fields if f.encode_name == step[1]), value[step[1]]
+    of = typing.get_args(above)
+    if step[2] == "...":  # of a dict; msgspec does not say of which key
+        key = next(key for key, one in value.items() if not _converts(one, of[1]))
+        return f"{at}.{key}", of[1], value[key]
+    return f"{at}[{step[2]}]", of[0], value[int(step[2])]
+
+
+def _converts(value: object, wanted: Any) -> bool:
+    try:
+        msgspec.convert(value, wanted, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _bare(wanted: Any, value: object = None) -> Any:
+    """Return the type without its Meta and without None, which a YAML text need not hold; of several, the value's."""
+    while typing.get_origin(wanted) is typing.Annotated:
+        wanted = typing.get_args(wanted)[0]
+    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
+        parts = [_bare(part) for part in typing.get_args(wanted) if part is not types.NoneType]
+        of_dicts = [part for part in parts if typing.get_origin(part) is dict]
+        return of_dicts[0] if isinstance(value, dict) and of_dicts else parts[0]
+    return wanted
+
+
+def _words(wanted: Any) -> str:
+    told = inspect.type_info(wanted)
+    while isinstance(told, inspect.Metadata | inspect.UnionType):
+        if isinstance(told, inspect.UnionType):
+            told = next(one for one in told.types if not isinstance(one, inspect.NoneType))
+            continue
+        said = told.extra_json_schema or {}
+        if "description" in said:
+            return str(said["description"])
+        if "examples" in said:
+            return f"it like {said['examples'][0]}"
+        told = told.type
+    if isinstance(told, inspect.LiteralType):
+        *others, last = (repr(word) if " " in str(word) else str(word) for word in told.values if word)
+        return f"{', '.join(others)} or {last}" if others else last
+    if isinstance(told, inspect.IntType | inspect.FloatType):
+        what = "a whole number" if isinstance(told, inspect.IntType) else "a number"
+        least = f"from {told.ge:g}" if told.ge is not None else f"above {told.gt:g}" if told.gt is not None else ""
+        most = f"to {told.le:g}" if told.le is not None else ""
+        return " ".join(filter(None, (what, least, most)))
+    if isinstance(told, inspect.StructType):
+        return "fields: " + ", ".join(field.encode_name for field in told.fields)
+    return {inspect.BoolType: "true or false", inspect.VarTupleType: "a list"}.get(type(told), "text")
+
+
+def _shown(value: object) -> str:
+    return repr(value[:_MOST_SHOWN]) if _text(value) else "a list" if isinstance(value, list) else "fields"
+
+
+def _text(value: object) -> typing.TypeGuard[str]:
+    return isinstance(value, str)
