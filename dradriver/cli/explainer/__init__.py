@@ -2,8 +2,9 @@
 
 * ``subject``: what the pod says itself, shown before anything else is read.
 * ``verdict``: the controller's own review and decision about the pod.
-* ``gangs``: the gang that a pod is of, how far it is, and where its pods would go.
-* ``together``: the controller's own decision about a gang that has not started.
+* ``gangs``: the gang of a pod, how far it is, and what the controller does with it next.
+* ``decided``: the controller's own decision about the places of a pod or a gang.
+* ``together``: what there is to say of a pod whose gang has not started.
 * ``gang_helps``: what would make a place for all of a gang.
 * ``turns``: whose turn comes before.
 * ``alone``: the same of a pod that the scheduler alone places.

@@ -17,6 +17,7 @@ from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import GangRoom, Help
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.plan import GangTerms, plan
 from dradriver.queue.units import Member
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
@@ -39,7 +40,7 @@ def helps(scene: Scene, gang: Read, wanting: Collection[Member], *, least: int |
     def would_do(claims: Collection[Key]) -> bool:
         snapshot = Snapshot(scene.picture, gang.unit.key[0]).without(claims, own=True)
         try:
-            gang_plan.plan(snapshot, members, gang.of.wants, identity=gang.of.member.identity, least=least)
+            plan(snapshot, members, GangTerms(gang.of.wants, gang.of.member.identity, least=least))
         except (NoPlaceError, WordError):
             return False
         return True

@@ -1,15 +1,13 @@
-"""The gang that a pod is of: who is there of it, how far it is, and the controller's own decision about all of it."""
+"""The gang of a pod: which pods it has, how far it is, and what the controller does with it next."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
 
 import msgspec
 
-from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.base.seats import GO
@@ -40,8 +38,6 @@ from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
 from dradriver.reason import Cause, Reason
 from dradriver.view.plain import plain
-
-_ROUNDS: Final = 8
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -114,42 +110,6 @@ def step(scene: Scene, gang: Read) -> Step:
     first = at(0.0)
     gathers = isinstance(first, Wait) and first.reason is None and gang.unit.promised_at is None
     return at(GATHER_S) if gathers else first
-
-
-async def places(
-    scene: Scene, gang: Read, unit: Unit, wanting: tuple[Member, ...], *, least: int | None
-) -> dict[Member, Placement] | NoPlaceError | WordError:
-    """Return the places that the controller would give members of a gang now, near those that have one.
-
-    Others' pods count on all nodes that are named, as in the controller's picture. The search may cost what the
-    controller's last try may, which avoids no node.
-
-    Args:
-        scene: The cluster.
-        gang: The gang.
-        unit: Who wants places: all of it, or one pod that comes to it.
-        wanting: Those that do.
-        least: With how few it may begin; None for none fewer.
-    """
-    why = ""
-    try:
-        unit.wanting, unit.least = frozenset(wanting), least or 1
-        left = scene.caps.left(unit, scene.whose(unit))
-        why, chosen = left.why, frozenset(wanting if unit.key == unit.lead.key else left.members)
-        members = [
-            member for member in gang.unit.members if member in chosen or gang_plan.has_claim(scene.picture, member)
-        ]
-        if unit.key == unit.lead.key:  # what those that run have of a template their claims say
-            near = (m if m in chosen else gang_plan.placed(scene.picture, m.pod) for m in members)
-            members = [member for member in near if member is not None]
-        for _ in range(_ROUNDS):
-            found = gang_plan.plan(left.snapshot, members, gang.of.wants, identity=gang.of.member.identity, least=least)
-            if not await scene.fill({node for place in found.values() for node in place.hostnames}):
-                break
-            left = scene.caps.left(unit, scene.whose(unit))
-    except (NoPlaceError, WordError) as error:
-        return error.more(why) if why and isinstance(error, NoPlaceError) else error
-    return found
 
 
 def doing(scene: Scene, gang: Read, what: Step) -> str:

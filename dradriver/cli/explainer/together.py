@@ -1,4 +1,4 @@
-"""What the controller makes of a gang that has not started: its own step and plan, told of one of its pods."""
+"""What there is to say of a pod whose gang has not started: the controller's own step and plan for the gang."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.explainer import gang_helps, gangs, rooms, turns
+from dradriver.cli.explainer.decided import decided
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.places import place_of
@@ -36,7 +37,8 @@ async def together(scene: Scene, pod: Pod, gang: Read) -> Verdict:
         return Verdict(reason=gangs.doing(scene, gang, step), place=place, gang=shown)
     gang.unit.whole(step.least)
     turn = turns.turn(scene, gang.unit)
-    found = await gangs.places(scene, gang, gang.unit, step.members, least=step.least)
+    gang.unit.wanting, gang.unit.least = frozenset(step.members), step.least
+    found = await decided(scene, gang.unit, gang)
     if isinstance(found, CapError):
         return Verdict(reason=str(found), gang=shown, turn=turn)
     if isinstance(found, dict):

@@ -20,6 +20,7 @@ from dradriver.cli.cluster.reading import ClusterError
 from dradriver.cli.cluster.scene import Scene
 from dradriver.cli.cluster.tenants import Own
 from dradriver.cli.explainer import alone, gangs, happened, rooms, turns
+from dradriver.cli.explainer.decided import decided
 from dradriver.cli.explainer.gangs import Read
 from dradriver.cli.explainer.model import Happening, Help, Verdict
 from dradriver.cli.explainer.places import given, place_of
@@ -29,8 +30,8 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing.decide import MOST_NODES, decide, revalidate
 from dradriver.controller.placing.nic_choice import NoNicsError, figures
+from dradriver.controller.placing.plan import revalidate
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.steps.next_step import next_step
 from dradriver.controller.steps.pod_steps import Go, Keep, LetGo, Settle, Wait, Withdraw
@@ -44,7 +45,6 @@ from dradriver.view.plain import plain
 
 _HELPS: Final = 3
 _FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
-_ROUNDS: Final = 8
 
 _ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends that is still there
     "taken": "its GPUs were given to another claim",
@@ -156,7 +156,7 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
         case Settle():
             return await _having(scene, pod, wish, pin, "")
         case Keep():
-            return await _having(scene, pod, wish, pin, await _keeping(scene, wish, step.claim))
+            return await _having(scene, pod, wish, pin, await _keeping(scene, unit.lead, step.claim))
         case Withdraw():
             why = step.reason or _ENDS.get(step.cause.value, step.cause.value)
             return await _having(scene, pod, wish, pin, f"its promise ends: {why}")
@@ -174,11 +174,11 @@ async def _alone(scene: Scene, pod: Pod, gang: Read | None) -> Verdict:
             return msgspec.structs.replace(await _having(scene, pod, wish, pin, why), free=free)
 
 
-async def _keeping(scene: Scene, wish: PlacementRequest | None, claim: ClaimRecord) -> str:
+async def _keeping(scene: Scene, member: Member, claim: ClaimRecord) -> str:
     """Return what the controller is about to do with the claim of a gated pod."""
-    if wish is not None and claim.pin is not None:
+    if claim.pin is not None:
         await scene.fill((claim.pin.choice.node,))
-        if revalidate(scene.picture, wish, claim) is None:
+        if revalidate(scene.picture, [member], [member]) is None:
             return "its claim is there and not valid any more; the controller is about to make it anew"
     return "its claim is there; the controller is about to lift its gate"
 
@@ -190,7 +190,7 @@ def _unit(scene: Scene, pod: Pod, where: Where = ()) -> Unit:
 async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read | None) -> Verdict:
     """Return what there is to say of a pod that wants a place: the one it would get, or why there is none."""
     turn = turns.turn(scene, unit)
-    found = await (_decided(scene, unit, wish) if gang is None else _late(scene, unit, gang))
+    found = await _place(scene, unit, gang)
     if isinstance(found, CapError):  # what is free, and whose end would make a place, says nothing of it
         return Verdict(reason=str(found), turn=turn)
     fit = _fit(scene, wish)
@@ -216,33 +216,18 @@ async def _wanting(scene: Scene, unit: Unit, wish: PlacementRequest, gang: Read 
         reason=f"{lifted}{found.stable}",
         nearest=_nearest(scene, wish, fit, found.stable),
         free=rooms.free(scene, wish.request, fit, wish.claim[0]) if isinstance(wish.request, Whole) else None,
-        helps=await _helps(scene, wish, fit),
+        helps=await _helps(scene, unit.lead, fit),
         turn=turn,
     )
 
 
-async def _decided(scene: Scene, unit: Unit, wish: PlacementRequest) -> Placement | NoPlaceError:
-    """Return the controller's decision, in which others' pods count on all nodes that it names."""
-    most, why = MOST_NODES, ""
-    for _ in range(_ROUNDS):
-        try:
-            left = scene.caps.left(unit, scene.whose(unit))
-            why = left.why
-            placement = decide(left.snapshot, wish, most=most)
-        except NoPlaceError as error:
-            return error.more(why) if why else error
-        if not await scene.fill(tuple(placement.hostnames)):
-            return placement
-        most *= 2
-    return placement
-
-
-async def _late(scene: Scene, unit: Unit, gang: Read) -> Placement | NoPlaceError:
-    """Return the controller's decision about a pod that comes to a gang which has started: near the others."""
-    lead = next(member for member in gang.unit.members if member.uid == unit.lead.uid)
-    found = await gangs.places(scene, gang, Unit(lead), (lead,), least=None)
+async def _place(scene: Scene, unit: Unit, gang: Read | None) -> Placement | NoPlaceError:
+    """Return the controller's decision about a pod; one that joins a gang that runs is placed near the others."""
+    if gang is not None:
+        unit = Unit(next(member for member in gang.unit.members if member.uid == unit.lead.uid))
+    found = await decided(scene, unit, gang)
     if isinstance(found, dict):
-        return found[lead]
+        return found[unit.lead]
     return found if isinstance(found, NoPlaceError) else NoPlaceError(str(found))
 
 
@@ -257,10 +242,11 @@ def _nearest(scene: Scene, wish: PlacementRequest, fit: Bools, stable: str) -> s
     return ""
 
 
-async def _helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> tuple[Help, ...]:
+async def _helps(scene: Scene, member: Member, fit: Bools) -> tuple[Help, ...]:
     """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
+    wish = member.wish
     if not isinstance(wish.request, Whole):
-        return tuple(rooms.parts_helps(scene, wish, fit)[:_HELPS])
+        return tuple(rooms.parts_helps(scene, member, fit)[:_HELPS])
     options = rooms.helps(scene, wish, wish.request, fit)[:_FILLED]
     await scene.fill([option.node for option in options])
     fit = _fit(scene, wish)

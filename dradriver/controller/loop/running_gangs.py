@@ -16,6 +16,7 @@ from dradriver.cluster.cache.picture import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.owners.owner_restarts import AGAIN_S
 from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.plan import GangTerms, plan
 from dradriver.controller.steps.gang_running import Anew, running_step
 from dradriver.controller.steps.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.steps.gang_step import in_order
@@ -135,15 +136,9 @@ class RunningGangs:
             snapshot = snapshot.without([kept.claim], own=True)
 
         def among(avoid: tuple[str, ...]) -> Placement:
-            places = gang_plan.plan(
-                snapshot.avoiding(avoid),
-                in_order(some),
-                of.wants,
-                identity=of.member.identity,
-                home=None if kept is None else {unit.lead: kept},
-                late=unit.lead,
-            )
-            return places[unit.lead]
+            home = {} if kept is None else {unit.lead: kept}
+            gang = GangTerms(of.wants, of.member.identity, home=home, late=unit.lead)
+            return plan(snapshot.avoiding(avoid), in_order(some), gang)[unit.lead]
 
         try:
             place = self._somewhere(unit, among)

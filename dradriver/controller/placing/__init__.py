@@ -1,5 +1,6 @@
 """Which GPUs, nodes and NICs a workload gets. No I/O.
 
+plan                  the places of a workload, and whether they are still valid; the others ask it
 decide                the placement of one pod
 ranking               the best sets on the best nodes; the reason if there are none
 gang_plan             the placement of all pods of a gang
