@@ -10,9 +10,10 @@ from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.plan import GangTerms, plan, revalidate, terms_of
+from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.queue.units import Unit
 from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.preempting import waiting
+from tests.fakes.preempting import NOW, contested, scene, waiting
 
 
 class GangSearchError(AssertionError):
@@ -51,6 +52,16 @@ async def test_a_single_pod_is_planned_and_checked_again_without_the_gang_search
     assert list(places) == [member]
     assert places[member].choice == placement.choice
     assert cluster.gpus("p") == ("a", list(placement.choice.gpus))
+
+
+@pytest.mark.usefixtures("no_gang_search")
+async def test_preemption_for_a_single_pod_never_asks_the_gang_search() -> None:
+    cluster = await contested(("low", 8, 0))
+    cluster.pod("high", 8, priority=10)
+    cluster.deliver()
+    found = plan_preemption(cluster.worker.picture, [waiting(cluster, "high")], scene(cluster.worker.picture, 10))
+    assert found is not None
+    assert [workload.key for workload in found.victims] == [("default", "low")]
 
 
 async def test_the_pods_of_a_gang_are_planned_and_checked_again_together() -> None:
@@ -97,3 +108,13 @@ async def test_a_gang_and_a_pod_are_refused_alike() -> None:
         plan(snapshot, [waiting(cluster, "alone")])
     with pytest.raises(NoPlaceError):
         plan(snapshot, [waiting(cluster, "p"), waiting(cluster, "q")], GangTerms(None, "train"))
+
+
+async def test_preemption_for_a_gang_names_workloads_of_each_node_that_it_gets() -> None:
+    cluster = await contested(("a", 8, 0), ("b", 8, 0), ("c", 8, 20), nodes="abc")
+    gang(cluster, "p", "q", gpus=8, priority=10)
+    picture, members = cluster.worker.picture, [waiting(cluster, "p"), waiting(cluster, "q")]
+    found = plan_preemption(picture, members, scene(picture, 10, now=NOW), GangTerms(None, "train", least=2))
+    assert found is not None
+    assert sorted(workload.key[1] for workload in found.victims) == ["a", "b"]
+    assert len({place.node for place in found.places.values()}) == 2
