@@ -15,8 +15,9 @@ from dradriver.api.base.objects import Metadata
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.loop.worker import Worker
-from dradriver.controller.placing.gang_preemption_plan import place_together
-from dradriver.controller.placing.preemption_plan import Scene, place
+from dradriver.controller.placing.plan import GangTerms
+from dradriver.controller.placing.preemption_plan import plan_preemption
+from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.reflector import Change
 from dradriver.process import cyclic_gc
@@ -68,13 +69,14 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
         obj: dict[str, Any] = pod(1_000_000 + number, distinct=False, gpus=want)
         bring(worker, client, obj)
         key = obj["metadata"]["namespace"], obj["metadata"]["name"]
-        wish = Member(picture.pods[key]).wish
+        member = Member(picture.pods[key])
+        _ = member.wish
         seconds = []
         for _ in range(times):
             picture.version += 1
             began = time.thread_time()
             running, ending = units.all()
-            found = place(picture, wish, Scene([(unit, unit.priority) for unit in running], ending, NOW))
+            found = plan_preemption(picture, [member], Scene([(unit, unit.priority) for unit in running], ending, NOW))
             seconds.append(time.thread_time() - began)
         assert found is not None
         print(
@@ -92,7 +94,7 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
         began = time.thread_time()
         running, ending = units.all()
         scene = Scene([(unit, unit.priority) for unit in running], ending, NOW)
-        together = place_together(picture, members, None, scene, identity="g", least=8)
+        together = plan_preemption(picture, members, scene, GangTerms(None, "g", least=8))
         seconds.append(time.thread_time() - began)
     assert together is not None
     print(

@@ -10,7 +10,7 @@ from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenant_policies import Preemption, Queue
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload
-from dradriver.controller.placing.preemption_plan import Scene
+from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.resources import PODS
 from dradriver.queue.units import Member

@@ -35,8 +35,7 @@ from dradriver.cluster.derived.workloads import Workload, WorkloadPod, Workloads
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.plan import GangTerms, plan
 from dradriver.controller.steps.gang_step import in_order
 from dradriver.kube.store import Change
 from dradriver.queue.units import Member
@@ -255,14 +254,11 @@ class Simulation:
         return {waiting_member.key[1]: placement.node for waiting_member, placement in placements.items()}
 
     def _placed(self, members: Sequence[Member]) -> Mapping[Member, Placement]:
-        picture = self._picture
-        snapshot = Snapshot(picture, members[0].key[0])
-        membership = picture.gangs.of(members[0].key)
-        if membership is None:
-            return {members[0]: decide(snapshot, members[0].wish)}
-        request = picture.gangs.said(membership.gang).wants
+        picture, gang = self._picture, None
+        if (membership := picture.gangs.of(members[0].key)) is not None:
+            gang = GangTerms(picture.gangs.said(membership.gang).wants, membership.member.identity)
         ranked = in_order([(member, picture.gangs.rank(member.key)) for member in members])
-        placements = gang_plan.plan(snapshot, ranked, request, identity=membership.member.identity)
+        placements = plan(Snapshot(picture, members[0].key[0]), ranked, gang)
         if len(placements) < len(members):
             raise NoPlaceError("not all of it has a place")
         return placements

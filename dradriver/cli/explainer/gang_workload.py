@@ -14,6 +14,7 @@ from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.plan import GangTerms, plan
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
@@ -69,7 +70,7 @@ class GangWorkload(Workload):
         """Return the places that the controller would give, near the members that have one."""
         members = [m for m in self.unit.members if m in left.members or gang_plan.has_claim(self.scene.picture, m)]
         of, least = self.pods.of, self.unit.least
-        return gang_plan.plan(left.snapshot, members, of.wants, identity=of.member.identity, least=least)
+        return plan(left.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return in words that there are places."""

@@ -23,8 +23,9 @@ from dradriver.cli.explainer import gpu_holders
 from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.plan import plan
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.units import Member
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 
@@ -169,10 +170,10 @@ def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: 
     )
 
 
-def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
-    """Return claims of which the end of any one would make a place for parts of GPUs."""
-    picture = scene.picture
-    rows = {node: picture.nodes.find(node) for node in picture.fleets.of(wish.claim[0]).nodes}
+def parts_helps(scene: Scene, member: Member, fit: Bools) -> list[Help]:
+    """Return claims of which the end of any one would make a place for a pod that asks for fractions of GPUs."""
+    picture, namespace = scene.picture, member.key[0]
+    rows = {node: picture.nodes.find(node) for node in picture.fleets.of(namespace).nodes}
     nodes = {node for node, row in rows.items() if row is not None and row < len(fit) and fit[row]}
     tried: set[Key] = set()
     found: list[Help] = []
@@ -183,8 +184,8 @@ def parts_helps(scene: Scene, wish: PlacementRequest, fit: Bools) -> list[Help]:
                 continue
             tried.add(key)
             try:
-                snapshot = Snapshot(picture, wish.claim[0]).without([key], own=True)
-                place = decide(snapshot.among(_only(fit, rows[node]), is_few=True), wish, most=1)
+                snapshot = Snapshot(picture, namespace).without([key], own=True)
+                place = plan(snapshot.among(_only(fit, rows[node]), is_few=True), [member], most=1)[member]
             except NoPlaceError:
                 continue
             mine = {number: (key,) for number, keys in held.items() if key in keys}

@@ -21,8 +21,8 @@ from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.decide import decide, revalidate
 from dradriver.controller.placing.nic_choice import NoNicsError, figures
+from dradriver.controller.placing.plan import GangTerms, plan, revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step as next_step
@@ -78,7 +78,7 @@ class PodWorkload(Workload):
         wish = self._wish()
         if wish is not None and claim is not None and claim.pin is not None:
             await self.scene.fill((claim.pin.choice.node,))
-            if revalidate(self.scene.picture, wish, claim) is None:
+            if revalidate(self.scene.picture, [self.asked], [self.asked]) is None:
                 return "its claim is there and not valid any more; the controller is about to make it anew"
         return "its claim is there; the controller is about to lift its gate"
 
@@ -86,14 +86,14 @@ class PodWorkload(Workload):
         """Return the place that the controller would give: near the others of its gang."""
         gang, picture = self.gang, self.scene.picture
         if gang is None:
-            return {self.asked: decide(left.snapshot, self.asked.wish, most=self.most_nodes)}
+            return plan(left.snapshot, [self.asked], most=self.most_nodes)
         members = [
             self.asked if member is self.asked else gang_plan.placed(picture, member.pod)
             for member in gang.unit.members
             if member is self.asked or gang_plan.has_claim(picture, member)
         ]
         near = [member for member in members if member is not None]
-        return gang_plan.plan(left.snapshot, near, gang.of.wants, identity=gang.of.member.identity)
+        return plan(left.snapshot, near, GangTerms(gang.of.wants, gang.of.member.identity))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return in words that there is a place."""
@@ -135,7 +135,7 @@ class PodWorkload(Workload):
         """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
         scene = self.scene
         if not isinstance(wish.request, Whole):
-            return tuple(gpu_sets.parts_helps(scene, wish, fit)[:HELPS])
+            return tuple(gpu_sets.parts_helps(scene, self.asked, fit)[:HELPS])
         options = gpu_sets.helps(scene, wish, wish.request, fit)[:_FILLED]
         await scene.fill([option.node for option in options])
         fit = self._fit(wish)

@@ -16,7 +16,8 @@ from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES, decide
+from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES
+from dradriver.controller.placing.plan import GangTerms, plan, terms_of
 from dradriver.controller.steps.actions import Wait
 from dradriver.controller.steps.gang_step import in_order
 from dradriver.queue.caps import CapError, Caps, Left
@@ -92,7 +93,7 @@ class Planner:
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
 
         def search(avoid: Collection[str], _: Effort) -> Places:
-            return {unit.lead: decide(snapshot.avoiding(avoid), unit.lead.wish, most=most)}
+            return plan(snapshot.avoiding(avoid), unit.members, most=most)
 
         return unit.members, search
 
@@ -100,15 +101,13 @@ class Planner:
         self, unit: Unit, left: Left
     ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
         """Return the members of a gang that have claims or want places, and what finds these places."""
-        said = self._picture.gangs.said(unit.key)
+        terms = terms_of(self._picture, unit)
+        assert terms is not None, "it is a gang"
         wanting = frozenset(left.members)
         members = [m for m in unit.members if m in wanting or gang_plan.has_claim(self._picture, m)]
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
-            return gang_plan.plan(
-                left.snapshot.avoiding(avoid), members, said.wants,
-                identity=said.member.identity, least=unit.least, effort=effort,
-            )  # fmt: skip
+            return plan(left.snapshot.avoiding(avoid), members, msgspec.structs.replace(terms, effort=effort))
 
         return members, search
 
@@ -128,10 +127,9 @@ class Planner:
             snapshot = snapshot.without([kept.claim], own=True)
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
-            places = gang_plan.plan(
-                snapshot.avoiding(avoid), in_order(ranked), gang.wants, identity=gang.member.identity,
-                home=None if kept is None else {unit.lead: kept}, late=unit.lead, effort=effort,
-            )  # fmt: skip
+            home = {} if kept is None else {unit.lead: kept}
+            terms = GangTerms(gang.wants, gang.member.identity, home=home, late=unit.lead, effort=effort)
+            places = plan(snapshot.avoiding(avoid), in_order(ranked), terms)
             place = places[unit.lead]
             if (old := kept or kept_places.find(gang.gang, gang.member.rank)) is not None:
                 kept_places.let_go(old)

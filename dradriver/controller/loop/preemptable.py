@@ -16,7 +16,7 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.owners.evictions import Evictions
-from dradriver.controller.placing.preemption_plan import Scene
+from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.queue.namespace_tenants import MINUTE_S, Tenants
 from dradriver.queue.units import Unit

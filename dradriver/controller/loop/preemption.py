@@ -18,7 +18,7 @@ import collections
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -29,15 +29,16 @@ from dradriver.api.claims.preemption_note import Preempts, Victim
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenant_policies import Preemption as Terms
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.cluster.derived.workloads import Workload, WorkloadPod
+from dradriver.cluster.derived.workloads import Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.loop.preemptable import Preemptable
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.gang_preemption_plan import place_together
-from dradriver.controller.placing.preemption_plan import place
+from dradriver.controller.placing.plan import terms_of
+from dradriver.controller.placing.preemption_plan import plan_preemption
+from dradriver.controller.placing.preemption_search import Found
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
@@ -169,9 +170,10 @@ class Preemptions:
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
     def _try(self, unit: Unit, limits: Limits, now: float, *, most: int) -> tuple[int, float]:
-        """Find a place for a unit and have it written.
+        """Find places for a workload, and have them written.
 
-        Returns how many units have to end, 0 where there is none; and when that may be another without any event.
+        Returns how many workloads have to end, 0 if there are no places, and when the answer can change without any
+        event, in seconds since the epoch.
         """
         scene, changes_at = self._preemptable.scene(unit, now)
         if not scene.units:
@@ -182,68 +184,46 @@ class Preemptions:
         elif unit.lasts_s:  # it begins when those have ended
             latest = max((now + scene.grace_s, *(one.ends_at for one in scene.ending)))
             avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + unit.lasts_s)
-        places: dict[Member, Placement]
-        if unit.key in self._picture.gangs:
-            said = self._picture.gangs.said(unit.key)
-            together = place_together(
-                self._picture,
-                limits.members,
-                said.wants,
-                scene,
-                identity=said.member.identity,
-                least=unit.least,
-                avoid=avoid,
-            )
-            if together is None:
-                return 0, changes_at
-            places, victims, beside = together.places, together.victims, together.beside
-        else:
-            found = place(self._picture, unit.lead.wish, scene, avoid=avoid)
-            if found is None:
-                return 0, changes_at
-            places, victims, beside = {unit.lead: found.placement}, found.victims, found.beside
-        if len(victims) > most and (until := self._preemptable.counted_until(now)) is not None:
-            # One for whom more have to end than may within a minute has its turn when nobody had to in one.
+        found = plan_preemption(self._picture, limits.members, scene, terms_of(self._picture, unit), avoid=avoid)
+        if found is None:
+            return 0, changes_at
+        if len(found.victims) > most and (until := self._preemptable.counted_until(now)) is not None:
+            # A preemption of more workloads than can end in one minute waits until none has ended for a minute.
             return 0, min(changes_at, until)
-        self._commit(unit, self._named(places, victims, beside, now), victims, now)
-        return len(victims), changes_at
+        self._commit(unit, self._named(found, now), found.victims, now)
+        return len(found.victims), changes_at
 
     @property
     def _margin_s(self) -> float:
         """How much longer than the longest grace the place is kept: the writes need some seconds of it."""
         return max(self._terms.margin_seconds, LEAST_MARGIN_S)
 
-    def _named(
-        self,
-        places: Mapping[Member, Placement],
-        victims: Sequence[Workload],
-        beside: Sequence[WorkloadPod],
-        now: float,
-    ) -> dict[Member, Placement]:
-        """Return the places, each with those that have to end for it.
+    def _named(self, found: Found, now: float) -> dict[Member, Placement]:
+        """Return the places, each with the pods that have to end for it.
 
-        Those are all that have something of its node; of a gang all pods, at the first place that it is in the way of.
+        These are all pods that use something of its node. The first place that a gang is in the way of names all pods
+        of that gang.
         """
-        grace_s = max(unit.grace_s for unit in victims)
-        until = max(now + grace_s, *(one.ends_at for one in beside), 0.0) + self._margin_s
-        why = self._why(victims, now, grace_s)
-        left = {unit.key: unit for unit in victims}
-        out: dict[Member, Placement] = {}
-        for member, own in places.items():
-            pods = [one for one in beside if one.node == own.node]
-            units = [unit for unit in victims if any(one.node == own.node for one in unit.pods)]
-            for unit in units:
-                whole = left.pop(unit.key, None) is not None
-                pods += [one for one in unit.pods if whole or one.node == own.node]
+        grace_s = max(victim.grace_s for victim in found.victims)
+        until = max(now + grace_s, *(pod.ends_at for pod in found.ending), 0.0) + self._margin_s
+        why = self._why(found.victims, now, grace_s)
+        unnamed = {victim.key for victim in found.victims}
+        places: dict[Member, Placement] = {}
+        for member, place in found.places.items():
+            pods = [pod for pod in found.ending if pod.node == place.node]
+            victims = [victim for victim in found.victims if any(pod.node == place.node for pod in victim.pods)]
+            for victim in victims:
+                pods += [pod for pod in victim.pods if victim.key in unnamed or pod.node == place.node]
+                unnamed.discard(victim.key)
             preempts = Preempts(
                 at=int(now),
                 until=int(until) + 1,
-                victims=tuple(Victim(*one.key, one.pod.metadata.uid) for one in pods),
-                spare=tuple(unit.owner for unit in units),
+                victims=tuple(Victim(*pod.key, pod.pod.metadata.uid) for pod in pods),
+                spare=tuple(victim.owner for victim in victims),
                 why=why,
             )
-            out[member] = msgspec.structs.replace(own, preempts=preempts) if pods else own
-        return out
+            places[member] = msgspec.structs.replace(place, preempts=preempts) if pods else place
+        return places
 
     @staticmethod
     def _why(victims: Sequence[Workload], now: float, grace_s: float) -> str:

@@ -10,7 +10,8 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.controller.loop.hand_over import HandOver
 from dradriver.controller.loop.placer import Placer
 from dradriver.controller.loop.preemption import Preemptions
-from dradriver.controller.placing import decide, gang_plan
+from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.plan import revalidate, terms_of
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.observe import GangState, PodState
@@ -85,7 +86,7 @@ class StepRunner:
                 reason = Reason(Cause.GPUS, "there was no place for it")
                 self._executor.hand_over(unit, reason, has_claim=True)
                 return
-            places = self._revalidated(unit, have, step)
+            places = revalidate(self._picture, have, step.members, terms_of(self._picture, unit))
         except WordError as error:
             why = error.why
         if places is not None:
@@ -94,14 +95,6 @@ class StepRunner:
         wrong = have if all(member.pod.gated for member in have) else step.members
         claims = tuple(claim for member in wrong if (claim := self._picture.claim_of(member.pod)) is not None)
         self._executor.release(unit, Release(claims, WithdrawReason.OUTDATED, why))
-
-    def _revalidated(self, unit: Unit, have: list[Member], step: OpenGates) -> dict[Member, Placement] | None:
-        if unit.is_gang:
-            wants = self._picture.gangs.said(unit.key).wants
-            return gang_plan.revalidate(self._picture, have, step.members, wants)
-        claim = self._picture.claim_of(unit.lead.pod)
-        placement = None if claim is None else decide.revalidate(self._picture, unit.lead.wish, claim)
-        return None if placement is None else {unit.lead: placement}
 
     def _end_others(self, unit: Unit, ending: EndOthers) -> None:
         """Have other pods end for a workload, or revoke its tentative placement."""

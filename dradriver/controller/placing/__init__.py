@@ -1,16 +1,19 @@
 """Which GPUs, nodes and NICs a workload gets. No I/O.
 
-decide                the placement of one pod
-ranking               the best sets on the best nodes; the reason if there are none
-gang_plan             the placement of all pods of a gang
-gang_roles            what the allocator is asked for a gang
-gang_nics             NICs for the pods of a gang
-nic_choice            NICs of other drivers for chosen GPUs
-nic_node              the NICs of one node, and bounds of the search
-nic_places            which nodes have such GPUs and NICs
-running_workloads     workloads that preemption can end
-preemption_plan       which pods to preempt for a pod
-gang_preemption_plan  which pods to preempt for a gang
-preemption_cost       what a preemption costs
-reservable            which sets can be reserved for a waiting workload, and until when they are in use
+plan                   the places of a workload, and whether they are still valid; the others ask it
+decide                 the placement of one pod
+ranking                the best sets on the best nodes; the reason if there are none
+gang_plan              the placement of all pods of a gang
+gang_roles             what the allocator is asked for a gang
+gang_nics              NICs for the pods of a gang
+nic_choice             NICs of other drivers for chosen GPUs
+nic_node               the NICs of one node, and bounds of the search
+nic_places             which nodes have such GPUs and NICs
+running_workloads      workloads that preemption can end
+preemption_plan        which workloads to preempt
+preemption_on_node     the search for a single pod: workloads of one node
+preemption_in_network  the search for a gang: workloads of one part of the network
+preemption_search      what both searches share: candidates and the simulation
+preemption_cost        what a preemption costs
+reservable             which sets can be reserved for a waiting workload, and until when they are in use
 """

@@ -54,16 +54,9 @@ def plan(
 ) -> dict[Member, Placement]:
     """Return the places of those members of a gang that have no claim, near those that have one.
 
-    Args:
-        snapshot: The cluster; its fleet is told where nodes stand in the network, if that changed.
-        members: All of the gang that are to have places, or have them, in the order of their ranks.
-        wants: What its author says of it; None for nothing.
-        identity: The gang's.
-        least: With how few it may begin where not all have a place; None for none fewer.
-        home: Places of lost pods, by the members that are made anew for them: they get them if they are free.
-        late: The one that comes to the others; what may have been intended for it before counts no more.
-        effort: What this call may look at, with all pods and with fewer; None for what one try may cost. Once it is
-            spent, the plan is greedy, and for as few as the gang may begin with.
+    ``plan.plan`` asks this; ``plan.GangTerms`` says what the arguments mean. The fleet of the snapshot is told where
+    nodes stand in the network, if that changed. Once the effort is spent, the plan is greedy, and for as few pods as
+    the gang can begin with.
 
     Raises:
         NoPlaceError: There are no places for all of them. Why is found out when its message is read.

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Device, Key
@@ -22,7 +21,8 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.queue import reservation_rules as reservation
+from dradriver.controller.placing.plan import GangTerms, plan, terms_of
+from dradriver.queue import reservation_rules
 from dradriver.queue.caps import Limits
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.reservation_access import MOST_GPUS
@@ -84,17 +84,17 @@ class Reservable:
             WordError: What it asks for cannot be read.
         """
         other = tuple(sorted(besides))
-        if unit.key != unit.lead.key:
-            planned = await self._best_of_gang(unit, limits)
+        if (gang := terms_of(self._picture, unit)) is not None:
+            planned = await self._best_of_gang(unit, limits, gang)
             good = planned is not None and planned.gpus != other and self._in_time(unit, planned, self._clock())
             return planned if good else None
         best: Candidate | None = None
         async for bound, candidate in self._of_pod(unit, limits):
             now = self._clock()
-            if best is not None and bound > reservation.readiness(best, now)[:2]:
+            if best is not None and bound > reservation_rules.readiness(best, now)[:2]:
                 break  # of no node after this one is a set ready sooner
             if candidate is not None and candidate.gpus != other and self._in_time(unit, candidate, now):
-                best = reservation.best((candidate, *filter(None, (best,))), now)
+                best = reservation_rules.best((candidate, *filter(None, (best,))), now)
         return best
 
     def _in_time(self, unit: Unit, candidate: Candidate, now: float) -> bool:
@@ -180,50 +180,46 @@ class Reservable:
         }
         return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
 
-    async def _best_of_gang(self, unit: Unit, limits: Limits) -> Candidate | None:
-        """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None without a plan."""
+    async def _best_of_gang(self, unit: Unit, limits: Limits, gang: GangTerms) -> Candidate | None:
+        """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None if there is no plan."""
         ends = _Ends(self._picture, self._clock(), unit)
         nodes = [node for node, open_ in self._nodes(self._open_to_any(unit, limits)) if open_]
         ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
         names = [node for _, node in ready]
         low, high = 1, len(names)
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
-        effort = Effort()
-        if not names or (plan := self._plan(unit, limits, names, ends, leaving, effort)) is None:
+        if not names or (places := self._places(unit, limits, gang, names, ends, leaving)) is None:
             return None
         while low < high:  # where so many nodes do, more of them do, too
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (fewer := self._plan(unit, limits, names[:middle], ends, leaving, effort)) is None:
+            if (fewer := self._places(unit, limits, gang, names[:middle], ends, leaving)) is None:
                 low = middle + 1
             else:
-                high, plan = middle, fewer
-        gpus = sorted({device for place in plan.values() for device in place.taken})
+                high, places = middle, fewer
+        gpus = sorted({device for place in places.values() for device in place.taken})
         return ends.candidate(gpus) if len(gpus) <= MOST_GPUS else None
 
-    def _plan(
+    def _places(
         self,
         unit: Unit,
         limits: Limits,
+        gang: GangTerms,
         names: Sequence[str],
         ends: _Ends,
         leaving: Collection[tuple[str, Amounts]],
-        effort: Effort,
     ) -> Mapping[Member, Placement] | None:
-        picture, first = self._picture, self._picture.gangs.said(unit.key)
-        fleet = self._idle_fleet(unit.key[0])
+        """Return the places of a gang on some nodes once all their GPUs are free; None if there are none."""
+        picture, fleet = self._picture, self._idle_fleet(unit.key[0])
         for node in names:
             pool = picture.inventory.pool(node)
             if pool is not None and node in fleet.nodes:
                 fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
         others = set(fleet.nodes).difference(names)
-        members = limits.members or unit.asking
         # Pods without GPUs stay, with what they have of CPU and memory.
         snapshot = Snapshot(picture, unit.key[0]).without(takes=leaving).offering(fleet).avoiding(others)
         try:
-            return gang_plan.plan(
-                snapshot, members, first.wants, identity=first.member.identity, least=unit.least, effort=effort
-            )
+            return plan(snapshot, limits.members or unit.asking, gang)
         except NoPlaceError:
             return None
 
@@ -282,7 +278,7 @@ class _Ends:
                 who=self._who(claim),
                 gpus=count,
                 ends_at=self.of(claim),
-                work_gpu_s=reservation.expected_work(count, self._running_s(claim)),
+                work_gpu_s=reservation_rules.expected_work(count, self._running_s(claim)),
             )
             for claim, count in sorted(counts.items())
         )

@@ -1,0 +1,128 @@
+"""Which workloads to preempt for a single pod: those of one node that cost least.
+
+``preemption_plan`` asks for it. The search takes these steps:
+
+1. Each node gets a lower bound of the cost (``preemption_cost.least``).
+2. The node with the lowest bound is searched, by simulations. Then the next one, until a bound exceeds the best cost.
+3. The pod can go to other nodes with such workloads, too: a later preemption may need them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from dradriver.cluster.records.placement import Placement
+from dradriver.controller.placing.preemption_cost import FEW, Cost, Piece, choices, cost_of, least
+from dradriver.controller.placing.preemption_search import Found, PreemptionNode, Search, spared
+from dradriver.queue.units import Member
+
+MOST_TRIES: Final = 128  # simulations for one pod
+MOST_OF_NODE: Final = 24  # of them on one node
+# Nodes that a pod is kept to once its gate is gone, which cannot be changed later. If a webhook keeps the pods of the
+# first ones from ending, it needs the others. They slow its binding down (``decide.MOST_NODES``); few pods preempt.
+MOST_KEPT_TO: Final = 64
+
+
+class _Option(NamedTuple):
+    """Workloads of a node that can end, and the place that there is then; the better of two comes first."""
+
+    cost: Cost
+    score: float  # of the place, negated
+    node: str
+    pieces: Sequence[Piece]
+    place: Placement
+
+
+def on_one_node(search: Search) -> Found | None:
+    """Return the place of a single pod for which least has to end on its node; None if there is none."""
+    bounds = [
+        (bound, node.name, node)
+        for node in search.candidates()
+        if (bound := least(node.pieces, tuple(node.lacks.values()))) is not None
+    ]
+    heapq.heapify(bounds)
+    best: _Option | None = None
+    others: list[str] = []
+    tries = MOST_TRIES
+    while bounds and tries > 0:
+        bound, name, node = heapq.heappop(bounds)
+        if best is not None and bound > best.cost:
+            others += [name, *(other for _, other, _ in heapq.nsmallest(MOST_KEPT_TO, bounds))]
+            break
+        on_node = _NodeSearch(search, node, min(tries, MOST_OF_NODE))
+        option = on_node.cheapest()
+        tries -= on_node.tries
+        if option is None:
+            continue
+        if best is None or option[:3] < best[:3]:
+            others += [] if best is None else [best.node]
+            best = option
+        else:
+            others.append(name)
+    if best is None:
+        return None
+    (member,) = search.members
+    place = msgspec.structs.replace(best.place, hostnames=_hostnames(search, [best.node, *others]))
+    return Found({member: place}, tuple(search.victims(best.pieces)), tuple(search.ending.get(best.node, ())))
+
+
+def _hostnames(search: Search, nodes: Sequence[str]) -> dict[str, str]:
+    """Return the labels of the nodes that the pod is kept to, the chosen one first."""
+    first, *others = nodes
+    kept = [first, *(name for name in others if not search.picture.inventory.counted(name))][:MOST_KEPT_TO]
+    return {name: search.picture.nodes.hostname(name) for name in kept}
+
+
+class _NodeSearch:
+    """Looks for the workloads of one node that cost least. ``tries`` is the number of simulations so far."""
+
+    def __init__(self, search: Search, node: PreemptionNode, most: int) -> None:
+        self._search, self._node, self._most = search, node, most
+        self._snapshot = search.snapshot.among(search.picture.nodes.named([node.name]), is_few=True)
+        self._ending = search.ending.get(node.name, ())
+        self.tries = 0
+
+    def cheapest(self) -> _Option | None:
+        """Return the option of the node that costs least; None if there is none."""
+        pieces = self._node.pieces
+        if len(pieces) > FEW:
+            return self._all_but_spared()
+        best: _Option | None = None
+        for chosen in choices(pieces, tuple(self._node.lacks.values())):
+            if best is not None and cost_of(chosen) > best.cost:
+                break
+            if self.tries >= self._most:
+                return self._all_but_spared() if best is None else best
+            if self.tries == 1 and best is None and self._simulate(pieces) is None:
+                return None  # the node has no such place, whatever ends
+            option = self._option(chosen, self._simulate(chosen))
+            if option is not None and (best is None or option.score < best.score):
+                best = option
+        return best
+
+    def _all_but_spared(self) -> _Option | None:
+        """Let all workloads end, and spare one after the other, the most expensive first."""
+        pieces = sorted(self._node.pieces, key=lambda piece: (-piece.priority, -piece.lost_s, piece.key))
+        return self._option(*spared(pieces, self._simulate(pieces), pieces, self._simulate))
+
+    def _simulate(self, pieces: Collection[Piece]) -> dict[Member, Placement] | None:
+        """Return the place once these have ended. With all of them running there is none: that is why this is asked."""
+        if not pieces:
+            return None
+        self.tries += 1
+        if self._search.is_too_many(pieces, self._ending):
+            return None
+        victims = self._search.victims(pieces)
+        ended = [pod for victim in victims for pod in victim.pods if pod.node == self._node.name]
+        return self._search.places(self._snapshot, [*ended, *self._ending])
+
+    def _option(self, pieces: Sequence[Piece], places: dict[Member, Placement] | None) -> _Option | None:
+        if places is None:
+            return None
+        (place,) = places.values()
+        score = float(getattr(place.choice, "score", 0))
+        return _Option(cost_of(pieces), -score, self._node.name, pieces, place)
