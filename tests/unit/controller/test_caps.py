@@ -85,7 +85,7 @@ async def test_it_is_placed_once_its_tenant_has_less_and_is_not_asked_about_befo
     cluster.pod("second", 4)
     cluster.pod("theirs", 8, namespace="others")
     await cluster.settle()
-    with patch("dradriver.controller.loop.planner.decide", wraps=decide.decide) as asked:
+    with patch("dradriver.controller.loop.planner.plan", wraps=plan.plan) as asked:
         cluster.remove(RESOURCE_CLAIMS, claim_of("theirs"), "others")
         cluster.remove(PODS, "theirs", "others")
         await cluster.settle()
