@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out together what this machine lacks the means for, and bound how long a unit test may take."""
+    """Leave out together what this machine lacks the means for, and bound how long a workload test may take."""
     items[:], gone = needs.left_out(items)
     if gone:
         config.hook.pytest_deselected(items=gone)

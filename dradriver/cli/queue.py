@@ -88,18 +88,18 @@ async def _read(server: ServerConfig, policies: Policies | None, namespace: str 
 
 def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:
     """Return all that wait, in order."""
-    return [_waits(position, one, scene.reserved(one.unit)) for position, one in enumerate(standing, 1)]
+    return [_waits(position, one, scene.reserved(one.workload)) for position, one in enumerate(standing, 1)]
 
 
 def _waits(position: int, one: Standing, held: Reservation | None) -> Waits:
-    unit, pod = one.unit, one.unit.lead.pod
+    workload, pod = one.workload, one.workload.lead.pod
     return Waits(
         position=position,
-        name=plain("/".join(unit.key)),
-        pods=len(unit.members),
+        name=plain("/".join(workload.key)),
+        pods=len(workload.members),
         gpus=round(one.gpus, 2),
         tenant="" if one.tenant == ALL else plain(one.tenant),
-        priority=-unit.order[0],
+        priority=-workload.order[0],
         share=round(one.share / HOUR_S, 2),
         since=plain(pod.metadata.creation_timestamp or ""),
         reason=plain(pod.metadata.annotations.get(names.REASON, "")),

@@ -119,7 +119,7 @@ def _now(scene: Scene, tenant: str, standing: Sequence[Standing]) -> TenantNow:
         ),
         gpus=round(known.shares.held(tenant)[1], 2),
         share=round(known.relative(tenant), 2),
-        waiting_pods=sum(len(one.unit.members) for one in own),
+        waiting_pods=sum(len(one.workload.members) for one in own),
         waiting_gpus=round(sum(one.gpus for one in own), 2),
         highest_priority=None if named is None else named.highest_priority,
     )

@@ -1,15 +1,15 @@
 """Pods that wait for GPUs: who they are, in which order, and whom it is worth asking about. No I/O.
 
 agenda   which pods and gangs have to be looked at, now or at a time
-units    who gets a place together, and what it was promised
+pending      who gets a place together, and what it was promised
 memory   what is remembered of a pod or a gang between two looks
-unit_register  all units that the controller looks after
-backoffs  how a unit has failed, and until when it is left alone
+workload_register  all workloads that the controller looks after
+backoffs  how a workload has failed, and until when it is left alone
 placement_request  what a pod asks for, parsed once
 equivalence_classes  who finds a place or not as others do
 waiting  who wants a place, in which order
 namespace_tenants  whose a namespace is, and what each tenant has had for its weight
-caps     which GPUs a tenant's cap leaves to a unit of its
+caps     which GPUs a tenant's cap leaves to a workload of its
 tenant_turns  whose turn it is among tenants
 tenant_shares  GPU time by tenant, decayed, with what each has now
 kueue_entries  since when those stand in it whom Kueue lets in

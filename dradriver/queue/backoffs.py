@@ -1,4 +1,4 @@
-"""How a unit has failed, and until when it is left alone for that."""
+"""How a workload has failed, and until when it is left alone for that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_MOVED_S: Final = 6.4
 
 
 class Failures:
-    """How often a unit has failed, in each way, and when it may be tried again.
+    """How often a workload has failed, in each way, and when it may be tried again.
 
     Attributes:
         not_before: When it may be tried again, by the loop's clock.

@@ -1,4 +1,4 @@
-"""Which GPUs a tenant's cap leaves to a unit of its.
+"""Which GPUs a tenant's cap leaves to a workload of its.
 
 What counts is all that claims of the tenant's namespaces hold or are promised, whoever chose it, from when that is
 decided. A cap that is lower takes nothing away.
@@ -23,7 +23,7 @@ from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.namespace_tenants import Tenants
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Cause
 
 CAP: Final = "its tenant's cap"
@@ -39,7 +39,7 @@ _FRESH_S: Final = 10.0  # that those are named again without a look: thousands m
 
 
 class CapError(NoPlaceError):
-    """A tenant's cap keeps a unit from all GPUs that it asks for.
+    """A tenant's cap keeps a workload from all GPUs that it asks for.
 
     Attributes:
         about: The message without figures that change all the time.
@@ -51,7 +51,7 @@ class CapError(NoPlaceError):
 
 
 class Left(NamedTuple):
-    """What a cap leaves to a unit.
+    """What a cap leaves to a workload.
 
     Attributes:
         members: Those of it that want a place and may have one together.
@@ -65,7 +65,7 @@ class Left(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What a cap leaves to a unit, node by node.
+    """What a cap leaves to a workload, node by node.
 
     Attributes:
         members: Those of it that want a place and may have one together.
@@ -80,7 +80,7 @@ class Caps:
     """All tenants' caps, and what counts for them.
 
     Attributes:
-        fallen: Tenants that have less than before. The caller that looks at their units again removes them.
+        fallen: Tenants that have less than before. The caller that looks at their workloads again removes them.
     """
 
     def __init__(self, tenants: Tenants, picture: Picture, wake: Callable[[], object]) -> None:
@@ -128,30 +128,30 @@ class Caps:
             gpus for product, gpus in self.use(tenant).items() if not cap.products or of_products(product, cap.products)
         )
 
-    # What is asked about a unit.
+    # What is asked about a workload.
 
-    def closed(self, unit: Unit) -> Closed:
+    def closed(self, workload: PendingWorkload) -> Closed:
         """Return the products of GPUs that the tenant's cap denies a workload now."""
-        if not self._tenants.known(unit.key[0]):
+        if not self._tenants.known(workload.key[0]):
             return _ALL
-        if not self._tenants.caps(self._tenants.of(unit.key[0])):
+        if not self._tenants.caps(self._tenants.of(workload.key[0])):
             return ANYWHERE
         try:
-            return self._fitting(unit)[1]
+            return self._fitting(workload)[1]
         except WordError:  # it is told that anyhow
             return ANYWHERE
 
-    def limits(self, unit: Unit) -> Limits | None:
+    def limits(self, workload: PendingWorkload) -> Limits | None:
         """Return the nodes and GPUs that the tenant's cap leaves to a workload; None for nothing.
 
         Raises:
             WordError: What it asks for cannot be read.
         """
-        if not self._tenants.known(unit.key[0]):
+        if not self._tenants.known(workload.key[0]):
             return None
-        if not self._tenants.caps(self._tenants.of(unit.key[0])):
-            return Limits(_wanting(unit))
-        members, closed = self._fitting(unit)
+        if not self._tenants.caps(self._tenants.of(workload.key[0])):
+            return Limits(_wanting(workload))
+        members, closed = self._fitting(workload)
         if closed and _possible(self._asked(members)) <= closed:
             return None
         groups = self._picture.inventory.fleet.groups if closed else ()
@@ -162,27 +162,27 @@ class Caps:
         """Return the nodes that have GPUs of products without a reached cap: (rows,); None for all."""
         return self._rows(closed)[0] if closed else None
 
-    def left(self, unit: Unit, whose: Collection[str] = ()) -> Left:
+    def left(self, workload: PendingWorkload, whose: Collection[str] = ()) -> Left:
         """Return how many GPUs the tenant's cap leaves to a workload.
 
         Args:
-            unit: The unit.
+            workload: The workload.
             whose: Those whose reserved GPUs it may have.
 
         Raises:
             CapError: Nothing of what it asks for.
             WordError: What it asks for cannot be read.
         """
-        if not self._tenants.known(unit.key[0]):
+        if not self._tenants.known(workload.key[0]):
             raise CapError(UNKNOWN, UNKNOWN)
-        tenant = self._tenants.of(unit.key[0])
+        tenant = self._tenants.of(workload.key[0])
         if not self._tenants.caps(tenant):
-            return Left(_wanting(unit), self._snapshot(unit, whose))
-        members, closed = self._fitting(unit)
+            return Left(_wanting(workload), self._snapshot(workload, whose))
+        members, closed = self._fitting(workload)
         if not closed:
-            return Left(members, self._snapshot(unit, whose))
+            return Left(members, self._snapshot(workload, whose))
         asked = self._asked(members)
-        over = self._over(tenant, asked, self._leaving(unit))
+        over = self._over(tenant, asked, self._leaving(workload))
         why = self._told(tenant, over)
         if _possible(asked) <= closed:
             gpus = _most(asked, over)
@@ -193,13 +193,13 @@ class Caps:
                 text += f": {users}"
             raise CapError(text, f"{CAP} {self._tenants.caps(tenant).index(over)}")
         rows, mixed = self._rows(closed)
-        snapshot = self._snapshot(unit, whose, mixed).among(rows)
+        snapshot = self._snapshot(workload, whose, mixed).among(rows)
         return Left(members, snapshot, f"GPUs left out by {CAP}: {why}")
 
-    def _fitting(self, unit: Unit) -> tuple[tuple[Member, ...], Closed]:
-        """Return the most of a unit's members that some GPUs are left for, all where there are none, and the others."""
-        tenant, leaving = self._tenants.of(unit.key[0]), self._leaving(unit)
-        wanting = _wanting(unit)
+    def _fitting(self, workload: PendingWorkload) -> tuple[tuple[Member, ...], Closed]:
+        """Return as many members as the cap leaves GPUs for (all if for none), and the closed products."""
+        tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
+        wanting = _wanting(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
             asked = self._asked(wanting[:count])
@@ -207,10 +207,10 @@ class Caps:
             return closed_products, bool(closed_products) and _possible(asked) <= closed_products
 
         closed, none = closed_for(len(wanting))
-        whole = any(self._picture.claim_of(member.pod) is not None for member in unit.members)
-        if not none or whole or unit.least >= len(wanting):
+        whole = any(self._picture.claim_of(member.pod) is not None for member in workload.members)
+        if not none or whole or workload.least >= len(wanting):
             return wanting, closed
-        low, high = unit.least, len(wanting) - 1
+        low, high = workload.least, len(wanting) - 1
         best = None
         while low <= high:  # where some are left for so many, there are for fewer
             middle = (low + high + 1) // 2
@@ -265,15 +265,15 @@ class Caps:
             gpus for product, gpus in leaving.items() if not cap.products or of_products(product, cap.products)
         )
 
-    def _kept(self, unit: Unit) -> Key | None:
+    def _kept(self, workload: PendingWorkload) -> Key | None:
         """Return the claim whose place is kept for a pod that comes to a gang which runs; it counts no more then."""
-        of = self._picture.gangs.of(unit.key) if unit.lead.near else None
+        of = self._picture.gangs.of(workload.key) if workload.lead.near else None
         kept = None if of is None else self._picture.kept_places.ready(of)
         return None if kept is None else kept.claim
 
-    def _leaving(self, unit: Unit) -> dict[str, float]:
+    def _leaving(self, workload: PendingWorkload) -> dict[str, float]:
         leaving: dict[str, float] = {}
-        if (claim := self._kept(unit)) is not None:
+        if (claim := self._kept(workload)) is not None:
             for bucket, gpus in self._picture.gpu_time.of(claim).items():
                 _add(leaving, {bucket.product: gpus})
         return leaving
@@ -295,11 +295,11 @@ class Caps:
         return rows, mixed
 
     def _snapshot(
-        self, unit: Unit, whose: Collection[str], mixed: Mapping[str, frozenset[int]] | None = None
+        self, workload: PendingWorkload, whose: Collection[str], mixed: Mapping[str, frozenset[int]] | None = None
     ) -> Snapshot:
-        """Return the cluster as a unit may use it: with what is reserved for these, without closed GPUs."""
-        snapshot = Snapshot(self._picture, unit.key[0], whose=whose)
-        if (kept := self._kept(unit)) is not None and (whose or mixed):
+        """Return the cluster as a workload may use it: with what is reserved for these, without closed GPUs."""
+        snapshot = Snapshot(self._picture, workload.key[0], whose=whose)
+        if (kept := self._kept(workload)) is not None and (whose or mixed):
             snapshot = snapshot.without([kept], own=True)
         return snapshot.offering_only(mixed) if mixed else snapshot
 
@@ -332,11 +332,11 @@ class Caps:
         return text
 
 
-def _wanting(unit: Unit) -> tuple[Member, ...]:
-    """Return the members of a unit that want a place now."""
-    if unit.key == unit.lead.key:
-        return (unit.lead,)
-    return tuple(member for member in unit.members if member in unit.wanting)
+def _wanting(workload: PendingWorkload) -> tuple[Member, ...]:
+    """Return the members of a workload that want a place now."""
+    if workload.key == workload.lead.key:
+        return (workload.lead,)
+    return tuple(member for member in workload.members if member in workload.wanting)
 
 
 def _possible(asked: Sequence[tuple[int, dict[str, float]]]) -> set[str]:

@@ -15,7 +15,7 @@ Order = tuple[int, str, str]
 """Priority, the highest first, as a negative number; since when it waits; who it is."""
 
 Closed: TypeAlias = frozenset[str]
-"""Products of GPUs that a tenant's cap keeps some units from."""
+"""Products of GPUs that a tenant's cap keeps some workloads from."""
 ANYWHERE: Final[Closed] = frozenset()
 
 
@@ -54,7 +54,7 @@ class Group:
         kind: What they ask for.
         closed: The GPUs that a cap keeps them from; then they are one tenant's.
         key: By what the queue knows it.
-        lines: Its units by tenant; none is empty.
+        lines: Its workloads by tenant; none is empty.
         failed_at: The nodes' clock when one of them last found no place; ``NEVER`` while none has.
         reason: Why, then.
         checked_at: When it was last asked without an event.

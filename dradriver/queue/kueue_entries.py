@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dradriver.queue.namespace_tenants import Tenants
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 
 
 class Entries:
@@ -19,13 +19,13 @@ class Entries:
         self._tenants = tenants
         self._number = 0
 
-    def look(self, unit: Unit, newest: str) -> None:
+    def look(self, workload: PendingWorkload, newest: str) -> None:
         """Set a workload's position by the time at which Kueue admitted it; call this while it is not in the queue.
 
         Args:
-            unit: The unit.
+            workload: The workload.
             newest: When the newest pod was created: this is later, and earlier than all that come.
         """
-        if self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+        if self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             self._number += 1
-            unit.let_in(f"{newest}~{self._number:012}")
+            workload.let_in(f"{newest}~{self._number:012}")

@@ -29,7 +29,7 @@ LONGEST_ASKED_S: Final = 30.0  # that a server's own wish is heeded for
 
 
 class WaitReason(enum.Enum):
-    """What a unit waits for that could go on; its pod is told so where that is no matter of moments."""
+    """What a workload waits for that could go on; its pod is told so where that is no matter of moments."""
 
     SLOT = "waits until other pods are written, or until the API server has had the pause that it asked for"
     QUOTA = "a quota of this namespace is too busy for another claim"
@@ -54,7 +54,7 @@ Obstacle = tuple[WaitReason, str]
 
 
 class Slot:
-    """One unit's right to write, one write after another.
+    """One workload's right to write, one write after another.
 
     Attributes:
         since: When the write that is under way began, by the loop's clock; None once the slot was given back.
@@ -94,7 +94,7 @@ class Slot:
 
 
 class _Flow:
-    """How many units may be written at once: trouble makes it one, and each success lets one more in.
+    """How many workloads may be written at once: trouble makes it one, and each success lets one more in.
 
     Trouble also pauses all, twice as long with each in a row; what was under way when the pause began says nothing new.
     """
@@ -124,7 +124,7 @@ class _Flow:
 
 
 class _Lane(_Flow):
-    """A namespace: how many of its units are written, and of how many a write is slow."""
+    """A namespace: how many of its workloads are written, and of how many a write is slow."""
 
     def __init__(self) -> None:
         super().__init__(longest_s=LONGEST_QUOTA_S)
@@ -132,7 +132,7 @@ class _Lane(_Flow):
 
 
 class Lanes:
-    """Slots for the writes of units, and the units that wait for one, oldest first.
+    """Slots for the writes of workloads, and the workloads that wait for one, oldest first.
 
     Trouble with the server is all lanes', trouble with a namespace's quota is its own.
 
@@ -147,7 +147,7 @@ class Lanes:
 
         Args:
             on_room: Called whenever there may be room again.
-            turn: Gives a unit's turn among all, by its order among its tenant's.
+            turn: Gives a workload's turn among all, by its order among its tenant's.
         """
         self._turn = turn
         self.successes = 0
@@ -188,7 +188,7 @@ class Lanes:
         """Return what prevents a workload's writes now; ``next`` returns it when they may begin.
 
         Args:
-            key: The unit.
+            key: The workload.
             order: Its place among those that wait.
             creates: Whether a claim is to be made, which a quota counts.
             scheduler: Whom it would be a new promise to; empty for other writes.
@@ -284,7 +284,7 @@ class Lanes:
         """Return a slot for the writes of one workload; ask ``obstacle`` first.
 
         Args:
-            namespace: The unit's.
+            namespace: The workload's.
             on_slow: Called once a write has taken so long that the slot is another's, for each such write.
         """
         self._fast += 1

@@ -105,7 +105,7 @@ class Tenants:
         return sorted({*own, *(space for space, whose in self._labelled.items() if whose == tenant)})
 
     def partition_of(self, namespace: str) -> str:
-        """Return the tenant whose partition binds the units of a namespace; empty for none."""
+        """Return the tenant whose partition binds the workloads of a namespace; empty for none."""
         return self.partition(self.of(namespace))
 
     def partition(self, tenant: str) -> str:
@@ -114,7 +114,7 @@ class Tenants:
         return tenant if found is not None and found.partition is not None else ""
 
     def kept_from_scheduler(self, namespace: str) -> str:
-        """Return whose partition keeps kube-scheduler from placing the units of a namespace by itself; empty for none.
+        """Return whose partition keeps kube-scheduler from placing pods of a namespace by itself; empty for none.
 
         As long as the tenant of a namespace is not known, the namespace is one of its own and keeps the scheduler, too.
         """

@@ -11,31 +11,31 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import ALL_CORES, Key
 from dradriver.queue.equivalence_classes import Order
 from dradriver.queue.namespace_tenants import ALL, Tenants
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.tenant_turns import turn_of
-from dradriver.queue.units import Unit
 
 
 class Standing(NamedTuple):
-    """A unit in the line.
+    """A workload in the line.
 
     Attributes:
-        unit: The unit.
+        workload: The workload.
         tenant: Whose it is.
         gpus: How many GPUs it asks for, parts as fractions as far as the request tells (``gpus_of``).
         share: What its tenant has had for its weight when its turn comes, GPU-seconds over weight.
     """
 
-    unit: Unit
+    workload: PendingWorkload
     tenant: str
     gpus: float
     share: float
 
 
-def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
+def line(workloads: Iterable[PendingWorkload], tenants: Tenants) -> list[Standing]:
     """Return waiting workloads in the order in which they are served."""
-    waiting: dict[str, list[tuple[Order, Key, Unit]]] = {}
-    for unit in units:
-        waiting.setdefault(tenants.of(unit.key[0]), []).append((unit.order, unit.key, unit))
+    waiting: dict[str, list[tuple[Order, Key, PendingWorkload]]] = {}
+    for workload in workloads:
+        waiting.setdefault(tenants.of(workload.key[0]), []).append((workload.order, workload.key, workload))
     for heap in waiting.values():
         heap.sort(key=lambda item: item[:2])
     shares = {tenant: tenants.share(tenant) for tenant in waiting}
@@ -45,9 +45,9 @@ def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
     found: list[Standing] = []
     while heads:
         _, tenant = heapq.heappop(heads)
-        unit, own = waiting[tenant][places[tenant]][2], waiting[tenant]
-        gpus = gpus_of(unit)
-        found.append(Standing(unit, tenant, gpus, shares[tenant]))
+        workload, own = waiting[tenant][places[tenant]][2], waiting[tenant]
+        gpus = gpus_of(workload)
+        found.append(Standing(workload, tenant, gpus, shares[tenant]))
         if tenant != ALL and not tenants.by_kueue(tenant):
             shares[tenant] += gpus * tenants.shares.ahead_s / tenants.weight(tenant)
         places[tenant] += 1
@@ -56,14 +56,14 @@ def line(units: Iterable[Unit], tenants: Tenants) -> list[Standing]:
     return found
 
 
-def gpus_of(unit: Unit) -> float:
-    """Return how many GPUs a unit asks for; what cannot be read asks for none.
+def gpus_of(workload: PendingWorkload) -> float:
+    """Return how many GPUs a workload asks for; what cannot be read asks for none.
 
     A share counts by its compute. One by memory alone shows 0: which part of a GPU that is, only the GPU that it gets
     tells. Once it is promised one, it is charged that part (``cluster/pods/gpu_time.py``).
     """
     total = 0.0
-    for member in unit.members:
+    for member in workload.members:
         try:
             total += _gpus(member.wish.request)
         except WordError:

@@ -66,7 +66,7 @@ class Rechecks:
         """Return the group of blocked workloads of an equivalence class; a new one if there is none.
 
         Args:
-            kind: What its units ask for.
+            kind: What its workloads ask for.
             tenant: Whose they are where a cap keeps them from GPUs; else whose partition binds them, or none's.
             closed: The GPUs that a cap keeps them from.
         """

@@ -8,30 +8,32 @@ from typing import Final
 from dradriver.api.claims import reservation_config_map as stored
 from dradriver.api.claims.pins import Device, Key
 from dradriver.queue import reservation_rules
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Reservation, Terms
-from dradriver.queue.units import Unit
 
 MOST_GPUS: Final = 8192  # of one reservation
 _TOLD: Final = 8  # of those without an end
 
 
 def key_of(who: str) -> Key:
-    """Return the key of the pod or gang that a reservation is for (``Unit.who``)."""
+    """Return the key of the pod or gang that a reservation is for (``PendingWorkload.who``)."""
     namespace, _, rest = who.partition("/")
     return namespace, rest.rpartition("/")[0]
 
 
-def open_to(unit: Unit, held: Iterable[Reservation], terms: Terms, now: float, later_s: float = 0.0) -> tuple[str, ...]:
+def open_to(
+    workload: PendingWorkload, held: Iterable[Reservation], terms: Terms, now: float, later_s: float = 0.0
+) -> tuple[str, ...]:
     """Return whose reserved GPUs a workload may use that begins so many seconds from now.
 
     Raises:
         WordError: What it asks for cannot be read.
     """
-    ends_at = now + later_s + unit.lasts_s if unit.lasts_s else None
+    ends_at = now + later_s + workload.lasts_s if workload.lasts_s else None
     return tuple(
         each.who
         for each in held
-        if reservation_rules.open_to(each, terms, now, who=unit.who, priority=-unit.order[0], ends_at=ends_at)
+        if reservation_rules.open_to(each, terms, now, who=workload.who, priority=-workload.order[0], ends_at=ends_at)
     )
 
 

@@ -20,13 +20,13 @@ def turn_of(order: Order, share: float = 0.0) -> Turn:
 
 
 class Turns:
-    """Tenants by the turns of their first units.
+    """Tenants by the turns of their first workloads.
 
     That a turn has moved back is found out when its tenant would be the first; that one may have moved up must be told.
     """
 
     def __init__(self, turn: Callable[[str], Turn | None]) -> None:
-        """Begin with nobody; ``turn`` gives that of a tenant's first unit now, None where none of its may be served."""
+        """Begin with no tenant; ``turn`` gives that of a tenant's first workload, None if none may be served."""
         self._turn = turn
         self._heap: list[tuple[Turn, str]] = []
         self._stands: dict[str, Turn] = {}

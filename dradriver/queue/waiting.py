@@ -17,6 +17,7 @@ from dradriver.queue.equivalence_classes import (
     Line,
     Order,
 )
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.rechecks import Rechecks
 from dradriver.queue.tenant_turns import (
@@ -24,17 +25,16 @@ from dradriver.queue.tenant_turns import (
     Turns,
     turn_of,
 )
-from dradriver.queue.units import Unit
 from dradriver.reason import Reason
 
-_SPARE: Final = 16  # units that left, for which a heap is not made anew
+_SPARE: Final = 16  # workloads that left, for which a heap is not made anew
 
 
 class Queue:
     """Units that want a place: by priority, then those of whoever has had least for its weight, then the oldest.
 
-    Each tenant has a line of its own, in the order of its units; whose line it is that is served is asked each time. So
-    nothing is sorted anew while tenants use what they have.
+    Each tenant has a line of its own, in the order of its workloads. Which line is served is asked each time, so
+    nothing is sorted again while tenants use what they have.
 
     One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
     and never adds any. Then only the nodes where that happened are asked about.
@@ -54,7 +54,7 @@ class Queue:
         tenant: Callable[[str], str] = lambda _: "",
         share: Callable[[str], float] = lambda _: 0.0,
         partition: Callable[[str], str] = lambda _: "",
-        closed: Callable[[Unit], Closed] = lambda _: ANYWHERE,
+        closed: Callable[[PendingWorkload], Closed] = lambda _: ANYWHERE,
         open_rows: Callable[[Closed], Bools | None] = lambda _: None,
     ) -> None:
         """Make an empty queue.
@@ -62,11 +62,11 @@ class Queue:
         Args:
             nodes: The nodes, which say when something became free.
             free: Gives the number of free GPUs of each node, by row.
-            tenant: Whose a namespace is; where that changes, units are to be put anew.
+            tenant: Whose a namespace is; where that changes, workloads are to be put anew.
             share: What a tenant has had for its weight, to be compared.
             partition: Whose partition binds a tenant, by its name or none: of one kind only those find a place
                 together that may have the same GPUs.
-            closed: Which GPUs a cap keeps a unit from now.
+            closed: Which GPUs a cap keeps a workload from now.
             open_rows: Gives the rows of the nodes with others than these; None for all.
         """
         self._nodes = nodes
@@ -74,7 +74,7 @@ class Queue:
         self._share = share
         self._partition = partition
         self._closed = closed
-        self._units: dict[Key, tuple[Unit, Line]] = {}
+        self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}
         self._lines: dict[tuple[Kind, str], Line] = {}  # by kind and tenant
         self._narrow: dict[str, set[Line]] = {}  # those that a cap keeps from GPUs, by tenant
         self._heads: dict[str, list[tuple[Order, int, Line]]] = {}  # by tenant, its lines that may find a place
@@ -83,76 +83,76 @@ class Queue:
         self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
     def __len__(self) -> int:
-        return len(self._units)
+        return len(self._workloads)
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._units
+        return key in self._workloads
 
-    def put(self, unit: Unit) -> Reason | None:
+    def put(self, workload: PendingWorkload) -> Reason | None:
         """Put a workload into the queue. Returns why its equivalence class has no place, as far as known."""
-        kind, tenant = unit.kind, self._tenant(unit.key[0])
-        known = self._units.get(unit.key)
-        if known is not None and known[0] is unit and known[1].kind == kind and known[1].tenant == tenant:
+        kind, tenant = workload.kind, self._tenant(workload.key[0])
+        known = self._workloads.get(workload.key)
+        if known is not None and known[0] is workload and known[1].kind == kind and known[1].tenant == tenant:
             return known[1].reason
-        self.drop(unit.key)
+        self.drop(workload.key)
         line = self._lines.get((kind, tenant))
         if line is None:
             line = self._lines[kind, tenant] = Line(
                 kind, tenant, self.rechecks.group(kind, self._partition(tenant), ANYWHERE)
             )
-        self._units[unit.key] = unit, line
+        self._workloads[workload.key] = workload, line
         line.size += 1
-        heapq.heappush(line.heap, (unit.order, unit.key))
+        heapq.heappush(line.heap, (workload.order, workload.key))
         if line.group.failed_at == NEVER or line.group.queued:
             self._queue(line)
         return line.reason
 
     def drop(self, key: Key) -> None:
         """Remove a workload from the queue; an unknown one is no error."""
-        entry = self._units.pop(key, None)
+        entry = self._workloads.pop(key, None)
         if entry is None:
             return
         self._left_by_one(entry[1])
         if entry[1].queued is None and self._head(entry[1]) is None:
             self._forget(entry[1])
 
-    def next(self) -> tuple[Unit, Bools | None] | None:
+    def next(self) -> tuple[PendingWorkload, Bools | None] | None:
         """Return the first workload of the queue that may find a place, and the nodes to ask about (None: all).
 
         Answer with ``leave`` or ``block`` before asking again.
         """
         while (first := self._first()) is not None:
-            unit, line = first
+            workload, line = first
             heapq.heappop(self._heads[line.tenant])
             if not self._heads[line.tenant]:
                 del self._heads[line.tenant]
             line.queued = None
-            if (closed := self._closed(unit)) == line.group.closed:
+            if (closed := self._closed(workload)) == line.group.closed:
                 break
             self._move(line, closed)
             self._queue(line)
         else:
             return None
         failed_at = line.group.failed_at
-        return unit, None if failed_at == NEVER else self._nodes.freed > failed_at
+        return workload, None if failed_at == NEVER else self._nodes.freed > failed_at
 
-    def leave(self, unit: Unit) -> None:
+    def leave(self, workload: PendingWorkload) -> None:
         """Take a workload out of the queue, because it has its place or cannot be served now."""
-        entry = self._units.pop(unit.key, None)
+        entry = self._workloads.pop(workload.key, None)
         if entry is not None:
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
-    def block(self, unit: Unit, reason: Reason | None, about: str = "") -> list[Unit]:
+    def block(self, workload: PendingWorkload, reason: Reason | None, about: str = "") -> list[PendingWorkload]:
         """Note that a workload of the queue found no place, nor will its class. Returns to whom that is new.
 
         Args:
-            unit: The unit.
+            workload: The workload.
             reason: Why; None for that of before.
             about: The same without figures that change all the time, where it has any: of a kind that was told the
                 same, only the first is told the new ones.
         """
-        entry = self._units.get(unit.key)
+        entry = self._workloads.get(workload.key)
         if entry is None:
             return []
         group = entry[1].group
@@ -166,33 +166,33 @@ class Queue:
         group.reason = reason
         return [told for line in group.lines.values() for told in self._told(line, reason, about or reason.text)]
 
-    def _told(self, line: Line, reason: Reason, about: str) -> list[Unit]:
-        """Return the units of a line that have to be told a reason."""
+    def _told(self, line: Line, reason: Reason, about: str) -> list[PendingWorkload]:
+        """Return the workloads of a line that have to be told a reason."""
         if line.reason == reason:
             return []
         known, line.reason, line.about = line.about == about, reason, about
         if known:
             return [] if (head := self._head(line)) is None else [head]
-        return [self._units[item[1]][0] for item in line.heap if self._member(item, line)]
+        return [self._workloads[item[1]][0] for item in line.heap if self._member(item, line)]
 
     def closed(self, key: Key) -> Closed:
         """Return the GPUs that a cap denied a workload when its class was asked last."""
-        entry = self._units.get(key)
+        entry = self._workloads.get(key)
         return ANYWHERE if entry is None else entry[1].group.closed
 
-    def widen(self, tenant: str) -> list[tuple[Unit, Reason]]:
+    def widen(self, tenant: str) -> list[tuple[PendingWorkload, Reason]]:
         """Note that a tenant has less than before: its cap may deny its queue nothing now.
 
         Returns those that find no place all the same, as others of their kind did not, with why.
         """
-        news: list[tuple[Unit, Reason]] = []
+        news: list[tuple[PendingWorkload, Reason]] = []
         for line in sorted(self._narrow.get(tenant, ()), key=lambda line: line.heap[:1]):
             self._move(line, ANYWHERE)
             group = line.group
             if group.failed_at == NEVER or group.queued:
                 self._queue(line)
             elif group.reason:
-                news += [(unit, group.reason) for unit in self._told(line, group.reason, group.reason.text)]
+                news += [(workload, group.reason) for workload in self._told(line, group.reason, group.reason.text)]
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:
@@ -212,16 +212,16 @@ class Queue:
             if not narrow:
                 del self._narrow[line.tenant]
 
-    def first_blocked(self) -> Iterator[Unit]:
+    def first_blocked(self) -> Iterator[PendingWorkload]:
         """Return the first workload of each tenant and class in the queue that found no place."""
         for group in self.rechecks.blocked():
             yield from filter(None, map(self._head, list(group.lines.values())))
 
-    def blocked(self) -> list[Unit]:
+    def blocked(self) -> list[PendingWorkload]:
         """Return the workloads of the queue that found no place, in order."""
         keys = {item[1] for group in self.rechecks.blocked() for line in group.lines.values() for item in line.heap}
-        found = [self._units[key][0] for key in keys if key in self._units]
-        return sorted(found, key=lambda unit: self.turn(unit.key, unit.order))
+        found = [self._workloads[key][0] for key in keys if key in self._workloads]
+        return sorted(found, key=lambda workload: self.turn(workload.key, workload.order))
 
     def turn(self, key: Key, order: Order) -> Turn:
         """Return a workload's position in the queue among all tenants."""
@@ -231,13 +231,13 @@ class Queue:
         """Return the position of the workload that ``next`` would return; None if there is none."""
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
-    def _first(self) -> tuple[Unit, Line] | None:
-        """Return the unit whose turn it is, with its line, the first of its tenant's; None where none is left."""
+    def _first(self) -> tuple[PendingWorkload, Line] | None:
+        """Return the workload whose turn it is, with its line, the first of its tenant's; None where none is left."""
         tenant = self._turns.first()
         return None if tenant is None else self._head_of(tenant)
 
     def _turn(self, tenant: str) -> Turn | None:
-        """Return the turn of a tenant's first unit that may find a place; None where none is left there."""
+        """Return the turn of a tenant's first workload that may find a place; None where none is left there."""
         return None if (head := self._head_of(tenant)) is None else turn_of(head[0].order, self._share(tenant))
 
     def lowered(self, tenant: str | None = None) -> None:
@@ -247,18 +247,18 @@ class Queue:
         else:
             self._turns.put(tenant)
 
-    def _head_of(self, tenant: str) -> tuple[Unit, Line] | None:
-        """Return the first unit of a tenant that may find a place; None where none is left there."""
+    def _head_of(self, tenant: str) -> tuple[PendingWorkload, Line] | None:
+        """Return the first workload of a tenant that may find a place; None where none is left there."""
         heads = self._heads.get(tenant)
         while heads:
             order, made, line = heads[0]
-            if line.queued != order:  # an older unit came, and the line stands under its order, too
+            if line.queued != order:  # an older workload came, and the line stands under its order, too
                 heapq.heappop(heads)
             elif (head := self._head(line)) is None:
                 heapq.heappop(heads)
                 line.queued = None
                 self._forget(line)
-            elif head.order != order:  # the unit that it stood under has left
+            elif head.order != order:  # the workload that it stood under has left
                 line.queued = head.order
                 heapq.heapreplace(heads, (head.order, made, line))
             else:
@@ -290,15 +290,15 @@ class Queue:
         if len(line.heap) > 2 * line.size + _SPARE:
             line.heap = sorted({item for item in line.heap if self._member(item, line)})
 
-    def _head(self, line: Line) -> Unit | None:
+    def _head(self, line: Line) -> PendingWorkload | None:
         while line.heap:
             item = line.heap[0]
             if self._member(item, line):
-                return self._units[item[1]][0]
+                return self._workloads[item[1]][0]
             heapq.heappop(line.heap)
         return None
 
     def _member(self, item: tuple[Order, Key], line: Line) -> bool:
-        """Return whether an item of a line's heap is a unit of its: one may have left it, or come back elsewhere."""
-        entry = self._units.get(item[1])
+        """Return whether an item of a line's heap is still a workload of the line."""
+        entry = self._workloads.get(item[1])
         return entry is not None and entry[1] is line and entry[0].order == item[0]

@@ -23,14 +23,14 @@ class Moved:
         self._slices = max((profile.size for profile in self._profiles.values()), default=1)
         self._compute = max((profile.compute for profile in self._profiles.values()), default=1)
         self._memory_mib = machines[0].gpus[0].memory_mib
-        self._whole = self._percent = self._size = self._units = 0
+        self._whole = self._percent = self._size = self._workloads = 0
 
     def place(self, request: Request) -> Taken | None:
         """See ``Policy``."""
         taken = self._taken(request)
         self._count(taken, 1)
         shared = -(-self._percent // 100)
-        sliced = max(-(-self._size // self._slices), -(-self._units // self._compute))
+        sliced = max(-(-self._size // self._slices), -(-self._workloads // self._compute))
         if self._whole + shared + sliced <= self._gpus:
             return taken
         self._count(taken, -1)
@@ -59,6 +59,6 @@ class Moved:
                 self._percent += sign * taken.part.amount.cores
             case MigPart():
                 self._size += sign * taken.part.size
-                self._units += sign * self._profiles[taken.part.profile].compute
+                self._workloads += sign * self._profiles[taken.part.profile].compute
             case None:
                 self._whole += sign * len(taken.gpus)

@@ -15,7 +15,7 @@ from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.waiting import Queue
-from tests.unit.queue.test_order import unit
+from tests.unit.queue.test_order import workload
 from tests.unit.queue.test_waiting import Nodes
 
 
@@ -29,7 +29,7 @@ def measured(entries: int, tenants: int, *, changes: int) -> list[float]:
     spaces = [f"n{number}" for number in range(tenants or 100)]
     for number in range(entries):
         gpus = rng.choice((1, 2, 3, 4, 8))
-        queue.put(unit(f"p{number}", spaces[number % len(spaces)], gpus=gpus, since=number % 3600))
+        queue.put(workload(f"p{number}", spaces[number % len(spaces)], gpus=gpus, since=number % 3600))
     for space in spaces:
         found.shares.holds(space, rng.uniform(0.0, 8.0), 8.0)
     seconds = []

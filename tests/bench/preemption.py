@@ -21,7 +21,7 @@ from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.reflector import Change
 from dradriver.process import cyclic_gc
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from tests.bench.controller import NullClient, bring, full, pod
 from tests.fakes.preempting import NOW
 
@@ -59,9 +59,9 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
     worker, client = crowd(nodes, gpus)
     picture = worker.picture
     _ = picture.inventory.fleet
-    units = RunningWorkloads(picture)
+    workloads = RunningWorkloads(picture)
     began = time.thread_time()
-    running, _ending = units.all()
+    running, _ending = workloads.all()
     first_s = time.thread_time() - began
     cyclic_gc.settle()  # as the controller does
     print(f"{nodes} nodes, {len(running)} pods of {gpus} GPUs: all that runs is read in {1e3 * first_s:.1f} ms once")
@@ -75,8 +75,10 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
         for _ in range(times):
             picture.version += 1
             began = time.thread_time()
-            running, ending = units.all()
-            found = plan_preemption(picture, [member], Scene([(unit, unit.priority) for unit in running], ending, NOW))
+            running, ending = workloads.all()
+            found = plan_preemption(
+                picture, [member], Scene([(workload, workload.priority) for workload in running], ending, NOW)
+            )
             seconds.append(time.thread_time() - began)
         assert found is not None
         print(
@@ -92,8 +94,8 @@ async def measure(nodes: int, gpus: int, times: int) -> None:
     for _ in range(times):
         picture.version += 1
         began = time.thread_time()
-        running, ending = units.all()
-        scene = Scene([(unit, unit.priority) for unit in running], ending, NOW)
+        running, ending = workloads.all()
+        scene = Scene([(workload, workload.priority) for workload in running], ending, NOW)
         together = plan_preemption(picture, members, scene, GangTerms(None, "g", least=8))
         seconds.append(time.thread_time() - began)
     assert together is not None

@@ -17,7 +17,7 @@ from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.reservable import Reservable
 from dradriver.queue import reservation_access, reservation_rules
 from dradriver.queue.caps import Limits
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.preempting import waiting
 
@@ -51,28 +51,31 @@ async def measured(nodes: int) -> None:
     """Print all figures for so many nodes."""
     cluster = await full(nodes)
     worker = cluster.worker
-    picture, units = worker.picture, {name: Unit(waiting(cluster, name)) for name in ("small", "ends", "big")}
+    picture, workloads = (
+        worker.picture,
+        {name: PendingWorkload(waiting(cluster, name)) for name in ("small", "ends", "big")},
+    )
 
-    def place(unit: Unit) -> None:
+    def place(workload: PendingWorkload) -> None:
         try:
-            decide(worker.caps.left(unit, worker.reservations.whose(unit)).snapshot, unit.lead.wish)
+            decide(worker.caps.left(workload, worker.reservations.whose(workload)).snapshot, workload.lead.wish)
         except NoPlaceError:
             return
 
-    print(f"{nodes} nodes, none reserved: {spent(lambda: place(units['small'])):.2f} ms a decision")
+    print(f"{nodes} nodes, none reserved: {spent(lambda: place(workloads['small'])):.2f} ms a decision")
     reservable = Reservable(picture, time.time)
     begun = time.thread_time()
-    found = await reservable.best(units["big"], Limits((units["big"].lead,)))
+    found = await reservable.best(workloads["big"], Limits((workloads["big"].lead,)))
     took = time.thread_time() - begun
     assert found is not None
     print(f"{nodes} nodes: {took * 1e3:.0f} ms to find a set, others having the loop meanwhile")
-    blocked = reservation_rules.Blocked(who=units["big"].who, since=0.0)
+    blocked = reservation_rules.Blocked(who=workloads["big"].who, since=0.0)
     kept = reservation_access.write(reservation_rules.reserve(blocked, found, time.time()), 0)
     worker.reservations.restore(stored.Written(kept=[kept]))
     assert len(worker.reservations.all()) == 1
     _ = picture.inventory.fleet
-    print(f"{nodes} nodes, 8 GPUs reserved for another: {spent(lambda: place(units['small'])):.2f} ms")
-    print(f"{nodes} nodes, for one that may have them: {spent(lambda: place(units['ends'])):.2f} ms")
+    print(f"{nodes} nodes, 8 GPUs reserved for another: {spent(lambda: place(workloads['small'])):.2f} ms")
+    print(f"{nodes} nodes, for one that may have them: {spent(lambda: place(workloads['ends'])):.2f} ms")
 
 
 def main() -> None:

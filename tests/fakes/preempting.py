@@ -13,7 +13,7 @@ from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.kube.resources import PODS
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from tests.fakes.gpucluster import GpuCluster
 
 NOW = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC).timestamp()
@@ -104,8 +104,8 @@ async def crowded(rng: random.Random, profiles: Sequence[str], *, most: int = 10
 
 def scene(picture: Picture, priority: int, *, now: float = NOW) -> Scene:
     """Return who may have to end for somebody of a priority: all that have less."""
-    units, ending = RunningWorkloads(picture).all()
-    return Scene([(unit, unit.priority) for unit in units if unit.priority < priority], ending, now)
+    workloads, ending = RunningWorkloads(picture).all()
+    return Scene([(workload, workload.priority) for workload in workloads if workload.priority < priority], ending, now)
 
 
 def waiting(cluster: GpuCluster, name: str) -> Member:
@@ -115,6 +115,6 @@ def waiting(cluster: GpuCluster, name: str) -> Member:
     return Member(pod, picture.templates.of(pod), picture.volumes.of(pod))
 
 
-def names_of(units: Sequence[Workload]) -> list[str]:
-    """Return the names of units, in order."""
-    return sorted(unit.key[1] for unit in units)
+def names_of(workloads: Sequence[Workload]) -> list[str]:
+    """Return the names of workloads, in order."""
+    return sorted(workload.key[1] for workload in workloads)

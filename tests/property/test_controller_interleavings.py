@@ -11,7 +11,7 @@ from tests.simulator.run import run
 SEEDS = 300
 FEW = 15
 GROUPS = 30  # so that a failure names few seeds, and no test is long
-FOUND = (  # faults once: what is drawn changes with the stories, so each has a unit test, too
+FOUND = (  # faults once: what is drawn changes with the stories, so each has a workload test, too
     ("gangs", 8098),  # all went on writing though the server asked for a pause at the end of an old claim
     ("gangs_before", 8520),  # a pod's time to find room began anew whenever its gang started or ended
     ("gangs_owned", 300019),  # who began to lead looked at no gang that ran, and had none that lost a pod start anew
@@ -22,7 +22,7 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("gangs", 800046),  # a pod was lifted while another of its plan was gone and not made anew yet
     ("caps", 628),  # of a GPU with a slice of which nobody knows where it lies all counts
     ("caps_gangs", 1037),  # what was given of devices that no node has counts as any product
-    ("preempting", 1019),  # a refused owner made its promise wait past its time: the unit was in its back-off
+    ("preempting", 1019),  # a refused owner made its promise wait past its time: the workload was in its back-off
     ("preempting", 1034),  # a promise named who had to end for another, and would have had it ended in its own name
     ("preempting", 6107),  # one that was gone, which a watch had not shown yet, was told to end again and again
     ("gangs_owned", 312144),  # a late pod was placed below another leaf than others on a node of unknown GPUs

@@ -1,4 +1,4 @@
-"""Whom a pod has ended: of all choices of units with which it has a place one of the least cost, by trying them all."""
+"""A pod has those workloads ended that cost least: of all choices that make a place, by trying them all."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from dradriver.controller.placing.preemption_cost import ROUNDED_S, Cost
 from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.controller.placing.preemption_search import Scene, without
 from dradriver.kube.resources import PODS
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 from tests.effort import sampled
 from tests.fakes.preempting import KUBELET, NOW, crowded, scene, waiting
 
 PROFILES = ("rtx-a6000-x4-pairs", "dgx1-v100", "hgx-h100")
 
 
-def has_place(picture: Picture, wish: PlacementRequest, units: tuple[Workload, ...]) -> bool:
-    gone = [one for unit in units for one in unit.pods]
+def has_place(picture: Picture, wish: PlacementRequest, workloads: tuple[Workload, ...]) -> bool:
+    gone = [one for workload in workloads for one in workload.pods]
     try:
         decide(without(Snapshot(picture, "default"), gone), wish)
     except NoPlaceError:
@@ -37,15 +37,15 @@ def has_place(picture: Picture, wish: PlacementRequest, units: tuple[Workload, .
     return True
 
 
-def cost(units: tuple[Workload, ...]) -> Cost:
-    lost = sum(unit.lost_gpu_s(NOW) for unit in units)
-    return Cost(max(unit.priority for unit in units), len(units), round(lost / ROUNDED_S))
+def cost(workloads: tuple[Workload, ...]) -> Cost:
+    lost = sum(workload.lost_gpu_s(NOW) for workload in workloads)
+    return Cost(max(workload.priority for workload in workloads), len(workloads), round(lost / ROUNDED_S))
 
 
 def cheapest(picture: Picture, wish: PlacementRequest, among: Scene) -> Cost | None:
-    """Return the least cost of all choices of units, by trying each."""
-    units = [unit for unit, _ in among.units]
-    every = (chosen for count in range(1, len(units) + 1) for chosen in itertools.combinations(units, count))
+    """Return the least cost of all choices of workloads, by trying each."""
+    workloads = [workload for workload, _ in among.workloads]
+    every = (chosen for count in range(1, len(workloads) + 1) for chosen in itertools.combinations(workloads, count))
     return min((cost(chosen) for chosen in every if has_place(picture, wish, chosen)), default=None)
 
 
@@ -66,15 +66,15 @@ async def test_those_end_that_cost_least(seed: int) -> None:
     if found is not None:
         assert cost(found.victims) == best
         assert has_place(picture, wish, found.victims)
-        assert all(unit.priority < 15 for unit in found.victims)
-        taken = {device for unit in found.victims for one in unit.pods for device in one.devices}
+        assert all(workload.priority < 15 for workload in found.victims)
+        taken = {device for workload in found.victims for one in workload.pods for device in one.devices}
         free = {device for device in found.places[me].taken if not picture.inventory.holders(device)}
         assert set(found.places[me].taken) <= taken | free
 
 
-def of_gang(picture: Picture, members: list[Member], units: tuple[Workload, ...]) -> bool:
-    """Return whether a gang has places without some units."""
-    gone = [one for unit in units for one in unit.pods]
+def of_gang(picture: Picture, members: list[Member], workloads: tuple[Workload, ...]) -> bool:
+    """Return whether a gang has places without some workloads."""
+    gone = [one for workload in workloads for one in workload.pods]
     try:
         gang_plan.plan(without(Snapshot(picture, "default"), gone), members, None, identity="g")
     except NoPlaceError:
@@ -106,19 +106,19 @@ async def test_for_a_gang_those_end_without_whom_it_has_places_and_nobody_of_nee
     if of_gang(picture, members, ()):
         return
     among = scene(picture, 15)
-    units = [unit for unit, _ in among.units]
+    workloads = [workload for workload, _ in among.workloads]
     found = plan_preemption(picture, members, among, GangTerms(None, "g", least=2))
-    assert (found is None) == (not of_gang(picture, members, tuple(units)))
+    assert (found is None) == (not of_gang(picture, members, tuple(workloads)))
     if found is None:
         return
     assert set(found.places) == set(members)
     assert of_gang(picture, members, found.victims)
-    highest = max(unit.priority for unit in found.victims)
-    assert not of_gang(picture, members, tuple(unit for unit in units if unit.priority < highest))
+    highest = max(workload.priority for workload in found.victims)
+    assert not of_gang(picture, members, tuple(workload for workload in workloads if workload.priority < highest))
     for spared in found.victims:
         assert not set().union(*(place.taken for place in found.places.values())).isdisjoint(
             {device for one in spared.pods for device in one.devices}
-        ) or not of_gang(picture, members, tuple(unit for unit in found.victims if unit is not spared))
+        ) or not of_gang(picture, members, tuple(workload for workload in found.victims if workload is not spared))
 
 
 @pytest.mark.parametrize("seed", sampled(range(60)))

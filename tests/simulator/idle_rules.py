@@ -68,7 +68,9 @@ class IdleRules:
     def _happened(self, event: Event) -> None:
         call, old, new = self._world.server.acting, event.old, event.new
         if event.plural in (PODS.plural, RESOURCE_CLAIMS.plural) and new is not None and call is not None:
-            self._decided.setdefault((call.replica, _end(new)), call.at)  # all of a unit are warned one after the other
+            self._decided.setdefault(
+                (call.replica, _end(new)), call.at
+            )  # all of a workload are warned one after the other
         if event.plural == RESOURCE_CLAIMS.plural and new is not None:
             self._warned(new, call)
         if event.plural == PODS.plural and new is not None and "deletionTimestamp" in new["metadata"]:

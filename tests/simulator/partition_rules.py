@@ -52,7 +52,7 @@ class Partitions:
         self._machines.setdefault(node, []).append((self._now(), gpus))
 
     def open(self, namespace: str, node: str, gpu: Gpu) -> bool:
-        """Return whether units of a namespace may be placed on a GPU now."""
+        """Return whether workloads of a namespace may be placed on a GPU now."""
         return _may(self._files[-1][1], namespace, node, self._pools.get(node, [(0.0, "")])[-1][1], gpu)
 
     def were_open(self, namespace: str, node: str, gpu: Gpu, since: float) -> bool:

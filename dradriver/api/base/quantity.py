@@ -48,7 +48,7 @@ def milli(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """Return a Kubernetes quantity in whole units, rounded up (``1Ki`` is 1024).
+    """Return a Kubernetes quantity in whole workloads, rounded up (``1Ki`` is 1024).
 
     Raises:
         WordError: The text is no quantity.

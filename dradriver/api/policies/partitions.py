@@ -1,4 +1,4 @@
-"""Which GPUs the units of each tenant may be placed on, by the section ``tenants``: pure functions."""
+"""Which GPUs the workloads of each tenant may be placed on, by the section ``tenants``: pure functions."""
 
 from __future__ import annotations
 

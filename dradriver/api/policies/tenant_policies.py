@@ -56,8 +56,8 @@ class Tenant(Section, frozen=True):
         weight: How much of what all want it is to have, beside others' weights.
         highest_priority: More than this no priority of its pods counts; None for any.
         cap: How many GPUs it may have at a time; each of these is a bound of its own.
-        partition: The GPUs that its units are placed on, and on no others; None for any.
-        exclusive: Whether nobody else's units are placed there.
+        partition: The GPUs that its workloads are placed on, and on no others; None for any.
+        exclusive: Whether nobody else's workloads are placed there.
         scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses; the
             chart's admission policy refuses them (``partitionspolicy.yaml``).
         admission: ``kueue``: who is next and how much it may have Kueue says, and this file only where; empty: this
@@ -102,16 +102,16 @@ class Reservation(Section, frozen=True):
 class Preemption(Section, frozen=True):
     """Whether those of lower priority have to end for those of higher priority, and within which bounds.
 
-    A unit is a pod by itself, or all of a gang.
+    A workload is a pod by itself, or all of a gang.
 
     Attributes:
         enabled: Whether at all.
-        min_run_minutes: For how long a unit has run at least before it may have to end.
-        units_per_minute: How many units may have to end within a minute, in all of the cluster.
-        back_off_minutes: For how long what made the pods of a unit that had to end is spared after that.
+        min_run_minutes: For how long a workload has run at least before it may have to end.
+        units_per_minute: How many workloads may have to end within a minute, in all of the cluster.
+        back_off_minutes: For how long what made the pods of a workload that had to end is spared after that.
         margin_seconds: How much longer than the longest grace of those that end their GPUs are kept for whom they end.
-        longest_grace_seconds: The longest time that a victim may take to end. A unit with a longer grace never has to
-            end, and a pod that is ending already is not waited for while more than this is left to it.
+        longest_grace_seconds: The longest time that a victim may take to end. A workload with a longer grace never has
+            to end, and a pod that is ending already is not waited for while more than this is left to it.
         unpreemptable_classes: PriorityClasses whose pods never have to end.
         unpreemptable_tenants: Tenants whose pods never have to.
     """

@@ -57,8 +57,8 @@ from dradriver.kube.resources import (
 from dradriver.kube.store import Change, key_of
 from dradriver.queue import reservation_access
 from dradriver.queue.caps import Caps
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Reservation, Terms
-from dradriver.queue.units import Unit
 from dradriver.view.plain import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
@@ -189,18 +189,18 @@ class Scene:
         self.caps = Caps(self.tenants, picture, lambda: None)
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
 
-    def whose(self, unit: Unit) -> tuple[str, ...]:
-        """Return whose reserved GPUs a unit may have, by whom they are for.
+    def whose(self, workload: PendingWorkload) -> tuple[str, ...]:
+        """Return whose reserved GPUs a workload may have, by whom they are for.
 
         Raises:
             WordError: What it asks for cannot be read.
         """
         terms = Terms.of(self.policies.queue.reservation)
-        return reservation_access.open_to(unit, self.own.reserved, terms, time.time())
+        return reservation_access.open_to(workload, self.own.reserved, terms, time.time())
 
-    def reserved(self, unit: Unit) -> Reservation | None:
-        """Return what is reserved for a unit."""
-        return next((held for held in self.own.reserved if held.who == unit.who), None)
+    def reserved(self, workload: PendingWorkload) -> Reservation | None:
+        """Return what is reserved for a workload."""
+        return next((held for held in self.own.reserved if held.who == workload.who), None)
 
     @property
     def whole(self) -> bool:

@@ -38,7 +38,7 @@ from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.plan import GangTerms, plan
 from dradriver.controller.steps.gang_step import in_order
 from dradriver.kube.store import Change
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 
 HOUR_S: Final = 3600.0
 MOST_TRIES: Final = 256  # ways that are tried for one set

@@ -15,7 +15,7 @@ from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.steps.rules import is_seated
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Reason
 from dradriver.view.plain import plain
 
@@ -25,13 +25,13 @@ class GangPods(msgspec.Struct, frozen=True):
 
     Attributes:
         of: What the pod says of it.
-        unit: All of its pods that live.
+        pending: All of its pods that live.
         size: How few pods it may start with, and how many it has; else why it is not known.
         done: How many of its pods have ended well.
     """
 
     of: Membership
-    unit: Unit
+    pending: PendingWorkload
     size: Size | Reason | None
     done: int
 
@@ -45,7 +45,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Pla
         pod: The pod that is asked about.
         found: Places that members would get.
     """
-    members, found = gang.unit.members, found or {}
+    members, found = gang.pending.members, found or {}
     claims = {
         member: claim
         for member in members
@@ -60,7 +60,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Pla
     ordered = sorted(at, key=lambda member: planned[member].index if member in planned else len(members))
     first = next(iter(planned.values()), None)
     size = gang.size if isinstance(gang.size, tuple) else None
-    if scene.picture.gangs.started(gang.unit.key) and planned and size is None:
+    if scene.picture.gangs.started(gang.pending.key) and planned and size is None:
         size = (max(each.size for each in planned.values()),) * 2
     pods = tuple(
         GangPod(
@@ -109,7 +109,7 @@ def state(scene: Scene, member: Member) -> str:
 
 def _whole(scene: Scene, gang: GangPods, states: Mapping[Member, str], size: Size | None) -> str:
     """Return how far a gang is, as docs/gangs.md has it."""
-    if scene.picture.gangs.started(gang.unit.key):
+    if scene.picture.gangs.started(gang.pending.key):
         return "started"
     claims = [scene.picture.claim_of(member.pod) for member in states if gang_plan.has_claim(scene.picture, member)]
     if any(claim is not None and claim.deleting for claim in claims):

@@ -18,7 +18,7 @@ from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
 from dradriver.queue.caps import Left
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 
@@ -32,14 +32,14 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     First those in which one pod ends, or one other gang; where none is enough, one way with several. What pods take of
     CPU and memory stays counted, so a way that is named does help.
     """
-    scene, unit = workload.scene, workload.unit
-    members = [m for m in unit.members if m in unit.wanting or gang_plan.has_claim(scene.picture, m)]
+    scene, pending = workload.scene, workload.pending
+    members = [m for m in pending.members if m in pending.wanting or gang_plan.has_claim(scene.picture, m)]
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
     def would_do(claims: Collection[Key]) -> bool:
-        snapshot = Snapshot(scene.picture, unit.key[0]).without(claims, own=True)
+        snapshot = Snapshot(scene.picture, pending.key[0]).without(claims, own=True)
         try:
-            workload.plan(Left(unit.asking, snapshot))
+            workload.plan(Left(pending.asking, snapshot))
         except (NoPlaceError, WordError):
             return False
         return True
@@ -86,18 +86,18 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
     return tuple(found)
 
 
-def room(scene: Scene, unit: Unit) -> tuple[GangRoom, ...]:
+def room(scene: Scene, workload: PendingWorkload) -> tuple[GangRoom, ...]:
     """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory.
 
     That is the first of those that want a place: what another asks for need not be readable.
     """
-    fleet, wish = scene.picture.fleets.of(unit.key[0]), unit.asking[0].wish
+    fleet, wish = scene.picture.fleets.of(workload.key[0]), workload.asking[0].wish
     if not isinstance(wish.request, Whole):
         return ()
     resources = sorted(resource for resource, _ in wish.ask.amounts)
     own = dict(wish.ask.amounts)
     role = Role(pod=wish.request, pods=1, needs=tuple(own[resource] for resource in resources))
-    ask = msgspec.structs.replace(wish.ask, lasts_s=unit.lasts_s)
+    ask = msgspec.structs.replace(wish.ask, lasts_s=workload.lasts_s)
     open_, amounts = scene.picture.nodes.open(ask), scene.picture.nodes.left(resources)
     levels = (*(level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()), "cluster")
     found = ((level, largest_gang(fleet, role, level, eligible=open_, amounts=amounts)) for level in levels)

@@ -20,31 +20,31 @@ from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
 from dradriver.controller.steps.step import step as next_step
 from dradriver.queue.caps import Left
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 
 
 class GangWorkload(Workload):
     """See ``Workload``."""
 
     def __init__(self, scene: Scene, asked: Member, gang: GangPods) -> None:
-        super().__init__(scene, asked, gang.unit, gang)
+        super().__init__(scene, asked, gang.pending, gang)
         self.pods = gang
 
     async def step(self) -> str | None:
         """Return what the controller is about to do for the gang, as if it had waited for more pods."""
         step = self._step_at(0.0)
-        if isinstance(step, Wait) and step.reason is None and self.unit.memory.placed_at is None:
+        if isinstance(step, Wait) and step.reason is None and self.pending.memory.placed_at is None:
             step = self._step_at(GATHER_S)
         if not isinstance(step, Place):
             return self._doing(step)
-        self.unit.whole(step.least)
-        self.unit.wanting, self.unit.least = frozenset(step.members), step.least
+        self.pending.whole(step.least)
+        self.pending.wanting, self.pending.least = frozenset(step.members), step.least
         return None
 
     def _step_at(self, now: float) -> Step:
         picture = self.scene.picture
-        return next_step(observe_gang(self.unit, picture, self.pods.size, now, done=self.pods.done), picture, now)
+        return next_step(observe_gang(self.pending, picture, self.pods.size, now, done=self.pods.done), picture, now)
 
     def _doing(self, step: Step) -> str:
         """Return what the controller waits for, or is about to do, in words."""
@@ -59,7 +59,7 @@ class GangWorkload(Workload):
                 return step.why.text
             case Wait() if step.reason is not None:
                 return step.reason.text
-        have = [member for member in self.unit.members if gang_plan.has_claim(self.scene.picture, member)]
+        have = [member for member in self.pending.members if gang_plan.has_claim(self.scene.picture, member)]
         seats = sum(gang_shown.state(self.scene, member) == "seated" for member in have)
         return (
             f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others "
@@ -68,8 +68,8 @@ class GangWorkload(Workload):
 
     def plan(self, left: Left) -> dict[Member, Placement]:
         """Return the places that the controller would give, near the members that have one."""
-        members = [m for m in self.unit.members if m in left.members or gang_plan.has_claim(self.scene.picture, m)]
-        of, least = self.pods.of, self.unit.least
+        members = [m for m in self.pending.members if m in left.members or gang_plan.has_claim(self.scene.picture, m)]
+        of, least = self.pods.of, self.pending.least
         return plan(left.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
@@ -82,13 +82,13 @@ class GangWorkload(Workload):
         whole = wish.request if isinstance(wish.request, Whole) else None
         shown = msgspec.structs.replace(
             gang_shown.described(scene, self.pods, self.asked.pod),
-            room=gang_ways.room(scene, self.unit),
+            room=gang_ways.room(scene, self.pending),
             helps=gang_ways.ways(self),
         )
         return Verdict(
             reason=why.stable,
             nearest=str(why).partition(": no; ")[2] if str(why) != why.stable else "",
             gang=shown,
-            free=None if whole is None else gpu_sets.free(scene, whole, fit, self.unit.key[0]),
+            free=None if whole is None else gpu_sets.free(scene, whole, fit, self.pending.key[0]),
             helps=() if whole is None else tuple(gpu_sets.left_out(scene, wish, whole, fit)[:HELPS]),
         )

@@ -24,8 +24,8 @@ from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing.plan import plan
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 from dradriver.topology.natural import natural
 from dradriver.view.plain import plain
 

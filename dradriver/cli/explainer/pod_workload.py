@@ -27,8 +27,8 @@ from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, 
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step as next_step
 from dradriver.queue.caps import Left
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member, Unit
 
 _FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
 
@@ -41,17 +41,17 @@ _ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends t
 
 
 class PodWorkload(Workload):
-    """See ``Workload``. Of a pod that comes to a gang, ``unit`` is not marked as one that is to be near the others."""
+    """See ``Workload``. ``pending`` is not marked as near the other pods of a gang that runs."""
 
     @property
-    def searched(self) -> Unit:
+    def searched(self) -> PendingWorkload:
         """For whom the places are looked for: of a pod that comes to a gang, near the others."""
-        return self.unit if self.gang is None else Unit(self.asked)
+        return self.pending if self.gang is None else PendingWorkload(self.asked)
 
     async def step(self) -> str | None:
         """Return what the controller is about to do for the pod."""
         pod, picture = self.asked.pod, self.scene.picture
-        step = next_step(observe(self.unit.lead, picture, 0.0), picture, 0.0)
+        step = next_step(observe(self.pending.lead, picture, 0.0), picture, 0.0)
         claim = picture.claim_of(pod)
         match step:
             case Place():
@@ -89,7 +89,7 @@ class PodWorkload(Workload):
             return plan(left.snapshot, [self.asked], most=self.most_nodes)
         members = [
             self.asked if member is self.asked else gang_plan.placed(picture, member.pod)
-            for member in gang.unit.members
+            for member in gang.pending.members
             if member is self.asked or gang_plan.has_claim(picture, member)
         ]
         near = [member for member in members if member is not None]

@@ -20,31 +20,31 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.queue import reservation_rules as reservation
 from dradriver.queue.namespace_tenants import ALL
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.queue_order import Standing, line
-from dradriver.queue.units import Member, Unit
 from dradriver.view.output import warn
 from dradriver.view.plain import plain
 
 _BEFORE: Final = 3
 
 
-def position(scene: Scene, unit: Unit) -> Turn:
+def position(scene: Scene, workload: PendingWorkload) -> Turn:
     """Return the position of a pod, or of its gang, by the controller's own order."""
     tenants = scene.tenants
-    others = [other for other in waiting(scene) if other.key != unit.key]
-    unit.trust(tenants.highest(unit.key[0]))
-    standing = line((*others, unit), tenants)
-    number = next(number for number, one in enumerate(standing) if one.unit is unit)
-    before = [one.unit for one in standing[:number]]
+    others = [other for other in waiting(scene) if other.key != workload.key]
+    workload.trust(tenants.highest(workload.key[0]))
+    standing = line((*others, workload), tenants)
+    number = next(number for number, one in enumerate(standing) if one.workload is workload)
+    before = [one.workload for one in standing[:number]]
     own = standing[number]
-    named, held = own.tenant != ALL, scene.reserved(unit)
+    named, held = own.tenant != ALL, scene.reserved(workload)
     return Turn(
         position=number + 1,
         waiting=len(standing),
-        alike=sum(_alike(other, unit) for other in before),
+        alike=sum(_alike(other, workload) for other in before),
         before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in before[-_BEFORE:]),
         tenant=plain(own.tenant) if named else "",
-        priority=-unit.order[0],
+        priority=-workload.order[0],
         share=round(tenants.relative(own.tenant), 2) if named else None,
         reserved="" if held is None else plain(reservation.reason(held)),
     )
@@ -73,8 +73,8 @@ async def read(server: ServerConfig, policies: Policies | None, namespace: str |
     return scene, line(waiting(scene), scene.tenants)
 
 
-def waiting(scene: Scene) -> list[Unit]:
-    """Return all pods that want a place, and of each gang that does one unit."""
+def waiting(scene: Scene) -> list[PendingWorkload]:
+    """Return all pods that want a place, and of each gang that does one workload."""
     picture, found, gangs = scene.picture, [], set[Key]()
     for key, pod in picture.pods.items():
         if pod.finished or pod.metadata.deletion_timestamp is not None:
@@ -84,19 +84,19 @@ def waiting(scene: Scene) -> list[Unit]:
             if isinstance(step(observe(Member(pod), picture, 0.0), picture, 0.0), Place) and not picture.gangs.waits(
                 key
             ):
-                found.append(Unit(Member(pod, picture.templates.of(pod)), highest=highest))
+                found.append(PendingWorkload(Member(pod, picture.templates.of(pod)), highest=highest))
         elif own.gang not in gangs:
             gangs.add(own.gang)
             members = [picture.pods[each] for each in picture.gangs.pods(own.gang)]
             size = own.wants.size if own.wants is not None and own.wants.size is not None else own.member.size
             there = size is None or len(members) >= size[0]
             if there and all(picture.claim_of(each) is None for each in members):
-                found.append(Unit(*map(Member, members), key=own.gang, highest=highest))
+                found.append(PendingWorkload(*map(Member, members), key=own.gang, highest=highest))
                 found[-1].whole(len(members) if size is None else size[0])
     return found
 
 
-def _alike(one: Unit, other: Unit) -> bool:
+def _alike(one: PendingWorkload, other: PendingWorkload) -> bool:
     try:
         return one.kind == other.kind
     except WordError:

@@ -24,8 +24,8 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES
 from dradriver.queue.caps import CapError, Left
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member, Unit
 
 HELPS: Final = 3
 _ROUNDS: Final = 8
@@ -37,13 +37,13 @@ class Workload(abc.ABC):
     Attributes:
         scene: The cluster.
         asked: The pod that is asked about, as the controller plans it.
-        unit: What has a position in the queue: the pod, or all of its gang.
+        pending: What has a position in the queue: the pod, or all of its gang.
         gang: The gang that the pod is of; None for a pod of no gang.
         most_nodes: How many nodes the place of a single pod may name.
     """
 
-    def __init__(self, scene: Scene, asked: Member, unit: Unit, gang: GangPods | None) -> None:
-        self.scene, self.asked, self.unit, self.gang = scene, asked, unit, gang
+    def __init__(self, scene: Scene, asked: Member, pending: PendingWorkload, gang: GangPods | None) -> None:
+        self.scene, self.asked, self.pending, self.gang = scene, asked, pending, gang
         self.most_nodes = MOST_NODES
 
     @abc.abstractmethod
@@ -68,9 +68,9 @@ class Workload(abc.ABC):
         """Return the verdict if there is no place: why, what is free, what is nearest and what would help."""
 
     @property
-    def searched(self) -> Unit:
+    def searched(self) -> PendingWorkload:
         """For whom the places are looked for: caps and reservations are asked about it."""
-        return self.unit
+        return self.pending
 
     @property
     def claim(self) -> ClaimRecord | None:
@@ -91,13 +91,13 @@ class Workload(abc.ABC):
             wish = self.asked.wish
         except WordError as error:
             return Verdict(reason=str(error))
-        turn = position(self.scene, self.unit)
+        turn = position(self.scene, self.pending)
         found = await self._placements()
         if isinstance(found, CapError):  # what is free, and whose end would make a place, says nothing of it
             return Verdict(reason=str(found), turn=turn)
         if isinstance(found, NoPlaceError):
             return msgspec.structs.replace(await self.no_place(wish, found), turn=turn)
-        gang = self.gang if self.gang is not None and self.unit is self.gang.unit else None
+        gang = self.gang if self.gang is not None and self.pending is self.gang.pending else None
         own = found.get(self.asked)
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
         return Verdict(
@@ -113,10 +113,10 @@ class Workload(abc.ABC):
         Others' pods count on all nodes that are named, as in the controller's cluster cache. The search for a gang may
         cost what the controller's last try may, which avoids no node.
         """
-        scene, unit, why = self.scene, self.searched, ""
+        scene, pending, why = self.scene, self.searched, ""
         try:
             for _ in range(_ROUNDS):
-                left = scene.caps.left(unit, scene.whose(unit))
+                left = scene.caps.left(pending, scene.whose(pending))
                 why = left.why
                 found = self.plan(left)
                 if not await scene.fill({node for place in found.values() for node in place.hostnames}):

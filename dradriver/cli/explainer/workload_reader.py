@@ -16,7 +16,7 @@ from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.controller.steps.gang_sizes import done_of, size_of
 from dradriver.controller.steps.gang_step import in_order
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 
 
 class NotReadyError(Exception):
@@ -47,7 +47,7 @@ async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
         member.near, member.may_nominate = own.gang[1], False
     await _read_nics(scene, members)
     ranked = [(member, picture.gangs.rank(key)) for member, key in zip(members, keys, strict=True)]
-    return GangPods(of, Unit(*in_order(ranked), key=own.gang), size, done_of(picture.gangs, of, owners))
+    return GangPods(of, PendingWorkload(*in_order(ranked), key=own.gang), size, done_of(picture.gangs, of, owners))
 
 
 async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
@@ -61,8 +61,8 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
     Raises:
         NotReadyError: The pod lacks something without which no place is looked for.
     """
-    asked = None if gang is None else next(each for each in gang.unit.members if each.uid == pod.metadata.uid)
-    if gang is not None and asked is not None and not scene.picture.gangs.started(gang.unit.key):
+    asked = None if gang is None else next(each for each in gang.pending.members if each.uid == pod.metadata.uid)
+    if gang is not None and asked is not None and not scene.picture.gangs.started(gang.pending.key):
         try:
             _ = asked.wish
         except WordError as error:
@@ -84,7 +84,7 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
     if not scene.whole:
         raise NotReadyError
     await _read_nics(scene, [member])
-    return PodWorkload(scene, asked or member, Unit(member), gang)
+    return PodWorkload(scene, asked or member, PendingWorkload(member), gang)
 
 
 async def _read_templates(scene: Scene, pods: Sequence[Pod]) -> bool:

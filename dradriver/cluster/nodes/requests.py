@@ -1,6 +1,6 @@
 """CPU, memory and everything else that a pod takes, counted as kube-scheduler counts it.
 
-Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all else in whole units. Source of the arithmetic:
+Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all else in whole workloads. Source of the arithmetic:
 ``PodRequests`` in ``k8s.io/component-helpers/resource``, with ``UseStatusResources`` as kube-scheduler calls it.
 """
 

@@ -1,4 +1,4 @@
-"""What changed, by units: finds or makes the unit of a pod or a gang, observes it, and has its next step done."""
+"""Finds or makes the workload of a pod or gang that changed, observes it, and has its next step done."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.event import Event
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.lanes import Lanes
-from dradriver.queue.unit_register import UnitRegister
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.waiting import Queue
+from dradriver.queue.workload_register import WorkloadRegister
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Dispatcher:
         self,
         picture: Picture,
         agenda: Agenda,
-        units: UnitRegister,
+        workloads: WorkloadRegister,
         queue: Queue,
         lanes: Lanes,
         reasons: Reasons,
@@ -51,7 +51,7 @@ class Dispatcher:
         Args:
             picture: The cluster.
             agenda: Takes what else has to be looked at, now or later.
-            units: Units by pod or gang, kept up to date from now on.
+            workloads: Units by pod or gang, kept up to date from now on.
             queue: Who waits.
             lanes: Who may be written now.
             reasons: Told why a pod waits.
@@ -61,7 +61,7 @@ class Dispatcher:
             running: Looks at those that have.
             prerequisites: Says what a pod needs before it can get a place.
         """
-        self._picture, self._agenda, self._units, self._queue = picture, agenda, units, queue
+        self._picture, self._agenda, self._workloads, self._queue = picture, agenda, workloads, queue
         self._lanes, self._reasons, self._executor, self._runner = lanes, reasons, executor, runner
         self._gangs, self._running, self._prerequisites = gangs, running, prerequisites
         self.looked: Event[Key] = Event()
@@ -73,15 +73,15 @@ class Dispatcher:
             self.looked(key)
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
-            if (unit := self._units.get(key)) is not None:
+            if (workload := self._workloads.get(key)) is not None:
                 self._queue.drop(key)
-                self._executor.fail(unit, OWN_ERROR)
+                self._executor.fail(workload, OWN_ERROR)
 
     def _look_at(self, key: Key) -> None:
         if key in self._picture.gangs:
             self._look_at_gang(key)
             return
-        pod, unit = self._picture.pods.get(key), self._units.get(key)
+        pod, workload = self._picture.pods.get(key), self._workloads.get(key)
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
             return
@@ -98,18 +98,18 @@ class Dispatcher:
                 self._agenda.add_at(self._now() + missing.look_after_s, key)
             return
         where = self._picture.volumes.of(pod)
-        if unit is None or unit.lead.uid != pod.metadata.uid:
+        if workload is None or workload.lead.uid != pod.metadata.uid:
             self._disband(key)
-            unit = Unit(Member(pod, self._picture.templates.of(pod), where))
-            unit.lead.near = "" if gang is None else gang.gang[1]
-            self._units.add(unit)
-        elif unit.busy:
+            workload = PendingWorkload(Member(pod, self._picture.templates.of(pod), where))
+            workload.lead.near = "" if gang is None else gang.gang[1]
+            self._workloads.add(workload)
+        elif workload.busy:
             return  # its writer looks again when it is done
-        elif unit.lead.update(pod, self._picture.templates.of(pod), where):
-            unit.forgive()
-        self._units.enter(unit)
-        self._count(unit, unit.lead)
-        if self._may_go_on(unit) and self._runner.run(unit, observe(unit.lead, self._picture, self._now())):
+        elif workload.lead.update(pod, self._picture.templates.of(pod), where):
+            workload.forgive()
+        self._workloads.enter(workload)
+        self._count(workload, workload.lead)
+        if self._may_go_on(workload) and self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
             self._forget(key)
 
     @staticmethod
@@ -121,19 +121,19 @@ class Dispatcher:
         self._reasons.forget(key)
 
     def _look_at_gang(self, key: Key) -> None:
-        unit = self._units.get(key)
-        if unit is not None and (unit.busy or self._gangs.looks_later(unit, is_queued=key in self._queue)):
+        workload = self._workloads.get(key)
+        if workload is not None and (workload.busy or self._gangs.looks_later(workload, is_queued=key in self._queue)):
             return  # its writer looks again when it is done
         pods = self._picture.gangs.pods(key)
         if self._picture.gangs.started(key):
-            if unit is not None:  # it starts just now
+            if workload is not None:  # it starts just now
                 now = self._now()
-                metrics.GANG_START.observe(now - unit.memory.gathered(len(unit.members), now).gathered_at)
+                metrics.GANG_START.observe(now - workload.memory.gathered(len(workload.members), now).gathered_at)
                 self._forget(key)
-                for member in unit.members:  # what each was promised, and since when, stays known
+                for member in workload.members:  # what each was promised, and since when, stays known
                     is_waiting = self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name
-                    if is_waiting and member.key not in self._units:
-                        self._units.add(Unit(member))
+                    if is_waiting and member.key not in self._workloads:
+                        self._workloads.add(PendingWorkload(member))
             self._running.look(key)
             for pod in (one for one in pods if not self._picture.pods[one].spec.node_name):
                 self._agenda.add(pod)
@@ -141,46 +141,46 @@ class Dispatcher:
         self._running.forget(key)
         for pod in pods:
             self._prerequisites.request(self._picture.pods[pod])
-        alone = [one for pod in pods if (one := self._units.get(pod)) is not None]
+        alone = [one for pod in pods if (one := self._workloads.get(pod)) is not None]
         if any(one.busy for one in alone):
             return
         for one in alone:  # those that ran are gone
             self._disband(one.key)
-        unit, is_changed = self._gangs.gathered(unit, key, [one.lead for one in alone])
+        workload, is_changed = self._gangs.gathered(workload, key, [one.lead for one in alone])
         if is_changed:
             self._queue.drop(key)  # it requests something else, and may find a place now
-            unit.forgive()
-            self._units.add(unit)
-        self._units.enter(unit)
-        for member in unit.members:
-            self._count(unit, member)
-        if self._may_go_on(unit) and (state := self._gangs.observe(unit)) is not None:
-            self._runner.run(unit, state)
+            workload.forgive()
+            self._workloads.add(workload)
+        self._workloads.enter(workload)
+        for member in workload.members:
+            self._count(workload, member)
+        if self._may_go_on(workload) and (state := self._gangs.observe(workload)) is not None:
+            self._runner.run(workload, state)
 
-    def _may_go_on(self, unit: Unit) -> bool:
-        """Return whether a unit's pause is over, and what became of its last write is known."""
-        if self._now() < unit.failures.not_before:
-            self._queue.drop(unit.key)
-            self._agenda.add_at(unit.failures.not_before, unit.key)
+    def _may_go_on(self, workload: PendingWorkload) -> bool:
+        """Return whether a workload's pause is over, and what became of its last write is known."""
+        if self._now() < workload.failures.not_before:
+            self._queue.drop(workload.key)
+            self._agenda.add_at(workload.failures.not_before, workload.key)
             return False
-        if unit.unsure:
-            if self._executor.can_write(unit):
-                self._executor.ask(unit)
+        if workload.unsure:
+            if self._executor.can_write(workload):
+                self._executor.ask(workload)
             return False
         return True
 
     def _disband(self, key: Key) -> None:
-        """Forget a unit; what its pod was told, and when, stays known: it may be of another one from now on."""
+        """Forget a workload; what its pod was told, and when, stays known: it may be of another one from now on."""
         self._queue.drop(key)
         self._lanes.forget(key)
-        unit = self._units.pop(key, None)
-        if unit is not None and unit.unsure:
-            self._executor.forget_claims(unit)  # if a claim is there all the same, the reflector shows it
+        workload = self._workloads.pop(key, None)
+        if workload is not None and workload.unsure:
+            self._executor.forget_claims(workload)  # if a claim is there all the same, the reflector shows it
         self._lanes.answered(key, bound=False)
         self._gangs.forget(key)
         self._running.forget(key)
 
-    def _count(self, unit: Unit, member: Member) -> None:
+    def _count(self, workload: PendingWorkload, member: Member) -> None:
         """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
         pod = member.pod
         claim = self._picture.claim_of(pod)
@@ -188,4 +188,4 @@ class Dispatcher:
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or seated or pod.refused is not None:
             self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
         else:
-            self._lanes.lifted(member.key, unit.scheduler)
+            self._lanes.lifted(member.key, workload.scheduler)

@@ -13,7 +13,7 @@ from dradriver.controller.steps.gang_sizes import Sizes, done_of, size_of
 from dradriver.controller.steps.gang_step import in_order
 from dradriver.controller.steps.observe import GangState, observe_gang
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 
 LOOK_S: Final = 0.001  # from one look at a gang to the next, for each of its pods: each looks at all of them
 LONGEST_LOOK_S: Final = 0.2
@@ -33,24 +33,24 @@ class GangObserver:
         self._picture, self._agenda, self._sizes = picture, agenda, sizes
         self._later: set[Key] = set()
 
-    def looks_later(self, unit: Unit, *, is_queued: bool) -> bool:
+    def looks_later(self, workload: PendingWorkload, *, is_queued: bool) -> bool:
         """Return whether a gang was looked at a moment ago: later it is looked at once for all that happens meanwhile.
 
         A gang that wants a place is never put off: it is asked with what is so now.
         """
-        if is_queued or asyncio.get_running_loop().time() >= unit.look_again_at:
-            self._later.discard(unit.key)
+        if is_queued or asyncio.get_running_loop().time() >= workload.look_again_at:
+            self._later.discard(workload.key)
             return False
-        if unit.key not in self._later:
-            self._later.add(unit.key)
-            self._agenda.add_at(unit.look_again_at, unit.key)
+        if workload.key not in self._later:
+            self._later.add(workload.key)
+            self._agenda.add_at(workload.look_again_at, workload.key)
         return True
 
-    def look_now(self, units: Mapping[Key, Unit]) -> None:
+    def look_now(self, workloads: Mapping[Key, PendingWorkload]) -> None:
         """Have those looked at that would be later."""
         for key in self._later:
-            if (unit := units.get(key)) is not None:
-                unit.look_again_at = 0.0
+            if (workload := workloads.get(key)) is not None:
+                workload.look_again_at = 0.0
             self._agenda.add(key)
         self._later.clear()
 
@@ -58,15 +58,17 @@ class GangObserver:
         """Forget a gang."""
         self._later.discard(key)
 
-    def gathered(self, unit: Unit | None, key: Key, alone: Sequence[Member]) -> tuple[Unit, bool]:
-        """Return a gang as it is now, the same unit as before if there was one, and whether it changed.
+    def gathered(
+        self, workload: PendingWorkload | None, key: Key, alone: Sequence[Member]
+    ) -> tuple[PendingWorkload, bool]:
+        """Return a gang as it is now, the same workload as before if there was one, and whether it changed.
 
         Args:
-            unit: The unit that it was; None for none.
+            workload: The workload that it was; None for none.
             key: The gang.
-            alone: Members that each were a unit of its own; what is remembered of them stays.
+            alone: Members that each were a workload of its own; what is remembered of them stays.
         """
-        known = {member.uid: member for member in (*alone, *(() if unit is None else unit.members))}
+        known = {member.uid: member for member in (*alone, *(() if workload is None else workload.members))}
         members: list[tuple[Member, Rank | None]] = []
         is_changed = bool(alone)
         for pod_key in self._picture.gangs.pods(key):
@@ -79,23 +81,23 @@ class GangObserver:
             member.near = key[1]
             members.append((member, self._picture.gangs.rank(pod_key)))
         ordered = in_order(members)
-        if unit is None:
-            return Unit(*ordered, key=key), True
-        is_changed = is_changed or len(ordered) != len(unit.members)
-        unit.members = ordered
-        return unit, is_changed
+        if workload is None:
+            return PendingWorkload(*ordered, key=key), True
+        is_changed = is_changed or len(ordered) != len(workload.members)
+        workload.members = ordered
+        return workload, is_changed
 
-    def observe(self, unit: Unit) -> GangState | None:
+    def observe(self, workload: PendingWorkload) -> GangState | None:
         """Return how far a gang is; None if that is not known yet, or the pods turn out to be none."""
         now = asyncio.get_running_loop().time()
-        unit.look_again_at = now + min(LONGEST_LOOK_S, LOOK_S * len(unit.members))
+        workload.look_again_at = now + min(LONGEST_LOOK_S, LOOK_S * len(workload.members))
         if self._picture.barrier is None:
             return None  # it is looked at again once that is known
-        said = self._picture.gangs.said(unit.key)
-        size = size_of(unit.key, said, self._sizes)
+        said = self._picture.gangs.said(workload.key)
+        size = size_of(workload.key, said, self._sizes)
         if isinstance(size, Alone):
-            for pod in self._picture.gangs.dissolve(unit.key):
+            for pod in self._picture.gangs.dissolve(workload.key):
                 self._agenda.add(pod)
             return None
         done = done_of(self._picture.gangs, said, self._sizes)
-        return observe_gang(unit, self._picture, size, now, done=done)
+        return observe_gang(workload, self._picture, size, now, done=done)

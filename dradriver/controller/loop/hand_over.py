@@ -12,7 +12,7 @@ from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.queue.caps import Caps
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 from dradriver.reason import Cause, Reason
 
 _KEPT: Final = (
@@ -35,33 +35,37 @@ class HandOver:
         """
         self._tenants, self._caps, self._lanes, self._deadlines = tenants, caps, lanes, deadlines
 
-    def refused(self, unit: Unit) -> Reason | None:
+    def refused(self, workload: PendingWorkload) -> Reason | None:
         """Return why a pod that wants it is not handed over; None if it is, or does not want it."""
-        if not self._wants(unit) or not (tenant := self._tenants.kept_from_scheduler(unit.key[0])):
+        if not self._wants(workload) or not (tenant := self._tenants.kept_from_scheduler(workload.key[0])):
             return None
         return Reason(Cause.RESERVED, _KEPT.format(tenant))
 
-    def due_at(self, unit: Unit, now: float) -> float | None:
+    def due_at(self, workload: PendingWorkload, now: float) -> float | None:
         """Return when a pod without a place is handed over, by the loop's clock; None if it is not."""
-        if not self._wants(unit) or self._tenants.kept_from_scheduler(unit.key[0]):
+        if not self._wants(workload) or self._tenants.kept_from_scheduler(workload.key[0]):
             return None
         # The pod that has its place may just be ending.
-        return unit.looks_since(now) + self._deadlines.hand_over_s
+        return workload.looks_since(now) + self._deadlines.hand_over_s
 
-    def can_write(self, unit: Unit) -> bool:
+    def can_write(self, workload: PendingWorkload) -> bool:
         """Return whether nothing keeps a pod's writes waiting."""
-        return self._lanes.obstacle(unit.key, unit.order) is None
+        return self._lanes.obstacle(workload.key, workload.order) is None
 
-    def has_claim(self, unit: Unit, claim: ClaimRecord | None) -> bool:
+    def has_claim(self, workload: PendingWorkload, claim: ClaimRecord | None) -> bool:
         """Return whether a claim was made to hand its pod over, as the pod still wants it.
 
         Raises:
             WordError: What the pod requests cannot be read.
         """
-        if claim is None or not claim.handed_over or self._tenants.kept_from_scheduler(unit.key[0]):
+        if claim is None or not claim.handed_over or self._tenants.kept_from_scheduler(workload.key[0]):
             return False
-        alone = unit.lead.wish.alone
+        alone = workload.lead.wish.alone
         return alone is not None and claim.handed_over == digest(alone)
 
-    def _wants(self, unit: Unit) -> bool:
-        return unit.key == unit.lead.key and unit.lead.wish.alone is not None and not self._caps.closed(unit)
+    def _wants(self, workload: PendingWorkload) -> bool:
+        return (
+            workload.key == workload.lead.key
+            and workload.lead.wish.alone is not None
+            and not self._caps.closed(workload)
+        )

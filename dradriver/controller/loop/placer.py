@@ -17,7 +17,7 @@ from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Reason
 
@@ -55,96 +55,100 @@ class Placer:
         """Take a workload out of the queue: it wants no place now."""
         self._queue.drop(key)
 
-    def want(self, unit: Unit, step: Place) -> None:
+    def want(self, workload: PendingWorkload, step: Place) -> None:
         """Put a workload in the queue whose members want places."""
-        unit.wanting, unit.least = frozenset(step.members), step.least
+        workload.wanting, workload.least = frozenset(step.members), step.least
         for member in step.members:
             member.joins = step.joins
-        if unit.whole(step.least):
-            for member in unit.members:
+        if workload.whole(step.least):
+            for member in workload.members:
                 self._reasons.soon(member.key)  # they were told how many are there
         if step.until is not None:
-            self._agenda.add_at(step.until, unit.key)
+            self._agenda.add_at(step.until, workload.key)
         try:
-            reason = self._planner.enqueue(unit)
+            reason = self._planner.enqueue(workload)
         except WordError as error:
-            self._queue.drop(unit.key)
-            self.refuse(unit, error.why)
+            self._queue.drop(workload.key)
+            self.refuse(workload, error.why)
             return
         if reason is not None:
-            self.without_place(unit, reason)
+            self.without_place(workload, reason)
 
-    def place(self, unit: Unit, rows: Bools | None) -> None:
+    def place(self, workload: PendingWorkload, rows: Bools | None) -> None:
         """Plan places for a workload, and have them written; it leaves the queue.
 
         Args:
-            unit: The workload.
+            workload: The workload.
             rows: The nodes to ask about, shape (rows,); None for all.
 
         Raises:
             NoPlaceError: There are not enough places.
             WordError: What a member requests cannot be read, or no gang can have it.
         """
-        wait = self._planner.waits(unit, asyncio.get_running_loop().time())
+        wait = self._planner.waits(workload, asyncio.get_running_loop().time())
         if wait is not None:
-            self._queue.leave(unit)
-            self.wait(unit, wait)
+            self._queue.leave(workload)
+            self.wait(workload, wait)
             return
-        plan = self._planner.plan(unit, rows)
-        unit.finds_place()
-        self._queue.leave(unit)
-        self._executor.place(unit, plan)
+        plan = self._planner.plan(workload, rows)
+        workload.finds_place()
+        self._queue.leave(workload)
+        self._executor.place(workload, plan)
 
-    def block(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> None:
+    def block(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> None:
         """Say that a workload found no place, and tell all to which that is news: those that request the same."""
-        reason = self._planner.why(unit, error, rows)
-        for other in self._queue.block(unit, reason, error.about if isinstance(error, CapError) else ""):
+        reason = self._planner.why(workload, error, rows)
+        for other in self._queue.block(workload, reason, error.about if isinstance(error, CapError) else ""):
             if reason is not None:
                 self.without_place(other, reason)
 
     def widen(self) -> None:
         """Have workloads asked again whose tenant has less than its cap now."""
-        for unit, reason in self._planner.widened():
-            self.without_place(unit, reason)
+        for workload, reason in self._planner.widened():
+            self.without_place(workload, reason)
 
-    def refuse(self, unit: Unit, reason: Reason) -> None:
+    def refuse(self, workload: PendingWorkload, reason: Reason) -> None:
         """Tell a workload's pods what keeps it from being placed at all."""
-        for member in unit.members:
+        for member in workload.members:
             self._reasons.want(member.pod, reason)
 
-    def without_place(self, unit: Unit, reason: Reason) -> None:
+    def without_place(self, workload: PendingWorkload, reason: Reason) -> None:
         """Tell a workload why it waits, unless it has waited so long that something else is done about it."""
         now = asyncio.get_running_loop().time()
-        if (refused := self._hand_over.refused(unit)) is not None:
+        if (refused := self._hand_over.refused(workload)) is not None:
             reason = reason.add(refused.text, refused.cause)
-        elif (due_at := self._hand_over.due_at(unit, now)) is not None:
+        elif (due_at := self._hand_over.due_at(workload, now)) is not None:
             if now < due_at:
-                self._agenda.add_at(due_at, unit.key)
-            elif self._hand_over.can_write(unit):
-                self._queue.drop(unit.key)
-                self._executor.hand_over(unit, reason)
+                self._agenda.add_at(due_at, workload.key)
+            elif self._hand_over.can_write(workload):
+                self._queue.drop(workload.key)
+                self._executor.hand_over(workload, reason)
                 return
-        elif unit.is_gang and any(not member.pod.gated for member in unit.members) and not self._queue.closed(unit.key):
-            if now < (stuck_at := unit.looks_since(now) + STUCK_S):
-                self._agenda.add_at(stuck_at, unit.key)
+        elif (
+            workload.is_gang
+            and any(not member.pod.gated for member in workload.members)
+            and not self._queue.closed(workload.key)
+        ):
+            if now < (stuck_at := workload.looks_since(now) + STUCK_S):
+                self._agenda.add_at(stuck_at, workload.key)
             else:
-                pods = [member.pod for member in unit.members]
-                self._running.anew(unit.key, pods, f"there is no place for it within its nodes: {reason}")
-        self.tell(unit, self._planner.told(unit, reason))
+                pods = [member.pod for member in workload.members]
+                self._running.anew(workload.key, pods, f"there is no place for it within its nodes: {reason}")
+        self.tell(workload, self._planner.told(workload, reason))
 
-    def wait(self, unit: Unit, step: Wait) -> None:
+    def wait(self, workload: PendingWorkload, step: Wait) -> None:
         """Look at a workload again at a time, and tell its pods why they wait."""
         if step.until is not None:
-            self._agenda.add_at(step.until, unit.key)
+            self._agenda.add_at(step.until, workload.key)
         if step.reason is None:
             return
-        if unit.is_gang:  # it waits for its claims to go, most often: why they go says more
-            self.tell(unit, step.reason)
+        if workload.is_gang:  # it waits for its claims to go, most often: why they go says more
+            self.tell(workload, step.reason)
         else:
-            self.refuse(unit, step.reason)
+            self.refuse(workload, step.reason)
 
-    def tell(self, unit: Unit, reason: Reason) -> None:
+    def tell(self, workload: PendingWorkload, reason: Reason) -> None:
         """Tell a workload's pods why they wait; if writing for it failed, that says more."""
-        for member in unit.members:
-            if not (unit.failures.times and self._reasons.insist(member.pod)):
+        for member in workload.members:
+            if not (workload.failures.times and self._reasons.insist(member.pod)):
                 self._reasons.want(member.pod, reason)

@@ -21,8 +21,8 @@ from dradriver.controller.placing.plan import GangTerms, plan, terms_of
 from dradriver.controller.steps.actions import Wait
 from dradriver.controller.steps.gang_step import in_order
 from dradriver.queue.caps import CapError, Caps, Left
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import why
-from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 
@@ -47,24 +47,24 @@ class Planner:
         """
         self._picture, self._queue, self._caps, self._reservations = picture, queue, caps, reservations
 
-    def plan(self, unit: Unit, rows: Bools | None) -> Places:
+    def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
         """Return places for those members of a workload that want one.
 
         The first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
         next one avoids the former alone, the last one none: it may take as much effort as an only try.
 
         Args:
-            unit: The workload.
+            workload: The workload.
             rows: The nodes to ask about, shape (rows,); None for all. Gangs ask about all.
 
         Raises:
             NoPlaceError: There are not enough places.
             WordError: What a member requests cannot be read, or no gang can have it.
         """
-        left = self._caps.left(unit, self._reservations.whose(unit))
-        members, search = self._search(unit, left, rows)
+        left = self._caps.left(workload, self._reservations.whose(workload))
+        members, search = self._search(workload, left, rows)
         now = asyncio.get_running_loop().time()
-        tried = tuple(unit.failures.tried)
+        tried = tuple(workload.failures.tried)
         refused = {node: None for member in members for node in self._picture.refusals.of(member.pod, now)}
         avoids = list(dict.fromkeys(((*tried, *refused), tried, ())))
         for avoid, effort in zip(avoids, efforts(len(avoids)), strict=True):
@@ -77,46 +77,47 @@ class Planner:
                     raise (stable.more(left.why, Cause.CAP) if left.why else stable) from None
             else:
                 if not avoid:
-                    unit.failures.begin_again()
+                    workload.failures.begin_again()
                 return places
         raise AssertionError("the last try avoids no node")
 
     def _search(
-        self, unit: Unit, left: Left, rows: Bools | None
+        self, workload: PendingWorkload, left: Left, rows: Bools | None
     ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
         """Return whose refusals count, and what finds places on all nodes but some."""
-        if unit.is_gang:
-            return self._search_gang(unit, left)
-        if unit.lead.near:
-            return unit.members, self._search_late(unit, left)
+        if workload.is_gang:
+            return self._search_gang(workload, left)
+        if workload.lead.near:
+            return workload.members, self._search_late(workload, left)
         snapshot = left.snapshot.among(rows, is_few=True)
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
 
         def search(avoid: Collection[str], _: Effort) -> Places:
-            return plan(snapshot.avoiding(avoid), unit.members, most=most)
+            return plan(snapshot.avoiding(avoid), workload.members, most=most)
 
-        return unit.members, search
+        return workload.members, search
 
     def _search_gang(
-        self, unit: Unit, left: Left
+        self, workload: PendingWorkload, left: Left
     ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
         """Return the members of a gang that have claims or want places, and what finds these places."""
-        terms = terms_of(self._picture, unit)
+        terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
         wanting = frozenset(left.members)
-        members = [m for m in unit.members if m in wanting or gang_plan.has_claim(self._picture, m)]
+        members = [m for m in workload.members if m in wanting or gang_plan.has_claim(self._picture, m)]
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
             return plan(left.snapshot.avoiding(avoid), members, msgspec.structs.replace(terms, effort=effort))
 
         return members, search
 
-    def _search_late(self, unit: Unit, left: Left) -> Callable[[Collection[str], Effort], Places]:
+    def _search_late(self, workload: PendingWorkload, left: Left) -> Callable[[Collection[str], Effort], Places]:
         """Return what finds a place for a pod that comes to a gang which has started: near the others of the gang."""
-        gang = self._gang(unit)
+        gang = self._gang(workload)
         pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang.gang))
         members = (
-            unit.lead if pod.metadata.uid == unit.lead.uid else gang_plan.placed(self._picture, pod) for pod in pods
+            workload.lead if pod.metadata.uid == workload.lead.uid else gang_plan.placed(self._picture, pod)
+            for pod in pods
         )
         ranked = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
         kept_places = self._picture.kept_places
@@ -127,70 +128,70 @@ class Planner:
             snapshot = snapshot.without([kept.claim], own=True)
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
-            home = {} if kept is None else {unit.lead: kept}
-            terms = GangTerms(gang.wants, gang.member.identity, home=home, late=unit.lead, effort=effort)
+            home = {} if kept is None else {workload.lead: kept}
+            terms = GangTerms(gang.wants, gang.member.identity, home=home, late=workload.lead, effort=effort)
             places = plan(snapshot.avoiding(avoid), in_order(ranked), terms)
-            place = places[unit.lead]
+            place = places[workload.lead]
             if (old := kept or kept_places.find(gang.gang, gang.member.rank)) is not None:
                 kept_places.let_go(old)
             if place.planned is not None:
                 kept_places.trim(gang.gang, place.planned.size - len(ranked))
-            return {unit.lead: msgspec.structs.replace(place, seat=False)}  # no other pod waits for it to be bound
+            return {workload.lead: msgspec.structs.replace(place, seat=False)}  # no other pod waits for it to be bound
 
         return search
 
-    def enqueue(self, unit: Unit) -> Reason | None:
+    def enqueue(self, workload: PendingWorkload) -> Reason | None:
         """Put a workload in the queue. Returns why it waits, if it is known that there is no place for it now.
 
         Raises:
             WordError: What a member requests cannot be read.
         """
-        unit.reserved = self._reservations.of(unit)
-        for member in unit.members:
-            if member in unit.wanting or gang_plan.has_claim(self._picture, member):
+        workload.reserved = self._reservations.of(workload)
+        for member in workload.members:
+            if member in workload.wanting or gang_plan.has_claim(self._picture, member):
                 _ = member.wish
-        return self._queue.put(unit)
+        return self._queue.put(workload)
 
-    def widened(self) -> Iterator[tuple[Unit, Reason]]:
+    def widened(self) -> Iterator[tuple[PendingWorkload, Reason]]:
         """Have workloads asked again whose tenant has less than its cap now; yields those that find no place anyway."""
         while self._caps.fallen:
             yield from self._queue.widen(self._caps.fallen.pop())
 
-    def waits(self, unit: Unit, now: float) -> Wait | None:
+    def waits(self, workload: PendingWorkload, now: float) -> Wait | None:
         """Return until when a pod that comes to a gang waits for the place that is kept for it; None if it does not.
 
         The lost pod is gone, and its claim goes with it: a StatefulSet makes another pod of that name before.
         """
-        if unit.is_gang or not unit.lead.near:
+        if workload.is_gang or not workload.lead.near:
             return None
-        if self._picture.gangs.gathers(unit.key):  # those that it came to run no more
+        if self._picture.gangs.gathers(workload.key):  # those that it came to run no more
             return Wait(until=now)
-        gang = self._gang(unit)
+        gang = self._gang(workload)
         kept = self._picture.kept_places.find(gang.gang, gang.member.rank)
         claim = None if kept is None else self._picture.claims.get(kept.claim)
         lost = None if kept is None else self._picture.pods.get(kept.pod)
         if claim is None or not claim.devices or (lost is not None and claim.owned_by(lost.metadata.uid)):
             return None
-        if now >= unit.looks_since(now) + FREE_S:
+        if now >= workload.looks_since(now) + FREE_S:
             return None
         return Wait(now + LOOK_S, Reason(Cause.GPUS, "the lost pod's GPUs are not free yet"))
 
-    def why(self, unit: Unit, error: NoPlaceError, rows: Bools | None) -> Reason | None:
+    def why(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> Reason | None:
         """Return what to tell a workload that found no place; None if only a few nodes were asked about."""
         if isinstance(error, CapError):
             return error.why
-        if not unit.is_gang:
-            return None if rows is not None and not unit.lead.near else why(unit.lead.pod, error)
-        if all(member.pod.gated for member in unit.members):
+        if not workload.is_gang:
+            return None if rows is not None and not workload.lead.near else why(workload.lead.pod, error)
+        if all(member.pod.gated for member in workload.members):
             return error.why
         text = f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
         return Reason(error.cause, text)
 
-    def told(self, unit: Unit, reason: Reason) -> Reason:
+    def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
         """Return why a workload waits with what is reserved for it."""
-        return self._reservations.told(unit, reason)
+        return self._reservations.told(workload, reason)
 
-    def _gang(self, unit: Unit) -> Membership:
-        gang = self._picture.gangs.of(unit.key)
+    def _gang(self, workload: PendingWorkload) -> Membership:
+        gang = self._picture.gangs.of(workload.key)
         assert gang is not None, "its own annotations say so"
         return gang

@@ -19,9 +19,9 @@ from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
 from dradriver.queue.namespace_tenants import MINUTE_S, Tenants
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 
-UNREAD_S: Final = 30.0  # after which it is looked again whether the labels of a unit's namespace are read
+UNREAD_S: Final = 30.0  # after which it is looked again whether the labels of a workload's namespace are read
 
 
 class Preemptable:
@@ -36,20 +36,20 @@ class Preemptable:
         picture: Picture,
         tenants: Tenants,
         evictions: Evictions,
-        whose: Callable[[Unit, float], tuple[str, ...]],
+        whose: Callable[[PendingWorkload, float], tuple[str, ...]],
     ) -> None:
-        """Make one of whose units nobody may have to end.
+        """Make one of whose workloads nobody may have to end.
 
         Args:
             picture: The cluster.
             tenants: Whose a namespace is, and what its priorities count.
-            evictions: Says whether there is a way to end a unit.
-            whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
+            evictions: Says whether there is a way to end a workload.
+            whose: Says whose reserved GPUs a workload may have that begins so many seconds later.
         """
         self.terms = Terms()
         self._picture, self._tenants, self._evictions, self._whose = picture, tenants, evictions, whose
         self._running = RunningWorkloads(picture)
-        self._before: list[tuple[float, int]] = []  # when how many units were told to end by those who led before
+        self._before: list[tuple[float, int]] = []  # when how many workloads were told to end by those who led before
         self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
         self._restored = False
 
@@ -59,12 +59,12 @@ class Preemptable:
         self._restored = False
 
     def left(self, now: float) -> int:
-        """Return how many units may have to end still, of those that may within a minute.
+        """Return how many workloads may have to end still, of those that may within a minute.
 
         Those count that were told to, and those of plans under way. A plan that comes to nothing costs nobody anything.
         """
         self._remember(now)
-        ended = [unit for unit, _ in self._evictions.ended()]
+        ended = [workload for workload, _ in self._evictions.ended()]
         planned = self._planned().difference(ended)
         return self.terms.units_per_minute - len(ended) - len(planned) - sum(count for _, count in self._before)
 
@@ -76,10 +76,10 @@ class Preemptable:
             times.append(now + MINUTE_S)
         return max(times, default=None)
 
-    def scene(self, wanting: Unit, now: float) -> tuple[Scene, float]:
+    def scene(self, wanting: PendingWorkload, now: float) -> tuple[Scene, float]:
         """Return who may have to end for somebody, and who ends already; and when that changes without any event."""
         priority = -wanting.order[0]
-        units, ending = self._running.all()
+        workloads, ending = self._running.all()
         to_end = self.to_end()
         margin_s, grace_s = self.terms.margin_seconds, self.terms.longest_grace_seconds
         ends = [one for one in ending if now - margin_s <= one.ends_at <= now + grace_s]
@@ -89,40 +89,40 @@ class Preemptable:
         may: list[tuple[Workload, int]] = []
         caps: dict[str, int | None] = {}
         since = now - self.terms.min_run_minutes * MINUTE_S
-        for unit in units:
-            if to_end and any(one.pod.metadata.uid in to_end for one in unit.pods):
+        for workload in workloads:
+            if to_end and any(one.pod.metadata.uid in to_end for one in workload.pods):
                 continue  # for somebody else, whose promise may come to nothing yet
-            if (space := unit.key[0]) not in caps:
+            if (space := workload.key[0]) not in caps:
                 caps[space] = self._tenants.highest(space)
             cap = caps[space]
-            counts = unit.priority if cap is None else min(unit.priority, cap)
+            counts = workload.priority if cap is None else min(workload.priority, cap)
             if counts >= priority:
                 continue
             if self.terms.unpreemptable_tenants and not self._tenants.known(space):
                 changes.append(now + UNREAD_S)  # it may be of one of these: nobody has read its labels yet
-            elif unit.since > since:
-                changes.append(unit.since + now - since)
-            elif self._ends(unit):
-                at = max(self._spared.get(unit.owner, 0.0), now + self._evictions.refused_for(unit.key))
+            elif workload.since > since:
+                changes.append(workload.since + now - since)
+            elif self._ends(workload):
+                at = max(self._spared.get(workload.owner, 0.0), now + self._evictions.refused_for(workload.key))
                 if at > now:
                     changes.append(at)
                 else:
-                    may.append((unit, counts))
+                    may.append((workload, counts))
         scene = Scene(may, ends, now)
         scene = msgspec.structs.replace(scene, whose=self._whose(wanting, scene.grace_s))
         return scene, min(changes, default=math.inf)
 
-    def _ends(self, unit: Workload) -> bool:
-        """Return whether the policies let a unit end at some time, and there is a way."""
+    def _ends(self, workload: Workload) -> bool:
+        """Return whether the policies let a workload end at some time, and there is a way."""
         terms = self.terms
-        if unit.grace_s > terms.longest_grace_seconds:
+        if workload.grace_s > terms.longest_grace_seconds:
             return False
-        if terms.unpreemptable_tenants and self._tenants.of(unit.key[0]) in terms.unpreemptable_tenants:
+        if terms.unpreemptable_tenants and self._tenants.of(workload.key[0]) in terms.unpreemptable_tenants:
             return False
         classes = terms.unpreemptable_classes
-        if classes and any(one.pod.spec.priority_class_name in classes for one in unit.pods):
+        if classes and any(one.pod.spec.priority_class_name in classes for one in workload.pods):
             return False
-        return self._evictions.may_end(unit)
+        return self._evictions.may_end(workload)
 
     def to_end(self) -> frozenset[str]:
         """Return the uids of pods that have to end for somebody already."""
@@ -137,7 +137,7 @@ class Preemptable:
                 yield preempts
 
     def _planned(self) -> set[Key]:
-        """Return the units that have to end for somebody and were not told so yet, but none that is not told any more.
+        """Return the uids of pods that have to end for another pod and were not told yet.
 
         If one is refused before any other has begun to end, the plan is given up. Afterwards it is asked again and
         again, and may end at any moment.
@@ -149,17 +149,21 @@ class Preemptable:
         for parts in plans.values():
             pods = {pod.metadata.uid: pod for preempts in parts for pod in self._untold_pods(preempts)}
             begun = len(pods) < len({uid for preempts in parts for uid in preempts.uids})
-            planned |= {unit for unit in self._units(pods.values()) if begun or not self._evictions.refused_for(unit)}
+            planned |= {
+                workload
+                for workload in self._workloads(pods.values())
+                if begun or not self._evictions.refused_for(workload)
+            }
         return planned
 
     def _untold(self, preempts: Preempts) -> set[Key]:
-        return self._units(self._untold_pods(preempts))
+        return self._workloads(self._untold_pods(preempts))
 
     def _untold_pods(self, preempts: Preempts) -> list[Pod]:
         living = conflicts.living(self._picture, preempts)
         return [pod for pod in living if pod.metadata.deletion_timestamp is None]
 
-    def _units(self, pods: Iterable[Pod]) -> set[Key]:
+    def _workloads(self, pods: Iterable[Pod]) -> set[Key]:
         keys = ((pod.metadata.namespace, pod.metadata.name) for pod in pods)
         return {key if (of := self._picture.gangs.of(key)) is None else of.gang for key in keys}
 

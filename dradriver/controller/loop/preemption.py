@@ -45,18 +45,18 @@ from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.queue.caps import Limits
 from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.namespace_tenants import Tenants
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
 MOST_LOOKS: Final = 4  # plans that are tried in one look: each takes some ten milliseconds in a large cluster
-MOST_ASKED: Final = 8  # units of one tenant with a cap whose cap is looked at in one look: thousands may be parked
-FIRST_PAUSE_S: Final = 1.0  # between two tries for one unit
+MOST_ASKED: Final = 8  # workloads of one tenant with a cap whose cap is looked at in one look: thousands may be parked
+FIRST_PAUSE_S: Final = 1.0  # between two tries for one workload
 LONGEST_PAUSE_S: Final = 30.0
 LEAST_MARGIN_S: Final = 5.0  # for the writes of a plan
-NAMED: Final = 3  # units that a reason names
+NAMED: Final = 3  # workloads that a reason names
 SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
 OFF: Final = "preemption was switched off in the policies file"
 
@@ -72,8 +72,8 @@ class Preemptions:
         tenants: Tenants,
         executor: Executor,
         evictions: Evictions,
-        limits: Callable[[Unit], Limits | None],
-        whose: Callable[[Unit, float], tuple[str, ...]],
+        limits: Callable[[PendingWorkload], Limits | None],
+        whose: Callable[[PendingWorkload, float], tuple[str, ...]],
     ) -> None:
         """Make one that is off.
 
@@ -84,13 +84,13 @@ class Preemptions:
             tenants: Whose a namespace is, and what its priorities count.
             executor: Runs writes.
             evictions: Ends pods.
-            limits: Says what its tenant's cap leaves to a unit; None for nothing.
-            whose: Says whose reserved GPUs a unit may have that begins so many seconds later.
+            limits: Says what its tenant's cap leaves to a workload; None for nothing.
+            whose: Says whose reserved GPUs a workload may have that begins so many seconds later.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
         self._executor, self._evictions, self._limits = executor, evictions, limits
         self._preemptable = Preemptable(picture, tenants, evictions, whose)
-        # By unit: how often, not before, the picture's version, and when it may be another without any event.
+        # By workload: how often, not before, the picture's version, and when it may be another without any event.
         self._tried: dict[Key, tuple[int, float, int, float]] = {}
 
     @property
@@ -118,79 +118,83 @@ class Preemptions:
         asked: collections.Counter[str] = collections.Counter()
         found = False
         waiting = self._queue.blocked()
-        self._tried = {unit.key: known for unit in waiting if (known := self._tried.get(unit.key)) is not None}
-        for unit in waiting:
+        self._tried = {
+            workload.key: known for workload in waiting if (known := self._tried.get(workload.key)) is not None
+        }
+        for workload in waiting:
             if looks >= MOST_LOOKS or left <= 0:
                 break
-            times, not_before, version, changes_at = self._tried.get(unit.key, (0, 0.0, -1, math.inf))
-            if clock < not_before or (version == self._picture.version and now < changes_at) or not self._may(unit):
+            times, not_before, version, changes_at = self._tried.get(workload.key, (0, 0.0, -1, math.inf))
+            if clock < not_before or (version == self._picture.version and now < changes_at) or not self._may(workload):
                 continue
-            tenant = self._tenants.of(unit.key[0])
+            tenant = self._tenants.of(workload.key[0])
             asked[tenant] += bool(self._tenants.caps(tenant))
             if asked[tenant] > MOST_ASKED:
                 continue
             pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
-            self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, math.inf
+            self._tried[workload.key] = times + 1, clock + pause_s, self._picture.version, math.inf
             try:
-                limits = self._limits(unit)
+                limits = self._limits(workload)
                 if limits is None:
                     continue  # nobody ends for one whom its tenant's cap keeps waiting
                 looks += 1
-                ended, changes_at = self._try(unit, limits, now, most=left)
-                self._tried[unit.key] = times + 1, clock + pause_s, self._picture.version, changes_at
+                ended, changes_at = self._try(workload, limits, now, most=left)
+                self._tried[workload.key] = times + 1, clock + pause_s, self._picture.version, changes_at
             except WordError:
                 continue  # it is told so when it is looked at
-            except Exception:  # a bug in what one unit meets must not stop the others
-                logger.exception("pod %s/%s: an error in this program; nobody ends for it", *unit.key)
+            except Exception:  # a bug in what one workload meets must not stop the others
+                logger.exception("pod %s/%s: an error in this program; nobody ends for it", *workload.key)
                 continue
             if ended:
                 left -= ended
                 found = True
-                del self._tried[unit.key]
+                del self._tried[workload.key]
         return found
 
-    def _may(self, unit: Unit) -> bool:
-        """Return whether others may end for a unit at all, and it may be written now."""
-        if unit.busy or any(member.pod.spec.preemption_policy == "Never" for member in unit.members):
+    def _may(self, workload: PendingWorkload) -> bool:
+        """Return whether others may end for a workload at all, and it may be written now."""
+        if workload.busy or any(member.pod.spec.preemption_policy == "Never" for member in workload.members):
             return False
-        if self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+        if self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             return False  # Kueue ends others for its own
-        if unit.key in self._picture.gangs and any(gang_plan.has_claim(self._picture, one) for one in unit.members):
+        if workload.key in self._picture.gangs and any(
+            gang_plan.has_claim(self._picture, one) for one in workload.members
+        ):
             return False  # some have places already: the others get theirs beside them
-        if self._bound_to_others(unit):
+        if self._bound_to_others(workload):
             return False
-        return self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler) is None
+        return self._lanes.obstacle(workload.key, workload.order, scheduler=workload.scheduler) is None
 
-    def _bound_to_others(self, unit: Unit) -> bool:
+    def _bound_to_others(self, workload: PendingWorkload) -> bool:
         """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""
-        of = self._picture.gangs.of(unit.key) if unit.lead.near else None
+        of = self._picture.gangs.of(workload.key) if workload.lead.near else None
         if of is None or of.wants is None:
             return False
         near = of.wants.near is not None and not of.wants.near.preferred
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
-    def _try(self, unit: Unit, limits: Limits, now: float, *, most: int) -> tuple[int, float]:
+    def _try(self, workload: PendingWorkload, limits: Limits, now: float, *, most: int) -> tuple[int, float]:
         """Find places for a workload, and have them written.
 
         Returns how many workloads have to end, 0 if there are no places, and when the answer can change without any
         event, in seconds since the epoch.
         """
-        scene, changes_at = self._preemptable.scene(unit, now)
-        if not scene.units:
+        scene, changes_at = self._preemptable.scene(workload, now)
+        if not scene.workloads:
             return 0, changes_at
-        avoid = limits.closed.union(unit.failures.tried)
-        if unit.lead.near:  # how long the others of its gang last it does not say
+        avoid = limits.closed.union(workload.failures.tried)
+        if workload.lead.near:  # how long the others of its gang last it does not say
             avoid |= self._picture.nodes.gone_by(math.inf)
-        elif unit.lasts_s:  # it begins when those have ended
+        elif workload.lasts_s:  # it begins when those have ended
             latest = max((now + scene.grace_s, *(one.ends_at for one in scene.ending)))
-            avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + unit.lasts_s)
-        found = plan_preemption(self._picture, limits.members, scene, terms_of(self._picture, unit), avoid=avoid)
+            avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + workload.lasts_s)
+        found = plan_preemption(self._picture, limits.members, scene, terms_of(self._picture, workload), avoid=avoid)
         if found is None:
             return 0, changes_at
         if len(found.victims) > most and (until := self._preemptable.counted_until(now)) is not None:
             # A preemption of more workloads than can end in one minute waits until none has ended for a minute.
             return 0, min(changes_at, until)
-        self._commit(unit, self._named(found, now), found.victims, now)
+        self._commit(workload, self._named(found, now), found.victims, now)
         return len(found.victims), changes_at
 
     @property
@@ -227,31 +231,33 @@ class Preemptions:
 
     @staticmethod
     def _why(victims: Sequence[Workload], now: float, grace_s: float) -> str:
-        ordered = sorted(victims, key=lambda unit: unit.key)
-        names = [f"{unit.shown} (priority {unit.priority})" for unit in ordered[:NAMED]]
+        ordered = sorted(victims, key=lambda workload: workload.key)
+        names = [f"{workload.shown} (priority {workload.priority})" for workload in ordered[:NAMED]]
         more = f" and {len(victims) - NAMED} more" if len(victims) > NAMED else ""
         day = "%Y-%m-%d " if grace_s >= SAME_DAY_S else ""
         by = f"{time.strftime(f'{day}%H:%M:%S', time.gmtime(now + grace_s))} UTC"
         ends = "end" if len(victims) > 1 else "ends"
         return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
 
-    def _commit(self, unit: Unit, places: dict[Member, Placement], victims: Sequence[Workload], now: float) -> None:
-        """Promise places to a unit, and have that written; nobody is told to end before it stands."""
+    def _commit(
+        self, workload: PendingWorkload, places: dict[Member, Placement], victims: Sequence[Workload], now: float
+    ) -> None:
+        """Promise places to a workload, and have that written; nobody is told to end before it stands."""
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
         self._preemptable.spare(now, [one.owner for one in victims])
-        unit.finds_place()
-        self._evictions.begin(unit.key)
-        self._queue.drop(unit.key)
+        workload.finds_place()
+        self._evictions.begin(workload.key)
+        self._queue.drop(workload.key)
         why = next(own.preempts.why for own in places.values() if own.preempts is not None)
-        logger.info("%s/%s %s", *unit.key, why)
+        logger.info("%s/%s %s", *workload.key, why)
         metrics.PREEMPTIONS.inc()
         metrics.PREEMPTED_UNITS.inc(len(victims))
-        self._executor.start(unit, lambda slot: self._write(places, victims, slot), creates=True)
+        self._executor.start(workload, lambda slot: self._write(places, victims, slot), creates=True)
 
     async def _write(self, places: dict[Member, Placement], victims: Sequence[Workload], slot: Slot) -> None:
         try:
-            await self._evictions.ask([one.pod for unit in victims for one in unit.pods])
+            await self._evictions.ask([one.pod for workload in victims for one in workload.pods])
         except BaseException:
             for member in places:
                 self._picture.release(member.wish.claim)
@@ -262,14 +268,14 @@ class Preemptions:
 
     # What becomes of it.
 
-    def stops(self, unit: Unit, ending: Ending) -> Reason | None:
-        """Return why what was promised to a lifted unit is given back; None if its victims have to end still.
+    def stops(self, workload: PendingWorkload, ending: Ending) -> Reason | None:
+        """Return why what was promised to a lifted workload is given back; None if its victims have to end still.
 
         Once some have begun to end, what is free of it is worth waiting for.
         """
         if self._begun(ending):
             return None
-        why = self._evictions.why_not(unit.key) if self._terms.enabled else OFF
+        why = self._evictions.why_not(workload.key) if self._terms.enabled else OFF
         if not why:
             return None
         for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
@@ -280,7 +286,7 @@ class Preemptions:
         """Return whether somebody has begun to end, also if no pod shows it yet."""
         return ending.begun or self._evictions.has_begun(ending.pods)
 
-    def end(self, unit: Unit, ending: Ending) -> None:
+    def end(self, workload: PendingWorkload, ending: Ending) -> None:
         """Have those told to end who were not; those whose end was switched off since go on."""
         pods = self._evictions.untold(ending.pods)
         if not self._terms.enabled or not pods:
@@ -288,12 +294,12 @@ class Preemptions:
         claims = ending.claims
         for preempts in (claim.preempts for claim in claims if claim.preempts is not None):
             self._preemptable.spare(preempts.at, preempts.spare)
-        others = f" and {len(unit.members) - 1} more of its gang" if len(unit.members) > 1 else ""
-        who = f"for {'/'.join(unit.lead.key)}{others} (priority {-unit.order[0]})"
+        others = f" and {len(workload.members) - 1} more of its gang" if len(workload.members) > 1 else ""
+        who = f"for {'/'.join(workload.lead.key)}{others} (priority {-workload.order[0]})"
         held = {uid for claim in claims for uid in self._holders(claim)}
 
         def stands() -> bool:
-            return self._terms.enabled and all(map(self._stands, claims)) and any(map(self._lives, unit.members))
+            return self._terms.enabled and all(map(self._stands, claims)) and any(map(self._lives, workload.members))
 
         async def tell(slot: Slot) -> None:
             named = {pod.metadata.uid for pod in pods}
@@ -307,7 +313,7 @@ class Preemptions:
             self._executor.commit.go_on(slot)
             try:
                 await self._evictions.end(
-                    unit.key,
+                    workload.key,
                     pods,
                     last=held,
                     stands=stands,
@@ -319,7 +325,7 @@ class Preemptions:
             except RefusedError as error:  # `stops` says so next, and what was promised is given back for it
                 raise MovedOnError(str(error)) from None
 
-        self._executor.start(unit, tell)
+        self._executor.start(workload, tell)
 
     def _stands(self, claim: ClaimRecord) -> bool:
         known = self._picture.claims.get(claim.key)

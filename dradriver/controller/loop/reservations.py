@@ -28,6 +28,7 @@ from dradriver.queue import reservation_rules as reservation
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Limits
 from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_access import key_of
 from dradriver.queue.reservation_rules import (
     Blocked,
@@ -35,7 +36,6 @@ from dradriver.queue.reservation_rules import (
     Step,
     Terms,
 )
-from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 
@@ -65,8 +65,8 @@ class Reservations:
         agenda: Agenda,
         queue: Queue,
         tenants: Tenants,
-        units: Mapping[Key, Unit],
-        limits: Callable[[Unit], Limits | None],
+        workloads: Mapping[Key, PendingWorkload],
+        limits: Callable[[PendingWorkload], Limits | None],
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -74,16 +74,16 @@ class Reservations:
 
         Args:
             picture: The cluster; ``gpus_changed`` has to be called for each change of a reserved GPU.
-            agenda: Takes the units for which GPUs are reserved, or are not reserved any more.
+            agenda: Takes the workloads for which GPUs are reserved, or are not reserved any more.
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
-            units: All that are looked at, by key.
-            limits: Says what its tenant's cap leaves to a unit; None for nothing.
+            workloads: All that are looked at, by key.
+            limits: Says what its tenant's cap leaves to a workload; None for nothing.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
         self._picture, self._agenda, self._queue, self._tenants = picture, agenda, queue, tenants
-        self._units, self._limits, self._clock = units, limits, clock or time.time
+        self._workloads, self._limits, self._clock = workloads, limits, clock or time.time
         self._reservable = Reservable(picture, self._clock)
         self._held: dict[str, Reservation] = {}  # by whom they are for
         self._by_key: dict[Key, str] = {}  # whom these are for, by its pod or gang
@@ -107,19 +107,19 @@ class Reservations:
         """Return those that are in force."""
         return tuple(self._held.values())
 
-    def of(self, unit: Unit) -> str:
-        """Return who a unit is to a reservation that is for it; empty without one."""
-        return unit.who if self._held and unit.who in self._held else ""
+    def of(self, workload: PendingWorkload) -> str:
+        """Return who a workload is to a reservation that is for it; empty without one."""
+        return workload.who if self._held and workload.who in self._held else ""
 
-    def whose(self, unit: Unit, later_s: float = 0.0) -> tuple[str, ...]:
-        """Return whose reserved GPUs a unit may have that begins so many seconds from now, by whom they are for.
+    def whose(self, workload: PendingWorkload, later_s: float = 0.0) -> tuple[str, ...]:
+        """Return whose reserved GPUs a workload may have that begins so many seconds from now, by whom they are for.
 
         Raises:
             WordError: What it asks for cannot be read.
         """
         if not self._held or self.terms is None:
             return ()
-        return reserved_for.open_to(unit, self._held.values(), self.terms, self._clock(), later_s)
+        return reserved_for.open_to(workload, self._held.values(), self.terms, self._clock(), later_s)
 
     def looked_at(self, key: Key) -> None:
         """Take in that a pod or a gang was looked at: if it does not wait any more, its reservation ends at once."""
@@ -127,9 +127,9 @@ class Reservations:
         if who is not None and not self._waits(who):
             self._woken.set()
 
-    def told(self, unit: Unit, reason: Reason) -> Reason:
-        """Return why a unit waits with what is reserved for it."""
-        own = self._held.get(unit.reserved)
+    def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
+        """Return why a workload waits with what is reserved for it."""
+        own = self._held.get(workload.reserved)
         if own is None:
             return reason
         return reason.add(reservation.reason(own), None if reason.cause is Cause.CAP else Cause.ENDING)
@@ -186,8 +186,8 @@ class Reservations:
             await self._look(self.terms)
 
     async def _judge(self, who: str) -> None:
-        unit, terms = self._units.get(key_of(who)), self.terms or Terms()
-        here = self._reservable.here(self._held[who].gpus, besides=() if unit is None else _claims(unit))
+        workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()
+        here = self._reservable.here(self._held[who].gpus, besides=() if workload is None else _claims(workload))
         before = self._held[who]
         held = self._held[who] = reservation.seen(before, here)
         if held is not before:  # others may run there now, and the reason is another one
@@ -195,7 +195,7 @@ class Reservations:
                 self._picture.nodes.helped(node)
             self._apply(who, news=False)
         wanted, elsewhere, gone = self.terms is not None and self._waits(who), None, list[Device]()
-        known = unit if unit is not None and unit.who == who else None
+        known = workload if workload is not None and workload.who == who else None
         if wanted and known is not None:
             try:
                 if (limits := self._limits(known)) is None:
@@ -232,19 +232,19 @@ class Reservations:
             who: since if since.at <= now else msgspec.structs.replace(since, at=now) for who, since in waits.items()
         }
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
-        units, turn = list[Unit](), asyncio.get_running_loop().time
+        workloads, turn = list[PendingWorkload](), asyncio.get_running_loop().time
         until = turn() + SLICE_S
-        for unit in list(self._queue.first_blocked()):
+        for workload in list(self._queue.first_blocked()):
             if turn() > until:
                 await asyncio.sleep(0)
                 until = turn() + SLICE_S
-            if self._may(unit):
-                units.append(unit)
-        for unit in units:
-            self._since.setdefault(unit.who, stored.Since(unit.who, now))
-        units.sort(key=lambda unit: self._queue.turn(unit.key, unit.order))
-        blocked = [self._blocked(unit) for unit in units if unit.who not in self._hopeless]
-        by_who = {unit.who: unit for unit in units}
+            if self._may(workload):
+                workloads.append(workload)
+        for workload in workloads:
+            self._since.setdefault(workload.who, stored.Since(workload.who, now))
+        workloads.sort(key=lambda workload: self._queue.turn(workload.key, workload.order))
+        blocked = [self._blocked(workload) for workload in workloads if workload.who not in self._hopeless]
+        by_who = {workload.who: workload for workload in workloads}
         resting = {
             self._tenants.partition_of(key_of(who)[0])
             for who, since in self._since.items()
@@ -258,38 +258,42 @@ class Reservations:
                 await self._reserve(by_who[each.who], each)
                 blocked.remove(each)
 
-    def _may(self, unit: Unit) -> bool:
-        """Return whether GPUs may be reserved for a unit: its tenant's cap does not keep it from all that it wants."""
-        if not self._reservable.is_for(unit) or self._tenants.by_kueue(self._tenants.of(unit.key[0])):
+    def _may(self, workload: PendingWorkload) -> bool:
+        """Return whether GPUs may be reserved for a workload: the cap of its tenant leaves some to it."""
+        if not self._reservable.is_for(workload) or self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             return False
-        return not self._queue.closed(unit.key) or self._limits(unit) is not None
+        return not self._queue.closed(workload.key) or self._limits(workload) is not None
 
-    def _blocked(self, unit: Unit) -> Blocked:
-        since = self._since[unit.who]
+    def _blocked(self, workload: PendingWorkload) -> Blocked:
+        since = self._since[workload.who]
         return Blocked(
-            who=unit.who,
-            tenant=self._tenants.of(unit.key[0]),
-            partition=self._tenants.partition_of(unit.key[0]),
+            who=workload.who,
+            tenant=self._tenants.of(workload.key[0]),
+            partition=self._tenants.partition_of(workload.key[0]),
             since=since.at,
             failed=since.failed,
-            priority=-unit.order[0],
+            priority=-workload.order[0],
         )
 
-    async def _reserve(self, unit: Unit, blocked: Blocked) -> None:
+    async def _reserve(self, workload: PendingWorkload, blocked: Blocked) -> None:
         try:
-            limits = self._limits(unit)
-            found = None if limits is None else await self._reservable.best(unit, limits)
+            limits = self._limits(workload)
+            found = None if limits is None else await self._reservable.best(workload, limits)
         except WordError:
             found = None
-        if self._units.get(unit.key) is not unit or unit.key not in self._queue or not self._waits(unit.who):
+        if (
+            self._workloads.get(workload.key) is not workload
+            or workload.key not in self._queue
+            or not self._waits(workload.who)
+        ):
             return  # it has its place, or is gone
         # What is free already does not lack GPUs, and keeping these from others would not help it.
         if found is None or not found.uses or len(self._held) >= stored.MOST_KEPT:
-            self._hopeless[unit.who] = self._clock() + HOPELESS_S
+            self._hopeless[workload.who] = self._clock() + HOPELESS_S
             return
-        held = self._held[unit.who] = reservation.reserve(blocked, found, self._clock())
-        logger.info("reserved for %s: %s", unit.who, reservation.reason(held))
-        self._apply(unit.who)
+        held = self._held[workload.who] = reservation.reserve(blocked, found, self._clock())
+        logger.info("reserved for %s: %s", workload.who, reservation.reason(held))
+        self._apply(workload.who)
 
     def _waits(self, who: str) -> bool:
         """Return whether somebody has no place yet, whoever else has looked at it so far."""
@@ -390,10 +394,10 @@ class Reservations:
             self._more_idle = True
 
 
-def _claims(unit: Unit) -> list[Key]:
-    """Return the claims of a unit's own."""
+def _claims(workload: PendingWorkload) -> list[Key]:
+    """Return the claims of a workload's own."""
     found = []
-    for member in unit.members:
+    for member in workload.members:
         try:
             found.append(member.wish.claim)
         except WordError:

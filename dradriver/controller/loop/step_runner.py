@@ -19,7 +19,7 @@ from dradriver.controller.steps.step import step as next_step
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.controller.writing.executor import Executor
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Cause, Reason
 
 
@@ -50,59 +50,59 @@ class StepRunner:
         self._picture, self._agenda, self._executor, self._placer = picture, agenda, executor, placer
         self._preemptions, self._hand_over, self._deadlines = preemptions, hand_over, deadlines
 
-    def run(self, unit: Unit, state: PodState | GangState) -> bool:
+    def run(self, workload: PendingWorkload, state: PodState | GangState) -> bool:
         """Do the next step of a workload. Returns whether it needs nothing more, and can be forgotten."""
         step = next_step(state, self._picture, asyncio.get_running_loop().time(), self._deadlines)
         if isinstance(step, Place):
-            self._placer.want(unit, step)
+            self._placer.want(workload, step)
             return False
-        self._placer.leave(unit.key)
+        self._placer.leave(workload.key)
         match step:
             case Wait():
-                self._placer.wait(unit, step)
+                self._placer.wait(workload, step)
             case Settle() if step.is_done:
                 return True
             case EndOthers():
-                self._end_others(unit, step)
-            case _ if not self._executor.can_write(unit):
+                self._end_others(workload, step)
+            case _ if not self._executor.can_write(workload):
                 pass
             case Settle():
-                self._executor.settle(unit, step)
+                self._executor.settle(workload, step)
             case OpenGates():
-                self._open_gates(unit, step)
+                self._open_gates(workload, step)
             case Release():
-                self._executor.release(unit, step)
+                self._executor.release(workload, step)
             case Go():
-                self._executor.go(unit, step.claims)
+                self._executor.go(workload, step.claims)
         return False
 
-    def _open_gates(self, unit: Unit, step: OpenGates) -> None:
+    def _open_gates(self, workload: PendingWorkload, step: OpenGates) -> None:
         """Open the gates of members whose claims are right; revoke these if they are not."""
-        have = [member for member in unit.members if gang_plan.has_claim(self._picture, member)]
+        have = [member for member in workload.members if gang_plan.has_claim(self._picture, member)]
         places: dict[Member, Placement] | None = None
         why: Reason | None = None
         try:
-            if not unit.is_gang and self._hand_over.has_claim(unit, self._picture.claim_of(unit.lead.pod)):
+            if not workload.is_gang and self._hand_over.has_claim(workload, self._picture.claim_of(workload.lead.pod)):
                 reason = Reason(Cause.GPUS, "there was no place for it")
-                self._executor.hand_over(unit, reason, has_claim=True)
+                self._executor.hand_over(workload, reason, has_claim=True)
                 return
-            places = revalidate(self._picture, have, step.members, terms_of(self._picture, unit))
+            places = revalidate(self._picture, have, step.members, terms_of(self._picture, workload))
         except WordError as error:
             why = error.why
         if places is not None:
-            self._executor.open_gates(unit, places)
+            self._executor.open_gates(workload, places)
             return
         wrong = have if all(member.pod.gated for member in have) else step.members
         claims = tuple(claim for member in wrong if (claim := self._picture.claim_of(member.pod)) is not None)
-        self._executor.release(unit, Release(claims, WithdrawReason.OUTDATED, why))
+        self._executor.release(workload, Release(claims, WithdrawReason.OUTDATED, why))
 
-    def _end_others(self, unit: Unit, ending: EndOthers) -> None:
+    def _end_others(self, workload: PendingWorkload, ending: EndOthers) -> None:
         """Have other pods end for a workload, or revoke its tentative placement."""
-        self._agenda.add_at(ending.look_at(asyncio.get_running_loop().time()), unit.key)
-        self._placer.tell(unit, ending.why)
-        if not self._executor.can_write(unit):
+        self._agenda.add_at(ending.look_at(asyncio.get_running_loop().time()), workload.key)
+        self._placer.tell(workload, ending.why)
+        if not self._executor.can_write(workload):
             return
-        if (why := self._preemptions.stops(unit, ending)) is None:
-            self._preemptions.end(unit, ending)
+        if (why := self._preemptions.stops(workload, ending)) is None:
+            self._preemptions.end(workload, ending)
         elif back := tuple(claim for claim in ending.claims if not claim.deleting):
-            self._executor.release(unit, Release(back, WithdrawReason.UNENDED, why))
+            self._executor.release(workload, Release(back, WithdrawReason.UNENDED, why))

@@ -98,20 +98,20 @@ class Turn:
         self._placer.widen()
         if (due := self._queue.next()) is None:
             return False
-        unit, rows = due
-        if (obstacle := self._lanes.obstacle(unit.key, unit.order, scheduler=unit.scheduler)) is not None:
-            self._queue.leave(unit)
-            self._placer.refuse(unit, obstacle.why)
+        workload, rows = due
+        if (obstacle := self._lanes.obstacle(workload.key, workload.order, scheduler=workload.scheduler)) is not None:
+            self._queue.leave(workload)
+            self._placer.refuse(workload, obstacle.why)
             return True
         try:
-            self._placer.place(unit, rows)
+            self._placer.place(workload, rows)
         except NoPlaceError as error:
-            self._placer.block(unit, error, rows)
+            self._placer.block(workload, error, rows)
         except WordError as error:
-            self._queue.leave(unit)
-            self._placer.refuse(unit, error.why)
+            self._queue.leave(workload)
+            self._placer.refuse(workload, error.why)
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
-            self._queue.leave(unit)
-            self._executor.fail(unit, OWN_ERROR)
+            logger.exception("pod %s/%s: an error in this program; trying again later", *workload.key)
+            self._queue.leave(workload)
+            self._executor.fail(workload, OWN_ERROR)
         return True

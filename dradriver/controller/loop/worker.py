@@ -47,8 +47,8 @@ from dradriver.queue.caps import Caps
 from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.tenant_shares import Shares
-from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.waiting import Queue
+from dradriver.queue.workload_register import WorkloadRegister
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ RECHECK_S: Final = 0.5
 class Worker:
     """Puts the parts of the loop together and runs them; ``turn.py`` tells what the loop does.
 
-    Whatever goes wrong with one unit (its words, a refusal, a webhook, a bug) costs that unit a pause and a reason,
-    and nobody else anything. Only trouble with the server stops all.
+    If something goes wrong with one workload (its annotations, a refusal, a webhook, a bug), that workload waits and is
+    told why. Only trouble with the server stops all.
 
     Attributes:
         picture: The cluster, for reflectors to fill.
@@ -94,7 +94,7 @@ class Worker:
         deadlines, recorders = deadlines or Deadlines(), recorders or Recorders()
         self._agenda = Agenda()
         self.tenants = Tenants(Shares(time.monotonic))
-        self._units = UnitRegister(self.tenants)
+        self._workloads = WorkloadRegister(self.tenants)
         self.picture = Picture(
             self._agenda.add, self._agenda.wake, clock=clock, tables=tables, partition_of=self.tenants.partition_of
         )
@@ -108,9 +108,11 @@ class Worker:
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
         commit = Commit(client, writer, self.picture, self._lanes, self.placed, self.reasons)
-        self._executor = Executor(commit, writer, self._lanes, self.picture, self.reasons, self._agenda, self._units)
+        self._executor = Executor(
+            commit, writer, self._lanes, self.picture, self.reasons, self._agenda, self._workloads
+        )
         self.reservations = Reservations(
-            self.picture, self._agenda, self._queue, self.tenants, self._units, self.caps.limits, clock=clock
+            self.picture, self._agenda, self._queue, self.tenants, self._workloads, self.caps.limits, clock=clock
         )
         kinds = OwnerKinds(client)
         self._owner_reader = OwnerReader(
@@ -131,7 +133,7 @@ class Worker:
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         dispatcher = Dispatcher(
-            self.picture, self._agenda, self._units, self._queue, self._lanes, self.reasons, self._executor,
+            self.picture, self._agenda, self._workloads, self._queue, self._lanes, self.reasons, self._executor,
             runner, self._gangs, running,
             Prerequisites(
                 self.picture, self._template_reader, self._volumes,
@@ -183,26 +185,26 @@ class Worker:
     def begin(self) -> None:
         """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._preemptions.begin()
-        self._agenda.begin((*self.picture.gangs, *self._units, *self.picture.pods))
+        self._agenda.begin((*self.picture.gangs, *self._workloads, *self.picture.pods))
 
     def follow(self, policies: Policies) -> None:
-        """Put units in order, and reserve GPUs, by these policies from now on."""
+        """Put workloads in order, and reserve GPUs, by these policies from now on."""
         self.picture.fleets.follow(policies)
         self.reservations.follow(policies)
         self._preemptions.follow(policies)
         if self.tenants.follow(policies):
-            self._regroup(self._units)
+            self._regroup(self._workloads)
 
     def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> None:
         """Take in a namespace's labels; None where it is gone."""
         if self.tenants.namespace_changed(namespace, labels):
-            self._regroup([key for key in self._units if key[0] == namespace])
+            self._regroup([key for key in self._workloads if key[0] == namespace])
 
-    def _regroup(self, units: Iterable[Key]) -> None:
+    def _regroup(self, workloads: Iterable[Key]) -> None:
         self.caps.regroup()
-        for key in units:
+        for key in workloads:
             self._queue.drop(key)
-            self._units[key].trust(self.tenants.highest(key[0]))
+            self._workloads[key].trust(self.tenants.highest(key[0]))
             self._agenda.add(key)
 
     async def turn(self) -> None:
@@ -221,7 +223,7 @@ class Worker:
                 await self._executor.one_done()
                 continue
             await self._volumes.read()
-            self._gangs.look_now(self._units)
+            self._gangs.look_now(self._workloads)
             if (
                 await self._template_reader.read()
                 or await self._owner_reader.read()

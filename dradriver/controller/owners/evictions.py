@@ -32,7 +32,7 @@ from dradriver.queue.namespace_tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
-REASON_S: Final = 60.0  # for which it is known why others could not be ended for a unit
+REASON_S: Final = 60.0  # for which it is known why others could not be ended for a workload
 ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of an owner
 AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
 TOLD_S: Final = 30.0  # that a reflector may be behind
@@ -70,31 +70,31 @@ class Evictions:
         self._refusals = EvictionRefusals()
         self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
         self._evicted: dict[str, float] = {}  # the same of those that were evicted
-        self._ended: dict[tuple[Key, str], float] = {}  # when each unit was told first, by its uid if it is a pod
+        self._ended: dict[tuple[Key, str], float] = {}  # when each workload was told first, by its uid if it is a pod
         self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
 
-    def may_end(self, unit: Workload) -> bool:
+    def may_end(self, workload: Workload) -> bool:
         """Return whether all pods of a workload can be ended for others, as far as is known."""
-        kinds = {_suspended_by(member.pod) for member in unit.pods} if unit.key in self._picture.gangs else {()}
+        kinds = {_suspended_by(member.pod) for member in workload.pods} if workload.key in self._picture.gangs else {()}
         if kinds == {()}:
             return True
-        if any(suspendable_owners.of_kueue(member.pod.metadata) for member in unit.pods):
+        if any(suspendable_owners.of_kueue(member.pod.metadata) for member in workload.pods):
             return False
         return all(not self._suspendable.isdisjoint(owners) for owners in kinds)
 
-    def refused_for(self, unit: Key) -> float:
+    def refused_for(self, workload: Key) -> float:
         """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
-        return self._refusals.left_alone_s(unit, asyncio.get_running_loop().time())
+        return self._refusals.left_alone_s(workload, asyncio.get_running_loop().time())
 
     def ended(self) -> tuple[tuple[Key, float], ...]:
         """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
         now = asyncio.get_running_loop().time()
-        self._ended = {unit: at for unit, at in self._ended.items() if now < at + MINUTE_S}
-        return tuple((unit, now - at) for (unit, _), at in self._ended.items())
+        self._ended = {workload: at for workload, at in self._ended.items() if now < at + MINUTE_S}
+        return tuple((workload, now - at) for (workload, _), at in self._ended.items())
 
-    def begin(self, unit: Key) -> None:
+    def begin(self, workload: Key) -> None:
         """Begin the evictions for a workload, whatever was so of earlier ones."""
-        self._stopped.pop(unit, None)
+        self._stopped.pop(workload, None)
 
     async def ask(self, pods: Collection[Pod]) -> None:
         """Raise unless disruption budgets let all of these pods be evicted now.
@@ -120,17 +120,17 @@ class Evictions:
                 await ask_budgets(self._client, some, evicted=evicted)
             except RefusedError as error:
                 about = error.pods or {pod.metadata.uid for pod in some}
-                for unit in {self._unit(pod) for pod in pods if pod.metadata.uid in about}:
-                    self.refuse(unit)
+                for workload in {self._workload(pod) for pod in pods if pod.metadata.uid in about}:
+                    self.refuse(workload)
                 raise
 
-    def refuse(self, unit: Key) -> None:
+    def refuse(self, workload: Key) -> None:
         """Note that a workload could not be evicted."""
-        self._refusals.add(unit, asyncio.get_running_loop().time())
+        self._refusals.add(workload, asyncio.get_running_loop().time())
 
-    def why_not(self, unit: Key) -> str:
+    def why_not(self, workload: Key) -> str:
         """Return why a recent eviction for a workload failed; empty if none did."""
-        until, why = self._stopped.get(unit, (0.0, ""))
+        until, why = self._stopped.get(workload, (0.0, ""))
         return why if asyncio.get_running_loop().time() < until else ""
 
     def has_begun(self, pods: Iterable[Pod]) -> bool:
@@ -153,7 +153,7 @@ class Evictions:
 
     async def end(
         self,
-        unit: Key,
+        workload: Key,
         pods: Sequence[Pod],
         *,
         last: Collection[str],
@@ -172,7 +172,7 @@ class Evictions:
         whose GPUs are wanted are last: once they are gone nobody would tell the others of their gangs.
 
         Args:
-            unit: For whom.
+            workload: For whom.
             pods: The pods.
             last: Uids of those that have what is wanted.
             stands: Whether they have to end still: asked before each.
@@ -194,9 +194,9 @@ class Evictions:
         except RefusedError as error:
             metrics.PREEMPTION_REFUSALS.inc()
             if not (begun or self.has_begun(pods)):
-                self._stopped = _noted(self._stopped, unit, str(error))
+                self._stopped = _noted(self._stopped, workload, str(error))
                 raise
-            logger.info("%s/%s: %s; trying again", *unit, error)
+            logger.info("%s/%s: %s; trying again", *workload, error)
             again_at = asyncio.get_running_loop().time() + AGAIN_S
             self._told |= dict.fromkeys((pod.metadata.uid for pod in pods), again_at)
 
@@ -235,8 +235,8 @@ class Evictions:
         except TimeoutError:
             late = True
         if late:
-            for unit in {self._unit(pod) for pod in pods}:
-                self.refuse(unit)
+            for workload in {self._workload(pod) for pod in pods}:
+                self.refuse(workload)
             raise RefusedError(LATE)
 
     def _split(self, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], list[Pod]]:
@@ -291,8 +291,8 @@ class Evictions:
         of = self._picture.gangs.of(_key(pod))
         return of.gang if of is not None and _suspended_by(pod) else None
 
-    def _unit(self, pod: Pod) -> Key:
-        """Return the key of the unit that a pod belongs to: of its gang, or its own."""
+    def _workload(self, pod: Pod) -> Key:
+        """Return the key of the workload that a pod belongs to: of its gang, or its own."""
         of = self._picture.gangs.of(_key(pod))
         return _key(pod) if of is None else of.gang
 
@@ -301,14 +301,14 @@ class Evictions:
         known = self._picture.pods.get(key)
         if known is None or known.metadata.uid != pod.metadata.uid or known.metadata.deletion_timestamp is not None:
             return
-        unit = self._unit(pod)
+        workload = self._workload(pod)
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
             existed = await evict(
                 self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
-            self.refuse(unit)
+            self.refuse(workload)
             raise
         except ApiError as error:
             if error.conflict:
@@ -317,22 +317,22 @@ class Evictions:
         if dry_run:
             return
         self._told[pod.metadata.uid] = self._evicted[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
-        self._refusals.forget(unit)
+        self._refusals.forget(workload)
         if not existed:  # a reflector will show that it is gone
             return
         now = asyncio.get_running_loop().time()
-        self._ended.setdefault((unit, pod.metadata.uid if unit == key else ""), now)
+        self._ended.setdefault((workload, pod.metadata.uid if workload == key else ""), now)
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
             await self._record(pod, f"evicted {why}")
 
 
-def _noted(known: dict[Key, tuple[float, str]], unit: Key, why: str) -> dict[Key, tuple[float, str]]:
+def _noted(known: dict[Key, tuple[float, str]], workload: Key, why: str) -> dict[Key, tuple[float, str]]:
     """Return what is noted for a while, with one more, and without what is over."""
     now = asyncio.get_running_loop().time()
     left = {key: each for key, each in known.items() if now < each[0]}
-    return left | {unit: (now + REASON_S, why)}
+    return left | {workload: (now + REASON_S, why)}
 
 
 def _suspended_by(pod: Pod) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class _Entry:
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
-        self.units: dict[Key, None] = {}
+        self.workloads: dict[Key, None] = {}
         self.answer: Answer | None = None
         self.retries: int | None = None
 
@@ -77,22 +77,22 @@ class OwnerReader:
         self._entries: dict[Key, _Entry] = {}
         self._rounds = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
-    def size(self, unit: Key, owner: Owner) -> Answer | None:
+    def size(self, workload: Key, owner: Owner) -> Answer | None:
         """Return a gang's size by its owner; None while that is being read.
 
         As long as the gang waits the object is read again now and then, for its author may change the number.
         """
-        key = _key(unit, owner)
+        key = _key(workload, owner)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(owner)
             self._rounds.put(key)
-        entry.units[unit] = None
+        entry.workloads[workload] = None
         return entry.answer
 
-    def retries(self, unit: Key, owner: Owner) -> int | None:
+    def retries(self, workload: Key, owner: Owner) -> int | None:
         """Return how often a gang's owner tries each index again, as read for ``size``; None if it is not known."""
-        entry = self._entries.get(_key(unit, owner))
+        entry = self._entries.get(_key(workload, owner))
         return None if entry is None else entry.retries
 
     async def run(self) -> None:
@@ -126,8 +126,8 @@ class OwnerReader:
     async def _read(self, key: Key) -> bool:
         """Read an object if a gang still waits for it. Returns whether it says something else than before."""
         entry = self._entries[key]
-        entry.units = {unit: None for unit in entry.units if self._waits(unit)}
-        if not entry.units:
+        entry.workloads = {workload: None for workload in entry.workloads if self._waits(workload)}
+        if not entry.workloads:
             del self._entries[key]
             return False
         answer = await self._answer(key[0], entry)
@@ -140,8 +140,8 @@ class OwnerReader:
         if _same(answer, entry.answer):
             return False
         entry.answer = answer
-        for unit in entry.units:
-            self._touch(unit)
+        for workload in entry.workloads:
+            self._touch(workload)
         return True
 
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
@@ -180,9 +180,9 @@ class _TroubleError(WordError):
     """The server gave no answer: that says nothing of the object."""
 
 
-def _key(unit: Key, owner: Owner) -> Key:
+def _key(workload: Key, owner: Owner) -> Key:
     # A name may be any text, so a plain separator would let two objects be taken for one.
-    return unit[0], msgspec.json.encode(owner).decode()
+    return workload[0], msgspec.json.encode(owner).decode()
 
 
 def _same(one: Answer, other: Answer | None) -> bool:

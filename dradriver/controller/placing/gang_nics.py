@@ -20,8 +20,8 @@ from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.controller.placing import nic_choice, nic_places
 from dradriver.controller.placing.nic_choice import Chosen, Gpus, NoNicsError
 from dradriver.controller.placing.nic_node import Tries
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 
 MOST_LOOKS: Final = 8  # at plans whose nodes have enough NICs, and not beside the plan's GPUs
 

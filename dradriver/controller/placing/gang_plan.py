@@ -34,7 +34,7 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import decide, gang_nics, gang_roles, nic_places, ranking
 from dradriver.controller.placing.gang_roles import Asked
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from dradriver.reason import Cause
 
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's

@@ -20,8 +20,8 @@ from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.pods import anti_affinity as neighbours
 from dradriver.controller.placing import gang_nics
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 
 MOST_KINDS: Final = 32  # of pods in one gang: each is placed by itself, beside the others
 

@@ -20,8 +20,8 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing import nic_choice
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 from dradriver.reason import Reason
 
 MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs

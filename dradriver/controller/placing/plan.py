@@ -17,7 +17,7 @@ from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import decide, gang_plan
 from dradriver.controller.placing.decide import MOST_NODES
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 
 
 class GangTerms(msgspec.Struct, frozen=True):
@@ -40,12 +40,12 @@ class GangTerms(msgspec.Struct, frozen=True):
     effort: Effort = msgspec.field(default_factory=Effort)
 
 
-def terms_of(picture: Picture, unit: Unit) -> GangTerms | None:
+def terms_of(picture: Picture, workload: PendingWorkload) -> GangTerms | None:
     """Return what the pods of a gang ask for as a whole; None for a single pod."""
-    if unit.key not in picture.gangs:
+    if workload.key not in picture.gangs:
         return None
-    membership = picture.gangs.said(unit.key)
-    return GangTerms(membership.wants, membership.member.identity, least=unit.least)
+    membership = picture.gangs.said(workload.key)
+    return GangTerms(membership.wants, membership.member.identity, least=workload.least)
 
 
 def plan(

@@ -1,7 +1,7 @@
-"""What it costs to end units, and how little it can cost on one node. Pure; sizes are what is asked for of a node.
+"""What it costs to end workloads, and how little it can cost on one node. Pure; sizes are what is asked for of a node.
 
-One cost is less than another if its highest priority is lower, then if it is of fewer units, then if less GPU time is
-lost: a unit of higher priority is never ended to spare two of lower.
+One cost is less than another if its highest priority is lower, then if it is of fewer workloads, then if less GPU time
+is lost: a workload of higher priority is never ended to spare two of lower.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import msgspec
 from dradriver.api.claims.pins import Key
 
 ROUNDED_S: Final = 360.0  # GPU-seconds: what differs by less is equal, and then better sets decide
-FEW: Final = 12  # units of a node of which every choice is looked at; of more they are spared one by one
+FEW: Final = 12  # workloads of a node of which every choice is looked at; of more they are spared one by one
 
 
 class Cost(NamedTuple):
-    """What ending some units costs; the less comes first.
+    """What ending some workloads costs; the less comes first.
 
     Attributes:
         priority: The highest of theirs.
-        units: How many they are.
+        workloads: How many they are.
         lost: GPU time, in parts of ``ROUNDED_S``.
     """
 
     priority: int
-    units: int
+    workloads: int
     lost: int
 
 
 class Piece(msgspec.Struct, frozen=True, gc=False):
-    """A unit, as far as it counts on one node.
+    """A workload, as far as it counts on one node.
 
     Attributes:
-        key: The unit.
+        key: The workload.
         priority: What its priority counts.
         lost_s: The GPU-seconds that are lost with all of it.
         frees: What of each amount that is lacked it has on the node.
@@ -80,9 +80,9 @@ def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
         return None
     priority = ordered[enough - 1].priority
     within = ordered if ordered[-1].priority == priority else [one for one in ordered if one.priority <= priority]
-    units = max([1, *(_fewest([piece.frees[i] for piece in within], amount) for i, amount in enumerate(lacked))])
-    lost_s = sum(sorted([piece.lost_s for piece in within])[:units])
-    return Cost(priority, units, round(lost_s / ROUNDED_S))
+    workloads = max([1, *(_fewest([piece.frees[i] for piece in within], amount) for i, amount in enumerate(lacked))])
+    lost_s = sum(sorted([piece.lost_s for piece in within])[:workloads])
+    return Cost(priority, workloads, round(lost_s / ROUNDED_S))
 
 
 def _priority(piece: Piece) -> int:
@@ -104,10 +104,10 @@ def choices(pieces: Sequence[Piece], lacked: Sequence[int]) -> Iterator[tuple[Pi
     priorities = sorted({piece.priority for piece in pieces})
     for priority in priorities:
         within = [piece for piece in pieces if piece.priority <= priority]
-        for units in range(1, len(within) + 1):
+        for workloads in range(1, len(within) + 1):
             found = [
                 chosen
-                for chosen in itertools.combinations(within, units)
+                for chosen in itertools.combinations(within, workloads)
                 if max(piece.priority for piece in chosen) == priority and _frees(chosen, lacked)
             ]
             yield from sorted(found, key=lambda chosen: (cost_of(chosen), [piece.key for piece in chosen]))

@@ -20,7 +20,7 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing.plan import GangTerms
 from dradriver.controller.placing.preemption_cost import Piece, cost_of
 from dradriver.controller.placing.preemption_search import Found, PreemptionNode, Search, spared
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 
 MOST_TRIES: Final = 16  # parts of the network that are tried for one gang
 MOST_SPARED: Final = 16  # workloads of a part that are tried to be spared
@@ -43,7 +43,7 @@ def in_one_part(search: Search) -> Found | None:
     assert gang is not None, "single pods are searched for on one node"
     least = gang.least or len(search.members)
     nodes, free, tries = search.candidates(), _free_rooms(search), MOST_TRIES
-    for priority in sorted({priority for _, priority in search.scene.units}):
+    for priority in sorted({priority for _, priority in search.scene.workloads}):
         rooms = free | {room.name: room for node in nodes if (room := _room(search, node, priority)).pods}
         if sum(room.pods for room in rooms.values()) < least or not any(room.pieces for room in rooms.values()):
             continue

@@ -18,7 +18,7 @@ import msgspec
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing.preemption_cost import FEW, Cost, Piece, choices, cost_of, least
 from dradriver.controller.placing.preemption_search import Found, PreemptionNode, Search, spared
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 
 MOST_TRIES: Final = 128  # simulations for one pod
 MOST_OF_NODE: Final = 24  # of them on one node

@@ -14,7 +14,7 @@ from dradriver.controller.placing.plan import GangTerms
 from dradriver.controller.placing.preemption_in_network import in_one_part
 from dradriver.controller.placing.preemption_on_node import on_one_node
 from dradriver.controller.placing.preemption_search import Found, Scene, Search
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 
 
 def plan_preemption(

@@ -21,21 +21,21 @@ from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing.plan import GangTerms, plan
 from dradriver.controller.placing.preemption_cost import Piece
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 
 
 class Scene(msgspec.Struct, frozen=True):
     """What runs, as far as it can be preempted for one workload that waits.
 
     Attributes:
-        units: Workloads that can be preempted, with the priority that counts for each: all are below the waiting one's.
+        workloads: Workloads that can be preempted, each with the priority that counts. All are below the waiting one's.
         ending: Pods that end already. Whoever is placed next can have what they use.
         now: The time, seconds since the epoch.
         whose: For whom the GPUs are reserved that the waiting workload may have.
     """
 
-    units: Sequence[tuple[Workload, int]]
+    workloads: Sequence[tuple[Workload, int]]
     ending: Sequence[WorkloadPod]
     now: float
     whose: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Scene(msgspec.Struct, frozen=True):
     @property
     def grace_s(self) -> float:
         """The longest termination grace period of the workloads."""
-        return max((workload.grace_s for workload, _ in self.units), default=0.0)
+        return max((workload.grace_s for workload, _ in self.workloads), default=0.0)
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class Search:
         self.gpus = _gpus(self.wish)
         self.snapshot = Snapshot(picture, self.wish.claim[0], whose=scene.whose).avoiding(avoid)
         self.ending = by_node(scene.ending)
-        self._workloads = {workload.key: workload for workload, _ in scene.units}
+        self._workloads = {workload.key: workload for workload, _ in scene.workloads}
 
     def places(self, snapshot: Snapshot, ended: Sequence[WorkloadPod]) -> dict[Member, Placement] | None:
         """Return the places that a snapshot has once some pods have ended; None if there are none."""
@@ -130,7 +130,7 @@ class Search:
         is_open, left = self.snapshot.narrowed(self.snapshot.open(self.wish.ask)), self.snapshot.left(resources)
         nodes: dict[str, PreemptionNode] = {}
         passed: set[str] = set()
-        for workload, priority in self.scene.units:
+        for workload, priority in self.scene.workloads:
             lost_s, pods = workload.lost_gpu_s(now), workload.pods
             for name, here in by_node(pods).items() if len(pods) > 1 else ((pods[0].node, pods),):
                 if name in passed:

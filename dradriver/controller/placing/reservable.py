@@ -24,10 +24,10 @@ from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.plan import GangTerms, plan, terms_of
 from dradriver.queue import reservation_rules
 from dradriver.queue.caps import Limits
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.reservation_access import MOST_GPUS
 from dradriver.queue.reservation_rules import Candidate, Use
-from dradriver.queue.units import Member, Unit
 
 SLICE_S: Final = 0.005  # of work before others get the loop
 
@@ -44,39 +44,43 @@ class Reservable:
         """``clock`` gives seconds since the epoch."""
         self._picture, self._clock = picture, clock
 
-    def is_for(self, unit: Unit) -> bool:
-        """Return whether GPUs can be reserved for a unit: it wants whole ones, of its own, on any node that it may.
+    def is_for(self, workload: PendingWorkload) -> bool:
+        """Return whether GPUs can be reserved for a workload: it wants whole ones, of its own, on any node that it may.
 
         All pods of a gang wait. Only those that want a place are looked at, for the gang does not need the others. One
         that comes to a gang which runs has its place near the others. When NICs come free nobody knows, and GPUs would
         stand idle for a pod that waits for these.
         """
         try:
-            wishes = [member.wish for member in unit.asking]
+            wishes = [member.wish for member in workload.asking]
         except WordError:
             return False
-        alone = unit.key == unit.lead.key
+        alone = workload.key == workload.lead.key
         return all(
             isinstance(wish.request, Whole) and not wish.shared and wish.nics is None and member.pod.gated
-            for member, wish in zip(unit.asking, wishes, strict=True)
-        ) and (not unit.lead.near if alone else not any(gang_plan.is_placed(self._picture, m) for m in unit.members))
+            for member, wish in zip(workload.asking, wishes, strict=True)
+        ) and (
+            not workload.lead.near
+            if alone
+            else not any(gang_plan.is_placed(self._picture, m) for m in workload.members)
+        )
 
     def here(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
         """Return a set with whoever is on it now, but for some claims."""
         ends = _Ends(self._picture, self._clock())
         return ends.candidate(gpus, frozenset(besides))
 
-    def gone(self, unit: Unit, limits: Limits, gpus: Sequence[Device]) -> list[Device]:
-        """Return those GPUs that a unit cannot have, whoever leaves: they are broken, or it may not go there."""
-        open_ = self._open_to_any(unit, limits)
+    def gone(self, workload: PendingWorkload, limits: Limits, gpus: Sequence[Device]) -> list[Device]:
+        """Return those GPUs that a workload cannot have, whoever leaves: they are broken, or it may not go there."""
+        open_ = self._open_to_any(workload, limits)
         rows = {node: self._picture.nodes.find(node) for node, _ in gpus}
         closed = {node for node, row in rows.items() if row is None or not open_[row]}
-        own = {gpu for node in {node for node, _ in gpus} for gpu in _within(self._picture, unit.key[0], node)}
+        own = {gpu for node in {node for node, _ in gpus} for gpu in _within(self._picture, workload.key[0], node)}
         usable = self._picture.inventory.usable
         return [gpu for gpu in gpus if gpu[0] in closed or gpu not in own or not usable(gpu, None)]
 
-    async def best(self, unit: Unit, limits: Limits, besides: Iterable[Device] = ()) -> Candidate | None:
-        """Return the best set for a unit that is not this one, None without any; others get the loop meanwhile.
+    async def best(self, workload: PendingWorkload, limits: Limits, besides: Iterable[Device] = ()) -> Candidate | None:
+        """Return the best set for a workload that is not this one, None without any; others get the loop meanwhile.
 
         A gang's may have nodes of this one: those that are free already stood idle for nothing if it left them.
 
@@ -84,28 +88,28 @@ class Reservable:
             WordError: What it asks for cannot be read.
         """
         other = tuple(sorted(besides))
-        if (gang := terms_of(self._picture, unit)) is not None:
-            planned = await self._best_of_gang(unit, limits, gang)
-            good = planned is not None and planned.gpus != other and self._in_time(unit, planned, self._clock())
+        if (gang := terms_of(self._picture, workload)) is not None:
+            planned = await self._best_of_gang(workload, limits, gang)
+            good = planned is not None and planned.gpus != other and self._in_time(workload, planned, self._clock())
             return planned if good else None
         best: Candidate | None = None
-        async for bound, candidate in self._of_pod(unit, limits):
+        async for bound, candidate in self._of_pod(workload, limits):
             now = self._clock()
             if best is not None and bound > reservation_rules.readiness(best, now)[:2]:
                 break  # of no node after this one is a set ready sooner
-            if candidate is not None and candidate.gpus != other and self._in_time(unit, candidate, now):
+            if candidate is not None and candidate.gpus != other and self._in_time(workload, candidate, now):
                 best = reservation_rules.best((candidate, *filter(None, (best,))), now)
         return best
 
-    def _in_time(self, unit: Unit, candidate: Candidate, now: float) -> bool:
-        """Return whether a set is free so soon that a unit has ended before one of its nodes goes."""
+    def _in_time(self, workload: PendingWorkload, candidate: Candidate, now: float) -> bool:
+        """Return whether a set is free so soon that a workload has ended before one of its nodes goes."""
         ends = [use.ends_at for use in candidate.uses]
         begins = now if None in ends else max((at for at in ends if at is not None), default=now)
-        gone = self._picture.nodes.gone_by(max(begins, now) + unit.lasts_s)
+        gone = self._picture.nodes.gone_by(max(begins, now) + workload.lasts_s)
         return gone.isdisjoint(node for node, _ in candidate.gpus)
 
     def _open(self, wish: PlacementRequest, lasts_s: int) -> Bools:
-        """Return the nodes that a pod of a unit that lasts so long may run on, whatever is free there: (rows,)."""
+        """Return the nodes that a pod of a workload that lasts so long may run on, whatever is free there: (rows,)."""
         fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
         if wish.rules is not None:
             fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
@@ -113,19 +117,19 @@ class Reservable:
             fit &= self._picture.nodes.channels(taken=True)
         return fit
 
-    def _open_to_any(self, unit: Unit, limits: Limits) -> Bools:
-        found: Bools = np.logical_or.reduce([self._open(member.wish, unit.lasts_s) for member in unit.asking])
+    def _open_to_any(self, workload: PendingWorkload, limits: Limits) -> Bools:
+        found: Bools = np.logical_or.reduce([self._open(member.wish, workload.lasts_s) for member in workload.asking])
         return found & ~self._picture.nodes.named(limits.closed)
 
-    async def _of_pod(self, unit: Unit, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
+    async def _of_pod(self, workload: PendingWorkload, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
         """Yield of each node when a set may be ready at the soonest, the soonest first, and the set that is first."""
-        wish, clock = unit.lead.wish, asyncio.get_running_loop().time
-        ends = _Ends(self._picture, self._clock(), unit)
+        wish, clock = workload.lead.wish, asyncio.get_running_loop().time
+        ends = _Ends(self._picture, self._clock(), workload)
         assert isinstance(wish.request, Whole), "asked before"
-        fleet = self._idle_fleet(unit.key[0])
+        fleet = self._idle_fleet(workload.key[0])
         heap: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
         until = clock() + SLICE_S
-        for node, fit in self._nodes(self._open_to_any(unit, limits)):
+        for node, fit in self._nodes(self._open_to_any(workload, limits)):
             ready = ends.ready(node) if fit else []
             if len(ready) >= wish.request.gpus:
                 heap.append((ready[wish.request.gpus - 1][0], node, ready))
@@ -180,20 +184,20 @@ class Reservable:
         }
         return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
 
-    async def _best_of_gang(self, unit: Unit, limits: Limits, gang: GangTerms) -> Candidate | None:
+    async def _best_of_gang(self, workload: PendingWorkload, limits: Limits, gang: GangTerms) -> Candidate | None:
         """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None if there is no plan."""
-        ends = _Ends(self._picture, self._clock(), unit)
-        nodes = [node for node, open_ in self._nodes(self._open_to_any(unit, limits)) if open_]
+        ends = _Ends(self._picture, self._clock(), workload)
+        nodes = [node for node, open_ in self._nodes(self._open_to_any(workload, limits)) if open_]
         ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
         names = [node for _, node in ready]
         low, high = 1, len(names)
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
-        if not names or (places := self._places(unit, limits, gang, names, ends, leaving)) is None:
+        if not names or (places := self._places(workload, limits, gang, names, ends, leaving)) is None:
             return None
         while low < high:  # where so many nodes do, more of them do, too
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (fewer := self._places(unit, limits, gang, names[:middle], ends, leaving)) is None:
+            if (fewer := self._places(workload, limits, gang, names[:middle], ends, leaving)) is None:
                 low = middle + 1
             else:
                 high, places = middle, fewer
@@ -202,7 +206,7 @@ class Reservable:
 
     def _places(
         self,
-        unit: Unit,
+        workload: PendingWorkload,
         limits: Limits,
         gang: GangTerms,
         names: Sequence[str],
@@ -210,16 +214,16 @@ class Reservable:
         leaving: Collection[tuple[str, Amounts]],
     ) -> Mapping[Member, Placement] | None:
         """Return the places of a gang on some nodes once all their GPUs are free; None if there are none."""
-        picture, fleet = self._picture, self._idle_fleet(unit.key[0])
+        picture, fleet = self._picture, self._idle_fleet(workload.key[0])
         for node in names:
             pool = picture.inventory.pool(node)
             if pool is not None and node in fleet.nodes:
                 fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
         others = set(fleet.nodes).difference(names)
         # Pods without GPUs stay, with what they have of CPU and memory.
-        snapshot = Snapshot(picture, unit.key[0]).without(takes=leaving).offering(fleet).avoiding(others)
+        snapshot = Snapshot(picture, workload.key[0]).without(takes=leaving).offering(fleet).avoiding(others)
         try:
-            return plan(snapshot, limits.members or unit.asking, gang)
+            return plan(snapshot, limits.members or workload.asking, gang)
         except NoPlaceError:
             return None
 
@@ -242,8 +246,8 @@ class Reservable:
 class _Ends:
     """When claims end, each asked once."""
 
-    def __init__(self, picture: Picture, now: float, unit: Unit | None = None) -> None:
-        self._picture, self._now, self._unit = picture, now, unit
+    def __init__(self, picture: Picture, now: float, workload: PendingWorkload | None = None) -> None:
+        self._picture, self._now, self._workload = picture, now, workload
         self._at: dict[Key, float | None] = {}
 
     def of(self, claim: Key) -> float | None:
@@ -253,9 +257,9 @@ class _Ends:
 
     def ready(self, node: str) -> list[tuple[Ready, str]]:
         """Return a node's GPUs that can be had whole, and are reserved for nobody else, by when they are free."""
-        assert self._unit is not None, "nobody else asks"
-        inventory, who = self._picture.inventory, self._unit.who
-        every = _within(self._picture, self._unit.key[0], node)
+        assert self._workload is not None, "nobody else asks"
+        inventory, who = self._picture.inventory, self._workload.who
+        every = _within(self._picture, self._workload.key[0], node)
         usable = [gpu for gpu in every if inventory.usable(gpu, None) and inventory.reserved.whose(gpu) in ("", who)]
         return sorted((self._of(gpu), gpu[1]) for gpu in usable)
 
@@ -301,7 +305,7 @@ def _all(picture: Picture, node: str) -> list[Device]:
 
 
 def _within(picture: Picture, namespace: str, node: str) -> list[Device]:
-    """Return the GPUs of a node that units of a namespace may have."""
+    """Return the GPUs of a node that workloads of a namespace may have."""
     pool, own = picture.inventory.pool(node), picture.fleets.open_to(namespace, node)
     every = {} if pool is None else pool.devices
     return [(node, device) for number, (device, _) in every.items() if own is None or number in own]

@@ -9,7 +9,7 @@ import msgspec
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from dradriver.reason import Reason
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.queue.units import HAND_OVER_S
+from dradriver.queue.pending import HAND_OVER_S
 
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0

@@ -18,10 +18,10 @@ from dradriver.reason import Cause, Reason
 class Sizes(Protocol):
     """Says how many pods a gang has, from the object that made them."""
 
-    def size(self, unit: Key, owner: Owner) -> Size | Alone | WordError | None:
-        """Return what an object says; None while that is not known yet: then the unit is looked at again."""
+    def size(self, workload: Key, owner: Owner) -> Size | Alone | WordError | None:
+        """Return what an object says; None while that is not known yet: then the workload is looked at again."""
 
-    def retries(self, unit: Key, owner: Owner) -> int | None:
+    def retries(self, workload: Key, owner: Owner) -> int | None:
         """Return how often an object tries each index again, as it was read for ``size``; None if nobody knows."""
 
 

@@ -33,7 +33,7 @@ from dradriver.controller.steps.deadlines import BOUND_S, GATHER_S, Deadlines
 from dradriver.controller.steps.observe import GangState
 from dradriver.controller.steps.rules import freed_at, is_seated, patience, scheduler_says, shown, unassessed
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from dradriver.reason import Cause, Reason
 
 LEAVING: Final = Reason(Cause.POD, "waits until its earlier claims are gone")
@@ -68,7 +68,7 @@ def _step(state: GangState, picture: Picture, now: float, deadlines: Deadlines) 
     if kept and blocked is not None:
         return Release(kept, WithdrawReason.BLOCKED, blocked)
     claims = state.claims
-    if kept and all(m.pod.gated and claims[m.uid].devices is None for m in state.unit.members if m.uid in claims):
+    if kept and all(m.pod.gated and claims[m.uid].devices is None for m in state.workload.members if m.uid in claims):
         return Release(kept, WithdrawReason.OUTDATED)  # no scheduler has seen any of the pods yet
     reason = blocked or state.meddled or LEAVING
     times = [_until(state, now, deadlines)] if kept else []
@@ -81,13 +81,13 @@ def _step(state: GangState, picture: Picture, now: float, deadlines: Deadlines) 
 
 def _nominated(state: GangState) -> tuple[Member, ...]:
     """Return the members for which CPU is kept on nodes that no plan gives them any more."""
-    gated = [member for member in state.unit.members if member.pod.gated and member.may_nominate]
+    gated = [member for member in state.workload.members if member.pod.gated and member.may_nominate]
     return tuple(m for m in gated if m.pod.status.nominated_node_name and m.uid not in state.claims)
 
 
 def _leaving(state: GangState, now: float) -> Wait | Release | None:
     """Return what is done while earlier claims go: of seated members the scheduler must be told to let go of them."""
-    leaving = [(m, claim) for m in state.unit.members if (claim := state.claims.get(m.uid)) and claim.deleting]
+    leaving = [(m, claim) for m in state.workload.members if (claim := state.claims.get(m.uid)) and claim.deleting]
     if not leaving:
         return None
     times = [(claim, at) for member, claim in leaving if (at := freed_at(member, claim, now)) is not None]
@@ -98,14 +98,14 @@ def _leaving(state: GangState, now: float) -> Wait | Release | None:
 
 def _gathering(state: GangState, now: float) -> Step:
     """Return what is done for a gang without claims; members that lack something are left out if others suffice."""
-    unit, size = state.unit, state.size
+    workload, size = state.workload, state.size
     if not isinstance(size, tuple):
         return Wait(reason=size)
     least, most = (max(1, number - state.done) for number in size)
-    ready = tuple(member for member in unit.members if member.uid not in state.lacking)
+    ready = tuple(member for member in workload.members if member.uid not in state.lacking)
     if len(ready) < least:
         return Wait(reason=_too_few(len(ready), least, state.lacking, done=state.done))
-    if len(ready) < most and (until := unit.memory.gathered_at + GATHER_S) > now:
+    if len(ready) < most and (until := workload.memory.gathered_at + GATHER_S) > now:
         return Wait(until=until)
     return Place(ready[:most], least)
 
@@ -122,12 +122,12 @@ def _too_few(ready: int, needed: int, lacking: Mapping[str, Reason | None], *, d
 
 def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines) -> Step:
     """Return what is done for a gang some of whose members have claims."""
-    unit, claims, size = state.unit, state.claims, state.size
+    workload, claims, size = state.workload, state.claims, state.size
     # When the claims were made the size was known, and they say how many there are of the plan.
     least = max(1, size[0] - state.done) if isinstance(size, tuple) else 1
     all_claims = tuple(claims.values())
-    have = [member for member in unit.members if member.uid in claims]
-    is_all_gated = all(member.pod.gated for member in unit.members)
+    have = [member for member in workload.members if member.uid in claims]
+    is_all_gated = all(member.pod.gated for member in workload.members)
     plans = {None if claim.planned is None else claim.planned.plan for claim in all_claims}
     free = _free(claims)
     if len(plans) > 1 or None in plans:
@@ -136,7 +136,7 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
         # While all gates are there, another plan of all is better than one around what is left of this.
         broken = tuple(claims[uid] for uid in state.broken)
         return Release(all_claims if is_all_gated else broken, next(iter(state.broken.values())))
-    missing = [member for member in unit.members if member.uid not in claims and member.uid not in state.lacking]
+    missing = [member for member in workload.members if member.uid not in claims and member.uid not in state.lacking]
     if (len(claims) < state.planned or state.planned < least) and is_all_gated:
         # The controller was killed between two claims, or saw others run that did no more, and placed a pod near them.
         return Release(all_claims, WithdrawReason.OUTDATED)
@@ -179,16 +179,16 @@ def _free(claims: Mapping[str, ClaimRecord]) -> tuple[ClaimRecord, ...]:
 
 def _until(state: GangState, now: float, deadlines: Deadlines) -> float:
     """Return when a gang's claims are revoked unless all its pods have their seats at that time."""
-    placed_at = state.unit.memory.placed_at
-    return (now if placed_at is None else placed_at) + deadlines.placed_s(len(state.unit.members))
+    placed_at = state.workload.memory.placed_at
+    return (now if placed_at is None else placed_at) + deadlines.placed_s(len(state.workload.members))
 
 
 def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | float:
     """Return that a gang's claims are revoked, or when: no GPUs are kept for a part of it for long."""
-    unit, claims = state.unit, state.claims
+    workload, claims = state.workload, state.claims
     waiting = [
         member
-        for member in unit.members
+        for member in workload.members
         if member.uid in claims and not member.pod.gated and not is_seated(member, claims[member.uid])
     ]
     until = _until(state, now, deadlines)
@@ -201,7 +201,7 @@ def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | fl
             until = min(until, patient)
     if not refused and now < until:
         return until
-    seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in unit.members)
+    seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in workload.members)
     first = next(iter(refused or waiting), None)
     says = "" if first is None else f"; {shown(first.pod)}: {scheduler_says(first.pod, first.pod.refused)}"
     back = _free(claims)

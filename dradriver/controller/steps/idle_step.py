@@ -1,4 +1,4 @@
-"""What is to be done about a unit whose pods' GPUs do nothing: nothing, warn it, wait, or end it.
+"""What is to be done about a workload whose pods' GPUs do nothing: nothing, warn it, wait, or end it.
 
 It is ended only if all of its pods ask for it, each for its own time, if all were warned long enough before, and if
 the agent of each node has said anew, after that warning, that their GPUs still do nothing. How long that has been is
@@ -31,7 +31,7 @@ class Step(enum.Enum):
 
 
 class Quiet(msgspec.Struct, frozen=True):
-    """One pod of a unit.
+    """One pod of a workload.
 
     Attributes:
         idle: What its claim says; None where it works, or nobody knows.
@@ -55,7 +55,7 @@ class Quiet(msgspec.Struct, frozen=True):
 
 
 def step(pods: Iterable[Quiet], now: float) -> Step:
-    """Return what to do about a unit of one or more pods; ``now`` is in seconds since the epoch."""
+    """Return what to do about a workload of one or more pods; ``now`` is in seconds since the epoch."""
     every = tuple(pods)
     warned = [one.end for one in every if one.end is not None]
     dues = [
@@ -74,6 +74,6 @@ def step(pods: Iterable[Quiet], now: float) -> Step:
 
 
 def end_of(pods: Iterable[Quiet], now: float) -> float:
-    """Return when a unit that is warned now is to be ended, in seconds since the epoch."""
+    """Return when a workload that is warned now is to be ended, in seconds since the epoch."""
     dues = [one.idle.since + one.timeout_s for one in pods if one.idle is not None and one.timeout_s is not None]
     return max((now + WARN_S, *dues))

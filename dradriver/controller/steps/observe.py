@@ -41,7 +41,7 @@ from dradriver.controller.steps.ending import Ending, ending_for
 from dradriver.controller.steps.rules import broken_by, is_seated, other_gate, other_gates, shown, unassessed
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.memory import PodMemory
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Cause, Reason
 
 
@@ -89,7 +89,7 @@ class GangState(msgspec.Struct, frozen=True):
     """A gang of which no pod is bound or was told to go.
 
     Attributes:
-        unit: The gang: its living pods in the order of their ranks.
+        workload: The gang: its living pods in the order of their ranks.
         size: How few pods it may start with, and how many it has; or why that is not known, None while it is read.
         done: Pods that ended well: they need no place.
         claims: The claims that members own, by the uid of the pod.
@@ -100,7 +100,7 @@ class GangState(msgspec.Struct, frozen=True):
         ending: The other pods that have to end for its claims; None if there are none.
     """
 
-    unit: Unit
+    workload: PendingWorkload
     size: Size | Reason | None
     done: int
     claims: Mapping[str, ClaimRecord]
@@ -124,7 +124,7 @@ class GangState(msgspec.Struct, frozen=True):
     @property
     def lacks_members(self) -> bool:
         """Whether more members lack something than the plan can do without."""
-        return len(self.unit.members) - len(self.lacking) < self.planned
+        return len(self.workload.members) - len(self.lacking) < self.planned
 
     @property
     def is_hindered(self) -> bool:
@@ -148,23 +148,29 @@ def observe(member: Member, picture: Picture, now: float, *, wall: float | None 
 
 
 def observe_gang(
-    unit: Unit, picture: Picture, size: Size | Reason | None, now: float, *, done: int, wall: float | None = None
+    workload: PendingWorkload,
+    picture: Picture,
+    size: Size | Reason | None,
+    now: float,
+    *,
+    done: int,
+    wall: float | None = None,
 ) -> GangState:
     """Return how far a gang is that has not started, and remember since when.
 
     Args:
-        unit: The gang: its living pods in the order of their ranks.
+        workload: The gang: its living pods in the order of their ranks.
         picture: The cluster cache.
         size: See ``GangState``. Claims that are there go on by the number that they say.
         now: The loop's clock.
         done: Pods that ended well.
         wall: The time that claims are written by, seconds since the epoch; None for this process's.
     """
-    state = _gang_state(unit, picture, size, now, done=done, wall=time.time() if wall is None else wall)
-    memory = unit.memory.gathered(len(unit.members), now)
+    state = _gang_state(workload, picture, size, now, done=done, wall=time.time() if wall is None else wall)
+    memory = workload.memory.gathered(len(workload.members), now)
     is_placed = bool(state.claims) and state.ending is None
-    unit.memory = memory.placed(now) if is_placed else memory.unplaced()
-    for member in unit.members:
+    workload.memory = memory.placed(now) if is_placed else memory.unplaced()
+    for member in workload.members:
         claim = state.claims.get(member.uid)
         if state.ending is not None:
             member.memory = member.memory.waits(member.pod.refused)
@@ -249,14 +255,14 @@ def _gated_state(member: Member, claim: ClaimRecord, picture: Picture, wall: flo
 
 
 def _gang_state(
-    unit: Unit, picture: Picture, size: Size | Reason | None, now: float, *, done: int, wall: float
+    workload: PendingWorkload, picture: Picture, size: Size | Reason | None, now: float, *, done: int, wall: float
 ) -> GangState:
     claims: dict[str, ClaimRecord] = {}
     lacking: dict[str, Reason | None] = {}
     broken: dict[str, WithdrawReason] = {}
     blocked: Reason | None = None
     meddled: Reason | None = None
-    for member in unit.members:
+    for member in workload.members:
         pod, claim = member.pod, picture.claim_of(member.pod)
         if claim is None or not claim.owned_by(member.uid):
             why = _blocked_by(member, claim)
@@ -273,9 +279,9 @@ def _gang_state(
             name = claim.metadata.name
             text = f"claim {name} of {shown(pod)} was given devices while it was gated; delete that pod"
             meddled = meddled or Reason(Cause.POD, text)
-    longest_s = longest(lasts_s(member.pod) for member in unit.members)
+    longest_s = longest(lasts_s(member.pod) for member in workload.members)
     ending = ending_for(claims.values(), picture, now, wall, longest_s) if claims else None
-    return GangState(unit, size, done, claims, lacking, blocked, meddled, broken, ending)
+    return GangState(workload, size, done, claims, lacking, blocked, meddled, broken, ending)
 
 
 def _blocked_by(member: Member, claim: ClaimRecord | None) -> Reason | None:

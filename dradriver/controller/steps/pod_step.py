@@ -22,7 +22,7 @@ from dradriver.controller.steps.observe import Phase, PodState
 from dradriver.controller.steps.rules import broken_by, freed_at, other_gate, other_gates, patience, scheduler_says
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.memory import PodMemory
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from dradriver.reason import Cause, Reason
 
 

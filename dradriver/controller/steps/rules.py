@@ -12,7 +12,7 @@ from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.deadlines import LET_GO_S, SCHEDULER_PAUSE_S, Deadlines
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from dradriver.reason import Cause, Reason
 
 

@@ -32,12 +32,12 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.lanes import Lanes, Slot
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from dradriver.reason import Reason
 
 logger = logging.getLogger(__name__)
 
-AT_ONCE: Final = 8  # writes of one gang; it has one slot of those that all units share
+AT_ONCE: Final = 8  # writes of one gang; it has one slot of those that all workloads share
 MANAGER: Final = "gpu-topology-gang"  # of the seats' conditions: the node agents apply entries to the same list
 
 

@@ -33,17 +33,17 @@ from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.backoffs import LONGEST_BACKOFF_S
 from dradriver.queue.lanes import SLOW_S, Lanes, Slot
-from dradriver.queue.unit_register import UnitRegister
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
+from dradriver.queue.workload_register import WorkloadRegister
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)
 
-SERVER_BACKOFF_S: Final = 1.0  # for one unit; the lanes pause all
-ALONE: Final = 3  # times that one unit met the server's trouble while others' writes went well
+SERVER_BACKOFF_S: Final = 1.0  # for one workload; the lanes pause all
+ALONE: Final = 3  # times that one workload met the server's trouble while others' writes went well
 OBJECT_BACKOFF_S: Final = 1.0
 PROMISE_BACKOFF_S: Final = 5.0
-# The longest wait of a unit for which others could not be ended: these are left alone, and it may have others ended.
+# The longest wait of a workload for which others could not be ended: it may have other pods ended.
 REFUSED_BACKOFF_S: Final = 8.0
 MOST_READS: Final = 16  # at once, of one gang
 QUICK: Final = 0.25  # of the time that a write hangs: a server that reads in less is not what holds it up
@@ -51,14 +51,14 @@ _SHOWN: Final = 16  # nodes in one line of the log
 OWN_ERROR: Final = Reason(Cause.SERVER, "an error in the controller, see its log")
 
 Action = Coroutine[Any, Any, None]
-"""Writes for one unit, under way."""
+"""Writes for one workload, under way."""
 
 
 class Executor:
-    """One task for each unit that is written; the unit is busy until it ends, and is then looked at again.
+    """One task for each workload that is written; the workload is busy until it ends, and is then looked at again.
 
-    Whatever goes wrong with one unit (a refusal, somebody's webhook, a bug) costs that unit a pause and a reason, and
-    nobody else anything. Only trouble with the server stops all.
+    If something goes wrong with one workload (a refusal, somebody's webhook, a bug), that workload waits and is told
+    why. Only trouble with the server stops all.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Executor:
         picture: Picture,
         reasons: Reasons,
         agenda: Agenda,
-        units: UnitRegister,
+        workloads: WorkloadRegister,
     ) -> None:
         """Make an executor with nothing to do.
 
@@ -78,9 +78,9 @@ class Executor:
             writer: Makes single writes, for what became of those that hang.
             lanes: Say how many may be under way.
             picture: The cluster cache.
-            reasons: Told why a unit has to wait.
-            agenda: Takes the units that have to be looked at again, now or later.
-            units: The units that are looked after.
+            reasons: Told why a workload has to wait.
+            agenda: Takes the workloads that have to be looked at again, now or later.
+            workloads: The workloads that are looked after.
         """
         self.commit = commit
         self._writer = writer
@@ -88,12 +88,12 @@ class Executor:
         self._picture = picture
         self._reasons = reasons
         self._agenda = agenda
-        self._units = units
+        self._workloads = workloads
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def can_write(self, unit: Unit) -> bool:
-        """Return whether a unit may be written now; if not, it is looked at again once it may."""
-        return self._lanes.writable(unit.key, unit.order)
+    def can_write(self, workload: PendingWorkload) -> bool:
+        """Return whether a workload may be written now; if not, it is looked at again once it may."""
+        return self._lanes.writable(workload.key, workload.order)
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -111,83 +111,85 @@ class Executor:
 
     # What is written.
 
-    def place(self, unit: Unit, plan: Mapping[Member, Placement]) -> None:
+    def place(self, workload: PendingWorkload, plan: Mapping[Member, Placement]) -> None:
         """Write a plan. Its GPUs count as used from now on."""
         if (joining := next((member for member, place in plan.items() if place.joins), None)) is not None:
             place = plan[joining]
             self._picture.joins(joining.key, place.node)
-            self.start(unit, lambda slot: self.commit.join(joining, place, slot))
+            self.start(workload, lambda slot: self.commit.join(joining, place, slot))
             return
         for member, place in plan.items():
             self._picture.promise(member.wish.claim, member.key, place)
         if len(plan) > 1:
             nodes = list(dict.fromkeys(place.node for place in plan.values()))
-            logger.info("gang %s/%s: %d pods on nodes %s", *unit.key, len(plan), nodes[:_SHOWN])
-        self.start(unit, lambda slot: self.commit.place(plan, slot), creates=True)
+            logger.info("gang %s/%s: %d pods on nodes %s", *workload.key, len(plan), nodes[:_SHOWN])
+        self.start(workload, lambda slot: self.commit.place(plan, slot), creates=True)
 
-    def open_gates(self, unit: Unit, places: Mapping[Member, Placement]) -> None:
+    def open_gates(self, workload: PendingWorkload, places: Mapping[Member, Placement]) -> None:
         """Remove the gates of pods that have their claims."""
-        self.start(unit, lambda slot: self.commit.open_gates(places, slot))
+        self.start(workload, lambda slot: self.commit.open_gates(places, slot))
 
-    def hand_over(self, unit: Unit, why: Reason, *, has_claim: bool = False) -> None:
+    def hand_over(self, workload: PendingWorkload, why: Reason, *, has_claim: bool = False) -> None:
         """Let kube-scheduler place a single pod, with a new claim unless it has one for that."""
-        self.start(unit, partial(self.commit.hand_over, unit.lead, why, has_claim=has_claim), creates=not has_claim)
+        self.start(
+            workload, partial(self.commit.hand_over, workload.lead, why, has_claim=has_claim), creates=not has_claim
+        )
 
-    def go(self, unit: Unit, claims: Iterable[ClaimRecord]) -> None:
+    def go(self, workload: PendingWorkload, claims: Iterable[ClaimRecord]) -> None:
         """Tell the scheduler that the pods of claims with a gang barrier may be bound."""
-        self.start(unit, lambda slot: self.commit.go(claims, slot))
+        self.start(workload, lambda slot: self.commit.go(claims, slot))
 
-    def settle(self, unit: Unit, step: Settle) -> None:
-        """Put right what is not true any more of a unit's pods."""
-        self.start(unit, lambda slot: self.commit.settle(unit.lead, step, slot))
+    def settle(self, workload: PendingWorkload, step: Settle) -> None:
+        """Put right what is not true any more of a workload's pods."""
+        self.start(workload, lambda slot: self.commit.settle(workload.lead, step, slot))
 
-    def release(self, unit: Unit, step: Release) -> None:
-        """Delete claims, and let the unit wait if the cause is one that may come back."""
-        self.start(unit, lambda slot: self._release(unit, step, slot))
+    def release(self, workload: PendingWorkload, step: Release) -> None:
+        """Delete claims, and let the workload wait if the cause is one that may come back."""
+        self.start(workload, lambda slot: self._release(workload, step, slot))
 
-    async def _release(self, unit: Unit, step: Release, slot: Slot) -> None:
+    async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
         await self.commit.release(step.claims, slot)
         if step.cause is None:
             return
         metrics.WITHDRAWALS.labels(step.cause.value).inc(len(step.claims))
-        if unit.is_gang:
+        if workload.is_gang:
             metrics.GIVEN_BACK.labels(step.cause.value).inc()
         released = {claim.key for claim in step.claims}
-        for member in unit.members:
+        for member in workload.members:
             if claim_key(member.pod) in released:
                 is_renewed = step.cause is WithdrawReason.OVERLOOKED
                 member.memory = member.memory.revoked(member.pod.refused, renewed=is_renewed)
         if step.reason is None:
-            self.begin_anew(unit, step.cause)
+            self.begin_anew(workload, step.cause)
             return
         nodes = [claim.pin.choice.node for claim in step.claims if claim.pin is not None]
-        logger.info("%s/%s: its GPUs on nodes %s are free again: %s", *unit.key, nodes[:_SHOWN], step.reason)
+        logger.info("%s/%s: its GPUs on nodes %s are free again: %s", *workload.key, nodes[:_SHOWN], step.reason)
         if step.cause is WithdrawReason.BYPASSED:
             return  # it is told why when it is looked at again
         now = asyncio.get_running_loop().time()
         for claim in step.claims:
             for member in step.refused:
                 if claim.owned_by(member.uid) and claim.pin is not None:
-                    unit.failures.tried.append(claim.pin.choice.node)
+                    workload.failures.tried.append(claim.pin.choice.node)
                     self._picture.refusals.add(member.pod, claim.pin.choice.node, now)
         # While it goes through its nodes for the first time it keeps little from others; after that it would much.
-        is_first = step.cause is WithdrawReason.UNSCHEDULABLE and not unit.failures.times
+        is_first = step.cause is WithdrawReason.UNSCHEDULABLE and not workload.failures.times
         self.fail(
-            unit,
+            workload,
             step.reason,
             first_s=OBJECT_BACKOFF_S if is_first else PROMISE_BACKOFF_S,
             longest_s=REFUSED_BACKOFF_S if step.cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S,
             # A single pod goes through its nodes without waiting longer for each.
-            counts=unit.is_gang or step.cause is not WithdrawReason.UNSCHEDULABLE,
+            counts=workload.is_gang or step.cause is not WithdrawReason.UNSCHEDULABLE,
         )
 
-    def ask(self, unit: Unit) -> None:
-        """Find out whether the claims of a unit's pods were created."""
-        self.start(unit, lambda _: self._ask(unit))
+    def ask(self, workload: PendingWorkload) -> None:
+        """Find out whether the claims of a workload's pods were created."""
+        self.start(workload, lambda _: self._ask(workload))
 
     def fail(
         self,
-        unit: Unit,
+        workload: PendingWorkload,
         reason: Reason,
         *,
         first_s: float = OBJECT_BACKOFF_S,
@@ -195,10 +197,10 @@ class Executor:
         in_turn: bool = False,
         counts: bool = True,
     ) -> None:
-        """Let a unit wait, each time twice as long, and say why.
+        """Let a workload wait, each time twice as long, and say why.
 
         Args:
-            unit: The unit.
+            workload: The workload.
             reason: Why.
             first_s: How long the first time.
             longest_s: How long at most.
@@ -206,37 +208,37 @@ class Executor:
             counts: Whether it waits longer the next time.
         """
         if not in_turn:
-            unit.fall_back(self._units.newest)
-        unit.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
-        unit.failures.times += counts
-        self._wait(unit, reason)
+            workload.fall_back(self._workloads.newest)
+        workload.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
+        workload.failures.times += counts
+        self._wait(workload, reason)
 
-    def begin_anew(self, unit: Unit, cause: WithdrawReason) -> None:
-        """Let a unit begin anew whose claims were taken back; where that goes on, later each time, and say why."""
-        if unit.failures.begins_anew(asyncio.get_running_loop().time()):
-            self._wait(unit, again(cause))
+    def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:
+        """Let a workload begin anew whose claims were taken back; where that goes on, later each time, and say why."""
+        if workload.failures.begins_anew(asyncio.get_running_loop().time()):
+            self._wait(workload, again(cause))
 
-    def forget_claims(self, unit: Unit) -> None:
-        """Forget the claims that were to be created for a unit's pods and are not known to be there."""
-        for member in unit.members:
+    def forget_claims(self, workload: PendingWorkload) -> None:
+        """Forget the claims that were to be created for a workload's pods and are not known to be there."""
+        for member in workload.members:
             if (claim := claim_key(member.pod)) is not None:
                 self._picture.release(claim)
 
-    def _wait(self, unit: Unit, reason: Reason) -> None:
-        self._agenda.add_at(unit.failures.not_before, unit.key)
-        for member in unit.members:
+    def _wait(self, workload: PendingWorkload, reason: Reason) -> None:
+        self._agenda.add_at(workload.failures.not_before, workload.key)
+        for member in workload.members:
             pod = self._picture.pods.get(member.key)
             if pod is not None and pod.metadata.uid == member.uid and not pod.spec.node_name:
                 self._reasons.want(pod, reason, own=True)
 
     # What comes of them.
 
-    def start(self, unit: Unit, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
-        """Do something for a unit; ``creates`` says whether claims are made, which a quota counts."""
-        unit.busy += 1
+    def start(self, workload: PendingWorkload, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
+        """Do something for a workload; ``creates`` says whether claims are made, which a quota counts."""
+        workload.busy += 1
         # At once: when the task begins, the next one may have been decided on.
-        slot = self._lanes.take(unit.key[0], lambda slot: self._spawn(self._let_go(unit, slot)))
-        task = self._spawn(self._run(unit, action(slot), creates=creates))
+        slot = self._lanes.take(workload.key[0], lambda slot: self._spawn(self._let_go(workload, slot)))
+        task = self._spawn(self._run(workload, action(slot), creates=creates))
         task.add_done_callback(lambda _: slot.give_back())
 
     def _spawn(self, action: Action) -> asyncio.Task[None]:
@@ -245,56 +247,56 @@ class Executor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run(self, unit: Unit, action: Action, *, creates: bool) -> None:
+    async def _run(self, workload: PendingWorkload, action: Action, *, creates: bool) -> None:
         try:
             await action
-            self._lanes.succeeded(created_in=unit.key[0] if creates else "")
-            unit.failures.written()
+            self._lanes.succeeded(created_in=workload.key[0] if creates else "")
+            workload.failures.written()
         except MovedOnError as error:
-            logger.info("pod %s/%s: %s; looking again", *unit.key, error)
+            logger.info("pod %s/%s: %s; looking again", *workload.key, error)
             self._lanes.succeeded()
             # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
-            gated = all(member.pod.gated for member in unit.members)
-            unit.failures.moved(asyncio.get_running_loop().time(), at_once=gated)
+            gated = all(member.pod.gated for member in workload.members)
+            workload.failures.moved(asyncio.get_running_loop().time(), at_once=gated)
         except CrowdedError as error:
-            logger.info("pod %s/%s: %s; trying again in its turn", *unit.key, error)
+            logger.info("pod %s/%s: %s; trying again in its turn", *workload.key, error)
             self._lanes.succeeded()
-            self._lanes.crowded(unit.key[0])
+            self._lanes.crowded(workload.key[0])
         except PausedError as error:
-            logger.info("pod %s/%s: %s; going on after it", *unit.key, error)
+            logger.info("pod %s/%s: %s; going on after it", *workload.key, error)
         except UnsureError as error:
-            logger.warning("pod %s/%s: %s; asking the server what became of it", *unit.key, error)
+            logger.warning("pod %s/%s: %s; asking the server what became of it", *workload.key, error)
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
                 self._lanes.failed(error.__cause__)
-            unit.unsure = True
-            if not self._units.has(unit):
-                self.forget_claims(unit)  # nobody asks any more; if a claim is there, the reflector shows it
-            unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
+            workload.unsure = True
+            if not self._workloads.has(workload):
+                self.forget_claims(workload)  # nobody asks any more; if a claim is there, the reflector shows it
+            workload.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
-            logger.warning("pod %s/%s: %s", *unit.key, error)
+            logger.warning("pod %s/%s: %s", *workload.key, error)
             concern = outcome(error)
             if concern is Outcome.SERVER:
                 self._lanes.failed(error)
                 # The pause of all is its own, too, and then it is in its turn; unless it goes on meeting it alone.
-                if unit.failures.meets_trouble(self._lanes.successes) >= ALONE:
-                    unit.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
+                if workload.failures.meets_trouble(self._lanes.successes) >= ALONE:
+                    workload.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
             else:
                 if isinstance(error, ApiError) and error.status < 500:
                     self._lanes.succeeded()
-                self.fail(unit, reason_of(error), in_turn=concern is Outcome.MOMENT)
+                self.fail(workload, reason_of(error), in_turn=concern is Outcome.MOMENT)
         except RefusedError as error:
-            self.fail(unit, Reason(Cause.POD, str(error)), longest_s=REFUSED_BACKOFF_S)
+            self.fail(workload, Reason(Cause.POD, str(error)), longest_s=REFUSED_BACKOFF_S)
         except DriverError as error:
-            self.fail(unit, Reason(Cause.POD, str(error)))
+            self.fail(workload, Reason(Cause.POD, str(error)))
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *unit.key)
-            self.fail(unit, OWN_ERROR)
+            logger.exception("pod %s/%s: an error in this program; trying again later", *workload.key)
+            self.fail(workload, OWN_ERROR)
         finally:
-            unit.busy -= 1
-            self._agenda.add(unit.key)
+            workload.busy -= 1
+            self._agenda.add(workload.key)
 
-    async def _let_go(self, unit: Unit, slot: Slot) -> None:
-        """Take back the GPUs of a unit of which a write hangs: somebody's webhook may hold it up for long.
+    async def _let_go(self, workload: PendingWorkload, slot: Slot) -> None:
+        """Take back the GPUs of a workload of which a write hangs: somebody's webhook may hold it up for long.
 
         Unless it is the server that is slow, for all: then nobody else could have it sooner, and a pod that is lifted
         after all would have lost its GPUs. No webhook is asked about reading, so reading tells the two apart.
@@ -305,32 +307,32 @@ class Executor:
         while write is not None and slot.since == write:
             began = clock()
             try:
-                late = await self._late(unit)
+                late = await self._late(workload)
                 if not late:
                     return  # only the answer is
                 quick = clock() - began < (began - write) * QUICK
                 if quick and slot.since == write and not self._lanes.paused():
-                    unit.busy += 1  # whoever looks at it meanwhile would count on what is being taken back
+                    workload.busy += 1  # whoever looks at it meanwhile would count on what is being taken back
                     try:
                         for member in late:
                             await self._take_back(member, slot)
                     finally:
-                        unit.busy -= 1
-                        self._agenda.add(unit.key)
+                        workload.busy -= 1
+                        self._agenda.add(workload.key)
                     return
             except DriverError as error:
-                logger.warning("pod %s/%s: a write hangs, and %s", *unit.key, error)
+                logger.warning("pod %s/%s: a write hangs, and %s", *workload.key, error)
                 if outcome(error) is Outcome.SERVER:
                     self._lanes.failed(error)
                 pause_s *= 2
             await asyncio.sleep(pause_s)
 
-    async def _late(self, unit: Unit) -> list[Member]:
-        """Return the members of a unit whose pods are gated still, as the server has them, all of them asked at once.
+    async def _late(self, workload: PendingWorkload) -> list[Member]:
+        """Return the members whose pods are still gated, as the server has them, all of them asked at once.
 
         One after another a gang's would take so long that the server seems slow.
         """
-        room, members = asyncio.Semaphore(MOST_READS), unit.members  # others may come meanwhile
+        room, members = asyncio.Semaphore(MOST_READS), workload.members  # others may come meanwhile
 
         async def lifted(member: Member) -> bool:
             async with room:
@@ -358,8 +360,8 @@ class Executor:
             slot.revoked = True  # what is still to be written counts on the claim
             await self._writer.withdraw(claim)
 
-    async def _ask(self, unit: Unit) -> None:
-        for member in unit.members:
+    async def _ask(self, workload: PendingWorkload) -> None:
+        for member in workload.members:
             if (claim := claim_key(member.pod)) is not None and await self._writer.look(claim) is None:
                 self._picture.release(claim)
-        unit.unsure = False
+        workload.unsure = False

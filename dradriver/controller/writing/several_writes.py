@@ -1,4 +1,4 @@
-"""Several writes for one unit, a few at once: ``GangWriter`` and ``Evictions`` call it."""
+"""Several writes for one workload, a few at once: ``GangWriter`` and ``Evictions`` call it."""
 
 from __future__ import annotations
 

@@ -243,14 +243,14 @@ def consumed(asked: str | None, capacity: Object) -> str | None:
     text: str = policy["default"]
     if asked is None:
         return text
-    unit = "Mi" if text.endswith("Mi") else ""
-    one, wanted = quantity.whole(f"1{unit}"), quantity.whole(asked)
+    workload = "Mi" if text.endswith("Mi") else ""
+    one, wanted = quantity.whole(f"1{workload}"), quantity.whole(asked)
     if (valid := policy.get("validValues")) is not None:
         return min((each for each in valid if quantity.whole(each) >= wanted), key=quantity.whole, default=None)
     within = {key: quantity.whole(each) for key, each in policy["validRange"].items()}
     steps = max(-(-(wanted - within["min"]) // within["step"]), 0)
     taken = within["min"] + steps * within["step"]
-    return None if taken > within["max"] else f"{taken // one}{unit}"
+    return None if taken > within["max"] else f"{taken // one}{workload}"
 
 
 def _counters(key: DeviceId, device: Object) -> list[tuple[tuple[str, ...], int]]:

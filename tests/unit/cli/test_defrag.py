@@ -53,7 +53,8 @@ def shell_state(shell: CommandLine) -> int:
 def moves(found: dict[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Return each node that has a free set then, with the pods that moved and where they are."""
     return [
-        (one["node"], {pod: to for unit in one["moved"] for pod, to in unit["pods"].items()}) for one in found["freed"]
+        (one["node"], {pod: to for workload in one["moved"] for pod, to in workload["pods"].items()})
+        for one in found["freed"]
     ]
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs each tenant's units may have, counted GPU by GPU, whatever happens to nodes and claims meanwhile."""
+"""Which GPUs each tenant's workloads may have, counted GPU by GPU, whatever happens to nodes and claims meanwhile."""
 
 from __future__ import annotations
 

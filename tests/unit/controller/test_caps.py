@@ -12,7 +12,7 @@ from dradriver.allocator.request import Amount
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
-from dradriver.controller.placing import decide, gang_plan
+from dradriver.controller.placing import gang_plan, plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation_rules import Terms
 from tests.effort import sampled

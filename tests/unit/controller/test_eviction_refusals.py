@@ -1,4 +1,4 @@
-"""For how long preemption leaves a unit alone that could not be ended."""
+"""For how long preemption leaves a workload alone that could not be ended."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from dradriver.controller.steps.actions import Step
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.step import step
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from tests.fakes.apistore import Object
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster

@@ -27,7 +27,7 @@ def let_in(cluster: GpuCluster, *pods: str, namespace: str = "default") -> None:
 
 
 async def release(cluster: GpuCluster) -> None:
-    """End whoever holds the GPUs, so that one more unit finds a place."""
+    """End whoever holds the GPUs, so that one more workload finds a place."""
     cluster.remove(RESOURCE_CLAIMS, "rival", "default")
     await cluster.settle()
 

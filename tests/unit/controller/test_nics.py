@@ -15,7 +15,7 @@ from dradriver.api.base import names
 from dradriver.api.policies.model import Nics
 from dradriver.controller.placing.reservable import Reservable
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import (
@@ -322,8 +322,8 @@ async def test_no_gpus_are_reserved_for_a_pod_that_waits_for_nics() -> None:
     await cluster.settle()
     reservable = Reservable(cluster.worker.picture, lambda: 0.0)
     pods, picture = cluster.worker.picture.pods, cluster.worker.picture
-    of = {name: Unit(Member(one, picture.templates.of(one))) for (_, name), one in pods.items()}
-    assert {name: reservable.is_for(unit) for name, unit in of.items()} == {"p": False, "plain": True}
+    of = {name: PendingWorkload(Member(one, picture.templates.of(one))) for (_, name), one in pods.items()}
+    assert {name: reservable.is_for(workload) for name, workload in of.items()} == {"p": False, "plain": True}
 
 
 async def test_no_slice_of_nics_is_wanted_before_a_pod_asks_for_some() -> None:

@@ -12,8 +12,8 @@ from dradriver.controller.placing import gang_nics, gang_plan, nic_places
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
+from dradriver.queue.pending import Member
 from dradriver.queue.reservation_rules import Terms
-from dradriver.queue.units import Member
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.nic_pods import NEAREST, addresses, gpus, pod, template, wanted

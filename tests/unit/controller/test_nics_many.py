@@ -18,8 +18,8 @@ from dradriver.controller.placing import gang_nics, gang_plan, nic_choice, nic_p
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.nic_choice import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
+from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.queue.units import Member
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.nic_pods import NEAREST, gang, given, gpus, pod, run, template, wanted

@@ -11,7 +11,7 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.plan import GangTerms, plan, revalidate, terms_of
 from dradriver.controller.placing.preemption_plan import plan_preemption
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.preempting import NOW, contested, scene, waiting
 
@@ -43,7 +43,7 @@ async def test_a_single_pod_is_planned_and_checked_again_without_the_gang_search
     cluster.pod("p", 4)
     cluster.deliver()
     picture, member = cluster.worker.picture, waiting(cluster, "p")
-    assert terms_of(picture, Unit(member)) is None
+    assert terms_of(picture, PendingWorkload(member)) is None
     placement = plan(Snapshot(picture, "default"), [member])[member]
     await cluster.settle()
     member = waiting(cluster, "p")
@@ -70,9 +70,9 @@ async def test_the_pods_of_a_gang_are_planned_and_checked_again_together() -> No
     gang(cluster, "p", "q")
     picture, members = cluster.worker.picture, [waiting(cluster, "p"), waiting(cluster, "q")]
     (key,) = picture.gangs
-    unit = Unit(*members, key=key)
-    unit.least = 2
-    terms = terms_of(picture, unit)
+    workload = PendingWorkload(*members, key=key)
+    workload.least = 2
+    terms = terms_of(picture, workload)
     assert terms is not None
     assert (terms.identity, terms.least) == (picture.gangs.said(key).member.identity, 2)
     planned = plan(Snapshot(picture, "default"), members, terms)

@@ -1,4 +1,4 @@
-"""Partitions of tenants: where units are placed, whatever they are of, and where they are not."""
+"""Partitions of tenants: where workloads are placed, whatever they are of, and where they are not."""
 
 from __future__ import annotations
 

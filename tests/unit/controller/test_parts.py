@@ -21,7 +21,7 @@ from dradriver.controller.steps.actions import Release, Step, Wait
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.queue.units import Member
+from dradriver.queue.pending import Member
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 SHARED = Mode(shared="time-slicing")

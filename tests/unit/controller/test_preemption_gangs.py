@@ -17,7 +17,7 @@ from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource
 from dradriver.queue.caps import Caps, Limits
-from dradriver.queue.units import Unit
+from dradriver.queue.pending import PendingWorkload
 from tests.effort import sampled
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, Jobs
@@ -283,9 +283,9 @@ async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time(monke
     asked: list[Key] = []
     limits = Caps.limits
 
-    def counted(caps: Caps, unit: Unit) -> Limits | None:
-        asked.append(unit.key)
-        return limits(caps, unit)
+    def counted(caps: Caps, workload: PendingWorkload) -> Limits | None:
+        asked.append(workload.key)
+        return limits(caps, workload)
 
     monkeypatch.setattr(Caps, "limits", counted)
     cluster = Contested()

@@ -28,7 +28,7 @@ def on(node: str) -> Object:
 
 
 async def bounded(nodes: str, most: int = 1) -> Contested:
-    """Return a cluster with a full node each, of which so many units may have to end within a minute."""
+    """Return a cluster with a full node each, of which so many workloads may have to end within a minute."""
     cluster = await contested(nodes=nodes)
     for node in nodes:
         await cluster.run((f"low-{node}", 8, 0), **on(node))

@@ -1,4 +1,4 @@
-"""Several writes for one unit: what happens to the others if one goes wrong."""
+"""Several writes for one workload: what happens to the others if one goes wrong."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from dradriver.controller.steps.observe import GangState, PodState, observe, obs
 from dradriver.controller.steps.step import step
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.kube.resources import PODS
-from dradriver.queue.units import Member, Unit
+from dradriver.queue.pending import Member, PendingWorkload
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed
 
@@ -24,7 +24,7 @@ KINDS = ["pod", "gang"]
 
 @contextmanager
 def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Refuse every change of a member or a unit, but for the request that a member reads once."""
+    """Refuse every change of a member or a workload, but for the request that a member reads once."""
 
     def refuse(self: object, name: str, value: object) -> None:
         if name != "_wish":
@@ -33,7 +33,7 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         patch.setattr(Member, "__setattr__", refuse, raising=False)
-        patch.setattr(Unit, "__setattr__", refuse, raising=False)
+        patch.setattr(PendingWorkload, "__setattr__", refuse, raising=False)
         yield
 
 
@@ -60,8 +60,8 @@ def looks(cluster: GpuCluster, pods: list[str], kind: str) -> Callable[[float], 
         return lambda now: observe(members[0], picture, now)
     key = picture.gangs.of(members[0].key)
     assert key is not None
-    unit = Unit(*members, key=key.gang)
-    return lambda now: observe_gang(unit, picture, (2, 2), now, done=0)
+    workload = PendingWorkload(*members, key=key.gang)
+    return lambda now: observe_gang(workload, picture, (2, 2), now, done=0)
 
 
 def step_at(cluster: GpuCluster, state: PodState | GangState, now: float, monkeypatch: pytest.MonkeyPatch) -> Step:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dradriver.queue.units import IN_TURN
+from dradriver.queue.pending import IN_TURN
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working
@@ -15,18 +15,18 @@ LONGEST_S = 31  # that a promise lasts here, the gang's pods counted
 
 
 def of(cluster: GpuCluster, name: str, pods: int) -> None:
-    """Create a unit of so many pods, of which each takes a node; no scheduler ever binds one."""
+    """Create a workload of so many pods, of which each takes a node; no scheduler ever binds one."""
     if pods == 1:
         cluster.pod(f"{name}-0", 8, schedulerName="nobody")
     else:
         gang(cluster, pods, name=name)
 
 
-async def holder(cluster: GpuCluster, units: str, seconds: int, *, but: str = "") -> str:
-    """Return which unit is the next to have claims, another one than before."""
+async def holder(cluster: GpuCluster, workloads: str, seconds: int, *, but: str = "") -> str:
+    """Return which workload is the next to have claims, another one than before."""
     for _ in range(seconds):
         await asyncio.sleep(1)
-        have = [unit for unit in units if cluster.claim(f"{unit}-0") is not None]
+        have = [workload for workload in workloads if cluster.claim(f"{workload}-0") is not None]
         if have and have != [but]:
             assert len(have) == 1
             return have[0]

@@ -19,7 +19,9 @@ def test_a_row_without_a_test_says_what_remains_possible() -> None:
         assert test == "test" or re.search(r"`[\w/]+\.py`", test) or "**possible**" in happens, attempt
 
 
-@pytest.mark.parametrize("file", sorted(set(re.findall(r"`((?:unit|contract|e2e|property|bench)/[\w/]+\.py)`", PAGE))))
+@pytest.mark.parametrize(
+    "file", sorted(set(re.findall(r"`((?:workload|contract|e2e|property|bench)/[\w/]+\.py)`", PAGE)))
+)
 def test_a_named_test_is_there(file: str) -> None:
     assert (REPO / "tests" / file).is_file()
 

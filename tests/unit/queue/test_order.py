@@ -1,4 +1,4 @@
-"""Whose turn it is among tenants: against all units that wait, asked one by one."""
+"""Whose turn it is among tenants: against all workloads that wait, asked one by one."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.kueue_entries import Entries
 from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.queue.namespace_tenants import Tenants
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.queue_order import line
 from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.tenant_turns import Turns
-from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 from tests.unit.queue.test_waiting import Nodes
 
 
-def unit(
+def workload(
     name: str, namespace: str, *, gpus: int = 1, priority: int = 0, since: int = 0, highest: int | None = None
-) -> Unit:
+) -> PendingWorkload:
     pod: dict[str, Any] = {
         "metadata": {
             "name": name,
@@ -52,7 +52,7 @@ def unit(
             "resourceClaims": [{"name": names.POD_CLAIM, "resourceClaimName": f"gpus-{name}"}],
         },
     }
-    return Unit(Member(msgspec.convert(pod, Pod)), highest=highest)
+    return PendingWorkload(Member(msgspec.convert(pod, Pod)), highest=highest)
 
 
 def queue(share: Callable[[str], float]) -> Queue:
@@ -72,10 +72,10 @@ def test_priority_is_above_usage_and_usage_above_age() -> None:
     had = {"a": 100.0, "b": 5.0}
     waiting = queue(had.__getitem__)
     for each in (
-        unit("old", "a", since=1),
-        unit("urgent", "a", since=9, priority=10),
-        unit("second", "b", since=5),
-        unit("first", "b", since=3),
+        workload("old", "a", since=1),
+        workload("urgent", "a", since=9, priority=10),
+        workload("second", "b", since=5),
+        workload("first", "b", since=3),
     ):
         waiting.put(each)
     assert served(waiting) == ["urgent", "first", "second", "old"]
@@ -83,8 +83,8 @@ def test_priority_is_above_usage_and_usage_above_age() -> None:
 
 def test_a_priority_that_nobody_trusts_a_tenant_with_counts_less() -> None:
     waiting = queue(lambda _: 0.0)
-    waiting.put(unit("greedy", "a", since=2, priority=1_000_000, highest=5))
-    waiting.put(unit("modest", "b", since=1, priority=5))
+    waiting.put(workload("greedy", "a", since=2, priority=1_000_000, highest=5))
+    waiting.put(workload("modest", "b", since=1, priority=5))
     assert served(waiting) == ["modest", "greedy"]
 
 
@@ -92,8 +92,8 @@ def test_lines_change_places_while_one_tenant_gets_what_is_free() -> None:
     had = {"a": 0.0, "b": 0.0}
     waiting = queue(had.__getitem__)
     for number in range(3):
-        waiting.put(unit(f"a{number}", "a", since=number))
-        waiting.put(unit(f"b{number}", "b", since=50 + number))
+        waiting.put(workload(f"a{number}", "a", since=number))
+        waiting.put(workload(f"b{number}", "b", since=50 + number))
     found = []
     while (head := waiting.next()) is not None:
         found.append(head[0].key[1])
@@ -118,10 +118,10 @@ def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, 
     nodes = Nodes("a")
     had = {f"n{number}": 0.0 for number in range(3)}
     waiting = Queue(nodes.table, lambda: nodes.free, tenant=lambda namespace: namespace, share=had.__getitem__)
-    there: dict[tuple[str, str], tuple[Unit, int]] = {}
+    there: dict[tuple[str, str], tuple[PendingWorkload, int]] = {}
     blocked: set[int] = set()  # kinds, by the GPUs that they ask for
 
-    def first() -> Unit | None:
+    def first() -> PendingWorkload | None:
         free = [each for each, gpus in there.values() if gpus not in blocked]
         return min(free, key=lambda each: (each.order[0], had[each.key[0]], *each.order[1:]), default=None)
 
@@ -132,7 +132,7 @@ def test_it_is_the_first_of_all_that_may_find_a_place(ops: list[tuple[str, int, 
         blocked &= {each for _, each in there.values()}  # nobody remembers a kind that has left
         match op:
             case "put":
-                one = unit(f"p{number}", namespace, gpus=gpus, priority=number % 2, since=number)
+                one = workload(f"p{number}", namespace, gpus=gpus, priority=number % 2, since=number)
                 there[one.key] = one, gpus
                 waiting.put(one)
             case "drop":
@@ -171,28 +171,28 @@ def test_the_line_is_what_would_be_served_and_charges_count_for_the_next() -> No
             queue=PolicyOfQueue(ahead_minutes=1.0),
         )
     )
-    units = [unit(f"a{number}", "a", since=number) for number in range(4)]
-    units += [unit(f"b{number}", "b", since=10 + number, highest=tenants.highest("b")) for number in range(2)]
-    found = line(units, tenants)
-    assert [one.unit.key[1] for one in found] == ["a0", "b0", "a1", "a2", "b1", "a3"]
+    workloads = [workload(f"a{number}", "a", since=number) for number in range(4)]
+    workloads += [workload(f"b{number}", "b", since=10 + number, highest=tenants.highest("b")) for number in range(2)]
+    found = line(workloads, tenants)
+    assert [one.workload.key[1] for one in found] == ["a0", "b0", "a1", "a2", "b1", "a3"]
     assert [one.share for one in found] == [0.0, 0.0, 30.0, 60.0, 60.0, 90.0]
     nodes = Nodes("a")
     waiting = Queue(nodes.table, lambda: nodes.free, tenant=tenants.of, share=tenants.share)
-    for each in units:
+    for each in workloads:
         waiting.put(each)
     order = []
     while (head := waiting.next()) is not None:
         order.append(head[0].key[1])
         tenants.shares.holds(head[0].key[0], 0.0, 1.0)
         waiting.leave(head[0])
-    assert order == [one.unit.key[1] for one in found]
+    assert order == [one.workload.key[1] for one in found]
 
 
 def test_without_tenants_the_line_is_by_priority_and_age() -> None:
     tenants = Tenants(Shares(lambda: 0.0))
     tenants.shares.holds("a", 8.0, 8.0)
-    units = [unit("a", "a", since=1), unit("b", "b", since=2), unit("c", "b", since=3, priority=1)]
-    assert [one.unit.key[1] for one in line(units, tenants)] == ["c", "a", "b"]
+    workloads = [workload("a", "a", since=1), workload("b", "b", since=2), workload("c", "b", since=3, priority=1)]
+    assert [one.workload.key[1] for one in line(workloads, tenants)] == ["c", "a", "b"]
 
 
 def test_what_a_tenant_has_had_is_told_beside_its_weight() -> None:
@@ -211,9 +211,9 @@ async def test_who_had_to_wait_for_its_quota_goes_on_in_its_tenants_turn() -> No
     lanes = Lanes(lambda: None, waiting.turn)
     slot = lanes.take("light", lambda _: None)
     lanes.crowded("light")
-    late = unit("late", "light", since=50)
+    late = workload("late", "light", since=50)
     assert lanes.obstacle(late.key, late.order) is WaitReason.QUOTA
-    waiting.put(unit("old", "heavy", since=1))
+    waiting.put(workload("old", "heavy", since=1))
     assert lanes.next(waiting.head) is None
     slot.give_back()
     await asyncio.sleep(FIRST_PAUSE_S * 1.5)
@@ -231,8 +231,8 @@ def kueues(*, weights: bool = False) -> Tenants:
     return found
 
 
-def held(one: Unit, *gates: str) -> Unit:
-    """Return a unit as it is once its pods have these gates of others."""
+def held(one: PendingWorkload, *gates: str) -> PendingWorkload:
+    """Return a workload as it is once its pods have these gates of others."""
     for member in one.members:
         gated = [msgspec.convert({"name": gate}, Gate) for gate in gates]
         spec = msgspec.structs.replace(member.pod.spec, scheduling_gates=gated)
@@ -243,36 +243,36 @@ def held(one: Unit, *gates: str) -> Unit:
 def test_whom_kueue_lets_in_stands_by_when_it_was_let_in_and_no_share_counts() -> None:
     tenants = kueues(weights=True)
     waiting = [
-        unit("late", "red", since=5),
-        unit("early", "blue", since=1),
-        unit("urgent", "red", since=9, priority=7),
-        unit("own", "ours", since=0),
+        workload("late", "red", since=5),
+        workload("early", "blue", since=1),
+        workload("urgent", "red", since=9, priority=7),
+        workload("own", "ours", since=0),
     ]
-    assert [one.unit.key[1] for one in line(waiting, tenants)] == ["urgent", "early", "late", "own"]
+    assert [one.workload.key[1] for one in line(waiting, tenants)] == ["urgent", "early", "late", "own"]
     assert [tenants.share(name) for name in ("red", "blue")] == [0.0, 0.0]
 
 
 def test_a_pod_at_kueues_gate_is_as_old_as_its_admission() -> None:
     entries, tenants = Entries(kueues()), kueues()
-    first, second, third = (unit(f"p{at}", "red", since=at) for at in range(3))
+    first, second, third = (workload(f"p{at}", "red", since=at) for at in range(3))
     newest = "2026-01-01T00:01:00Z"
     for one in (first, second):
         entries.look(held(one, "kueue.x-k8s.io/admission"), newest)
     entries.look(held(second), newest)
     entries.look(held(first), newest)
     entries.look(held(third), newest)
-    later = unit("later", "red", since=61)
-    assert [one.unit.key[1] for one in line((first, second, third, later), tenants)] == ["p2", "p1", "p0", "later"]
+    later = workload("later", "red", since=61)
+    assert [one.workload.key[1] for one in line((first, second, third, later), tenants)] == ["p2", "p1", "p0", "later"]
     entries.look(held(second), newest)
-    assert [one.unit.key[1] for one in line((first, second), tenants)] == ["p1", "p0"], "it was let in once"
+    assert [one.workload.key[1] for one in line((first, second), tenants)] == ["p1", "p0"], "it was let in once"
 
 
 def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
     entries, tenants = Entries(kueues()), kueues()
-    first, second = unit("first", "ours", since=1), unit("second", "ours", since=2)
+    first, second = workload("first", "ours", since=1), workload("second", "ours", since=2)
     entries.look(held(first, "example.com/budget"), "2026-01-01T00:01:00Z")
     entries.look(held(first), "2026-01-01T00:01:00Z")
-    assert [one.unit.key[1] for one in line((first, second), tenants)] == ["first", "second"]
+    assert [one.workload.key[1] for one in line((first, second), tenants)] == ["first", "second"]
 
 
 def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
@@ -301,7 +301,7 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
     used = {"n0": 0, "n1": 0}
     gone: list[tuple[str, int]] = []
 
-    def closed(each: Unit) -> Closed:
+    def closed(each: PendingWorkload) -> Closed:
         namespace = each.key[0]
         return frozenset({"x"}) if namespace == "n0" and used["n0"] + _gpus(each) > cap else ANYWHERE
 
@@ -309,20 +309,20 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
         return np.zeros(len(nodes.free), dtype=np.bool_) if shut else None
 
     waiting = Queue(nodes.table, lambda: nodes.free, tenant=lambda space: space, closed=closed, open_rows=rows)
-    there: dict[tuple[str, str], Unit] = {}
+    there: dict[tuple[str, str], PendingWorkload] = {}
     told: dict[tuple[str, str], str] = {}
     lacking: set[int] = set()
 
-    def tell(units: Iterable[Unit], reason: object) -> None:
-        told.update({each.key: str(reason or "").partition(" ")[0] for each in units})
+    def tell(workloads: Iterable[PendingWorkload], reason: object) -> None:
+        told.update({each.key: str(reason or "").partition(" ")[0] for each in workloads})
 
-    def may(each: Unit) -> bool:
+    def may(each: PendingWorkload) -> bool:
         return not closed(each) and _gpus(each) not in lacking
 
     for op, number, tenant, gpus in ops:
         match op:
             case "put" if (f"n{tenant}", f"p{number}") not in there:
-                each = unit(f"p{number}", f"n{tenant}", gpus=gpus, since=number)
+                each = workload(f"p{number}", f"n{tenant}", gpus=gpus, since=number)
                 there[each.key] = each
                 tell([each], waiting.put(each))
             case "serve":
@@ -365,7 +365,7 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
                 waiting.rechecks.look_anew(number, float("inf"))
 
 
-def _gpus(each: Unit) -> int:
+def _gpus(each: PendingWorkload) -> int:
     request = each.lead.wish.request
     assert isinstance(request, Whole)
     return request.gpus

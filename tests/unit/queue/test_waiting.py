@@ -18,8 +18,8 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.nodes.pod_demands import Ask
 from dradriver.cluster.nodes.requests import Amounts
+from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.rechecks import OLDEST, OTHERS
-from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 from tests.kept import entries
@@ -48,7 +48,7 @@ class Nodes:
         return Queue(self.table, lambda: self.free)
 
 
-def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit:
+def workload(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> PendingWorkload:
     note = resolved.write(resolved.resolve(Annotations({}), {"main": gpus}))
     pod = {
         "metadata": {
@@ -64,7 +64,7 @@ def unit(name: str, gpus: int = 1, *, namespace: str = "n", **spec: Any) -> Unit
             **spec,
         },
     }
-    return Unit(Member(msgspec.convert(pod, Pod)))
+    return PendingWorkload(Member(msgspec.convert(pod, Pod)))
 
 
 FULL: Final = Reason(Cause.GPUS, "full")
@@ -83,7 +83,7 @@ def asked(queue: Queue) -> list[str]:
 
 def test_the_oldest_is_first_whatever_its_kind() -> None:
     queue = Nodes("a").queue()
-    for each in (unit("c"), unit("b", 2), unit("a"), unit("d", 2)):
+    for each in (workload("c"), workload("b", 2), workload("a"), workload("d", 2)):
         queue.put(each)
     order = []
     while (head := queue.next()) is not None:
@@ -95,7 +95,7 @@ def test_the_oldest_is_first_whatever_its_kind() -> None:
 def test_the_oldest_is_one_that_is_there() -> None:
     queue = Nodes("a").queue()
     before = entries(queue)
-    for each in (unit("a"), unit("b", 2), unit("c", 2)):
+    for each in (workload("a"), workload("b", 2), workload("c", 2)):
         queue.put(each)
     for name in ("a", "b"):
         queue.drop(("n", name))
@@ -110,19 +110,19 @@ def test_the_oldest_is_one_that_is_there() -> None:
 def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
     queue = Nodes("a").queue()
     for name in "abc":
-        queue.put(unit(name))
+        queue.put(workload(name))
     head = queue.next()
     assert head is not None
     assert {e.key[1] for e in queue.block(head[0], FULL)} == {"a", "b", "c"}
     assert queue.next() is None
-    assert queue.put(unit("d")) == FULL
+    assert queue.put(workload("d")) == FULL
     assert queue.next() is None
 
 
 def test_the_same_reason_is_no_news() -> None:
     nodes = Nodes("a")
     queue = nodes.queue()
-    queue.put(unit("a"))
+    queue.put(workload("a"))
     for news in (1, 0):
         nodes.table.helped("a")
         while queue.rechecks.outdated:
@@ -135,7 +135,7 @@ def test_the_same_reason_is_no_news() -> None:
 def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_only() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
-    queue.put(unit("p"))
+    queue.put(workload("p"))
     assert asked(queue) == ["p"]
     assert asked(queue) == []
     nodes.table.helped("b")
@@ -150,9 +150,9 @@ def test_a_blocked_kind_is_asked_again_about_the_nodes_that_became_available_onl
 def test_what_becomes_available_on_a_node_that_is_too_full_or_not_meant_wakes_nobody() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
-    queue.put(unit("large", 4))
-    queue.put(unit("choosy", 1, nodeSelector={"only": "here"}))
-    queue.put(unit("cpu", 1))
+    queue.put(workload("large", 4))
+    queue.put(workload("choosy", 1, nodeSelector={"only": "here"}))
+    queue.put(workload("cpu", 1))
     assert sorted(asked(queue)) == ["choosy", "cpu", "large"]
     nodes.free[nodes.table.row("a")] = 2
     nodes.table.helped("a")
@@ -170,7 +170,7 @@ def test_what_became_available_while_others_were_asked_is_not_missed() -> None:
     nodes = Nodes("a", "b")
     queue = nodes.queue()
     for name in "pqr":
-        queue.put(unit(name, 1, nodeSelector={"only": name}))
+        queue.put(workload(name, 1, nodeSelector={"only": name}))
     assert len(asked(queue)) == 3
     nodes.table.helped("a")
     assert queue.rechecks.look(1)
@@ -180,8 +180,8 @@ def test_what_became_available_while_others_were_asked_is_not_missed() -> None:
 
 def test_an_entry_that_left_is_never_asked_and_its_kind_goes_on() -> None:
     queue = Nodes("a").queue()
-    queue.put(unit("a"))
-    queue.put(unit("b"))
+    queue.put(workload("a"))
+    queue.put(workload("b"))
     queue.drop(("n", "a"))
     head = queue.next()
     assert head is not None
@@ -189,12 +189,12 @@ def test_an_entry_that_left_is_never_asked_and_its_kind_goes_on() -> None:
     queue.leave(head[0])
     assert queue.next() is None
     assert len(queue) == 0
-    assert queue.put(unit("c")) is None, "a kind that nobody is of is forgotten, with its reason"
+    assert queue.put(workload("c")) is None, "a kind that nobody is of is forgotten, with its reason"
 
 
 def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
     queue = Nodes("a").queue()
-    queue.put(unit("a"))
+    queue.put(workload("a"))
     assert asked(queue) == ["a"]
     assert queue.rechecks.look_anew(1, 100.0)
     assert asked(queue) == ["a"]
@@ -205,10 +205,10 @@ def test_a_blocked_kind_is_asked_now_and_then_without_any_event() -> None:
 
 def test_a_kind_that_turns_out_to_be_gone_while_others_are_queued_stops_nothing() -> None:
     queue = Nodes("a").queue()
-    queue.put(unit("b"))
+    queue.put(workload("b"))
     assert asked(queue) == ["b"]
     before = entries(queue)
-    queue.put(unit("a", 2))
+    queue.put(workload("a", 2))
     queue.drop(("n", "a"))  # its line stands in the queue still
     assert queue.rechecks.look_anew(1, 100.0)
     assert asked(queue) == ["b"]
@@ -219,7 +219,7 @@ def test_kinds_that_are_gone_leave_nothing_behind() -> None:
     queue = Nodes("a").queue()
     kept = []
     for number in range(500):
-        queue.put(unit(f"p{number}", 1, nodeSelector={"only": str(number)}))
+        queue.put(workload(f"p{number}", 1, nodeSelector={"only": str(number)}))
         head = queue.next()
         assert head is not None
         queue.leave(head[0])
@@ -233,8 +233,8 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
     nodes = Nodes("a")
     queue = nodes.queue()
     for number in range(500):
-        queue.put(unit(f"p{number:03}", 1, nodeSelector={"only": f"{number}"}))
-    queue.put(unit("the-other", 1, namespace="other"))
+        queue.put(workload(f"p{number:03}", 1, nodeSelector={"only": f"{number}"}))
+    queue.put(workload("the-other", 1, namespace="other"))
     assert len(asked(queue)) == 501
     asks: list[Ask] = []
     eligible = nodes.table.eligible
@@ -268,15 +268,15 @@ def test_a_namespace_with_thousands_of_kinds_holds_up_nobody_of_another() -> Non
 def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kept() -> None:
     queue, alike = Nodes("a").queue(), Nodes("a").queue()
     for each in (queue, alike):
-        each.put(unit("a-first"))
+        each.put(workload("a-first"))
         assert asked(each) == ["a-first"]
     for number in range(1, 50, 2):
-        alike.put(unit(f"q{number:02}"))
+        alike.put(workload(f"q{number:02}"))
     for number in range(2000):
-        queue.put(unit(f"p{number}"))
+        queue.put(workload(f"p{number}"))
         queue.drop(("n", f"p{number}"))
     for number in range(50):
-        queue.put(unit(f"q{number:02}"))
+        queue.put(workload(f"q{number:02}"))
     for number in range(0, 50, 2):
         queue.drop(("n", f"q{number:02}"))
     assert len(queue) == len(alike) == 26
@@ -292,10 +292,10 @@ def test_of_pods_that_left_while_an_older_one_of_their_kind_waits_nothing_is_kep
 
 def test_a_wish_that_changed_is_another_kind() -> None:
     queue = Nodes("a").queue()
-    one = unit("a")
+    one = workload("a")
     queue.put(one)
     assert asked(queue) == ["a"]
-    newer = unit("a", 2).lead.pod
+    newer = workload("a", 2).lead.pod
     one.lead.update(msgspec.structs.replace(newer, metadata=msgspec.structs.replace(
         newer.metadata, resource_version="2")))  # fmt: skip
     assert queue.put(one) is None
@@ -329,7 +329,7 @@ class Capped:
 
 def test_whom_a_cap_keeps_from_gpus_blocks_nobody_else_of_its_kind() -> None:
     capped = Capped()
-    for each in (unit("a"), unit("b"), unit("c", namespace="m")):
+    for each in (workload("a"), workload("b"), workload("c", namespace="m")):
         capped.queue.put(each)
     assert capped.asked() == ["a: ab", "c: c"]
     assert capped.queue.closed(("n", "a")) == {"x"}
@@ -338,7 +338,7 @@ def test_whom_a_cap_keeps_from_gpus_blocks_nobody_else_of_its_kind() -> None:
 
 def test_it_is_not_asked_when_something_becomes_free_but_when_its_tenant_has_less() -> None:
     capped = Capped()
-    capped.queue.put(unit("a"))
+    capped.queue.put(workload("a"))
     assert capped.asked() == ["a: a"]
     capped.nodes.table.helped("a")
     assert capped.asked() == []
@@ -358,20 +358,20 @@ def test_it_is_not_asked_when_something_becomes_free_but_when_its_tenant_has_les
 def test_of_many_only_the_first_is_told_new_figures_and_who_comes_later_the_newest() -> None:
     capped = Capped()
     for name in "abc":
-        capped.queue.put(unit(name))
+        capped.queue.put(workload(name))
     assert capped.asked("cap 1") == ["a: abc"]
     capped.queue.widen("n")
     assert capped.asked("cap 2") == ["a: a"]
-    assert str(capped.queue.put(unit("d"))) == "cap 2"
+    assert str(capped.queue.put(workload("d"))) == "cap 2"
     capped.queue.widen("n")
     assert capped.asked("full", "full") == ["a: abcd"]
 
 
 def test_once_the_cap_leaves_it_gpus_it_is_as_blocked_as_others_of_its_kind_and_told_so() -> None:
     capped = Capped()
-    capped.queue.put(unit("a"))
+    capped.queue.put(workload("a"))
     assert capped.asked() == ["a: a"]
-    capped.queue.put(unit("c", namespace="m"))
+    capped.queue.put(workload("c", namespace="m"))
     assert capped.asked("full", "") == ["c: c"]
     capped.shut = False
     assert [(each.key[1], str(reason)) for each, reason in capped.queue.widen("n")] == [("a", "full")]
@@ -383,7 +383,7 @@ def test_once_the_cap_leaves_it_gpus_it_is_as_blocked_as_others_of_its_kind_and_
 def test_nothing_is_left_of_whom_a_cap_kept_from_gpus() -> None:
     capped = Capped()
     before = entries(capped.queue)
-    for each in (unit("a"), unit("b", 2)):
+    for each in (workload("a"), workload("b", 2)):
         capped.queue.put(each)
     assert len(capped.asked()) == 2
     for name in "ab":

@@ -20,7 +20,7 @@ IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
 
 
 class Member:
-    """A pod of a unit: what it asks for, and what is remembered of it.
+    """A pod of a workload: what it asks for, and what is remembered of it.
 
     Attributes:
         key: Namespace and name.
@@ -102,8 +102,8 @@ def _priority(members: Sequence[Member], highest: int | None) -> int:
     return least if highest is None else min(least, highest)
 
 
-class Unit:
-    """Pods that get their places together or not at all; a single one is a unit of its own.
+class PendingWorkload:
+    """Pods that get their places together or not at all; a single one is a workload of its own.
 
     Attributes:
         key: Who it is: of a single pod its namespace and name, else the gang's.
@@ -121,7 +121,7 @@ class Unit:
     """
 
     def __init__(self, *members: Member, key: Key | None = None, highest: int | None = None) -> None:
-        """Make a unit of at least one pod.
+        """Make a workload of at least one pod.
 
         Args:
             members: Its pods.
@@ -153,7 +153,7 @@ class Unit:
 
     @property
     def is_gang(self) -> bool:
-        """Whether it is a gang that has not started; pods of one that has are units of their own."""
+        """Whether it is a gang that has not started; pods of one that has are workloads of their own."""
         return self.key != self.members[0].key
 
     @property
@@ -163,7 +163,7 @@ class Unit:
 
     @property
     def kind(self) -> Kind:
-        """What units share that find a place or do not.
+        """What workloads share that find a place or do not.
 
         Raises:
             WordError: What it wishes cannot be read.
@@ -173,7 +173,7 @@ class Unit:
 
     @property
     def lasts_s(self) -> int:
-        """After how many seconds what it is promised is free again at the latest; 0 for a unit without end.
+        """After how many seconds what it is promised is free again at the latest; 0 for a workload without end.
 
         Raises:
             WordError: What it wishes cannot be read.
@@ -191,14 +191,14 @@ class Unit:
         return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
 
     def trust(self, highest: int | None) -> None:
-        """Let no priority above this count; call it while the unit is not in the queue."""
+        """Let no priority above this count; call it while the workload is not in the queue."""
         self.order = -_priority(self.members, highest), *self.order[1:]
 
     def let_in(self, now: str) -> None:
         """Take in whether gates of others hold it: its turn is that of when the last of them was lifted.
 
         That is when Kueue let it in. Whom it lets in as an object that makes pods has none before. Call it while the
-        unit is not in the queue.
+        workload is not in the queue.
 
         Args:
             now: What stands for this moment among the times at which pods were created, later than any before it.
@@ -225,9 +225,9 @@ class Unit:
     def fall_back(self, newest: str) -> None:
         """Take in that it was tried in vain: it is served after all who have waited until now.
 
-        Else a few old units that nothing can be done for would take turns, and keep what they hold from everybody. But
-        a gang is in its turn again after the first two times: others go first while it backs off, and were it to wait
-        behind all of these it would seldom find as many GPUs again.
+        Else a few old workloads without any place would take turns, and keep what they hold from all others. But a gang
+        keeps its position the first two times: others go first while it backs off, and behind all of them it would seldom
+        find as many GPUs again.
 
         Args:
             newest: When the newest pod was created.
