@@ -18,13 +18,8 @@ import msgspec
 
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
-from dradriver.api.pod import (
-    claim_alternatives as ladder,
-)
-from dradriver.api.pod import (
-    misspelled,
-    resolved,
-)
+from dradriver.api.pod import claim_alternatives as ladder
+from dradriver.api.pod import misspelled, resolved
 from dradriver.api.pod.annotations import max_duration_s
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies

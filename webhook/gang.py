@@ -10,15 +10,9 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Part
-from dradriver.api.gangs import (
-    gang_annotations as gangs,
-)
-from dradriver.api.gangs import (
-    gang_size_of_owner as gang_sizes,
-)
-from dradriver.api.gangs import (
-    impossible_gangs as gang_waits,
-)
+from dradriver.api.gangs import gang_annotations as gangs
+from dradriver.api.gangs import gang_size_of_owner as gang_sizes
+from dradriver.api.gangs import impossible_gangs as gang_waits
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary.messages import shown

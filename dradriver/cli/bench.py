@@ -24,7 +24,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS, Resource
 from dradriver.view.document import Cell, Document, Notes, Tone, report
 from dradriver.view.output import show_as, show_documents
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _JOBS: Final = Resource("batch", "v1", "jobs", "Job", namespaced=True)
 _LOOK_S: Final = 1.0

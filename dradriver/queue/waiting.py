@@ -9,21 +9,10 @@ from typing import Final
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.node_table import NodeTable
-from dradriver.queue.equivalence_classes import (
-    ANYWHERE,
-    NEVER,
-    Closed,
-    Group,
-    Line,
-    Order,
-)
+from dradriver.queue.equivalence_classes import ANYWHERE, NEVER, Closed, Group, Line, Order
 from dradriver.queue.placement_request import Kind
 from dradriver.queue.rechecks import Rechecks
-from dradriver.queue.tenant_turns import (
-    Turn,
-    Turns,
-    turn_of,
-)
+from dradriver.queue.tenant_turns import Turn, Turns, turn_of
 from dradriver.queue.units import Unit
 from dradriver.reason import Reason
 

@@ -19,11 +19,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.slices import resource_slices
-from dradriver.cluster.records import (
-    pod_records,
-    records,
-    slice_records,
-)
+from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change

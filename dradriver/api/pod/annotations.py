@@ -11,14 +11,8 @@ from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.policies.workload_words import spelled_out
-from dradriver.api.vocabulary import (
-    annotation_words,
-    messages,
-    vendor_words,
-)
-from dradriver.api.vocabulary import (
-    container_requests as parts,
-)
+from dradriver.api.vocabulary import annotation_words, messages, vendor_words
+from dradriver.api.vocabulary import container_requests as parts
 from dradriver.api.vocabulary.container_requests import Asked
 from dradriver.api.vocabulary.messages import shown
 from dradriver.topology.vendors import NVIDIA, VENDORS

@@ -20,11 +20,7 @@ from dradriver.api.gangs.gang_annotations import Gang, gang
 from dradriver.api.pod.annotations import aside, idle_timeout_s, parse
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.vocabulary import annotation_words, messages, values
-from dradriver.api.vocabulary.container_requests import (
-    Asked,
-    described,
-    request_names,
-)
+from dradriver.api.vocabulary.container_requests import Asked, described, request_names
 from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.values import MOST_GPUS
 from dradriver.topology.vendors import NVIDIA

@@ -14,12 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    OTHERS,
-    OURS,
-    Ledger,
-    bound,
-)
+from dradriver.api.base.allocating_driver import OTHERS, OURS, Ledger, bound
 from dradriver.api.base.objects import Metadata, Node
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import compute_domains
@@ -39,12 +34,7 @@ from dradriver.cluster.gpus.taint_rules import read_rule
 from dradriver.cluster.nics.nic_devices import read_slice
 from dradriver.cluster.nodes.pod_demands import Where
 from dradriver.cluster.pods import volumes
-from dradriver.cluster.records import (
-    pod_records,
-    records,
-    slice_records,
-    templates,
-)
+from dradriver.cluster.records import pod_records, records, slice_records, templates
 from dradriver.cluster.records.slice_records import SliceRecord
 from dradriver.controller.loop.namespaces import Namespace
 from dradriver.controller.owners.owner_kinds import OwnerKinds
@@ -70,7 +60,7 @@ from dradriver.queue.caps import Caps
 from dradriver.queue.reservation_rules import Reservation, Terms
 from dradriver.queue.units import Unit
 from dradriver.reason import Reason
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 

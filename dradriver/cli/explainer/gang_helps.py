@@ -19,7 +19,7 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
 from dradriver.queue.units import Member
 from dradriver.topology.natural import natural
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _TRIED: Final = 64  # groups of claims that are taken away to see
 _WAYS: Final = 3

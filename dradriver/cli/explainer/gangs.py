@@ -39,7 +39,7 @@ from dradriver.controller.steps.gang_step import (
 from dradriver.controller.steps.next_step import PROMISE_S, UNSCHEDULABLE_S
 from dradriver.queue.units import Member, Unit
 from dradriver.reason import Cause, Reason
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _ROUNDS: Final = 8
 

@@ -40,7 +40,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.queue.caps import CapError
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.units import Member, Unit
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _HELPS: Final = 3
 _FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named

@@ -18,11 +18,11 @@ from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.kueue_entries import Entries
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes
 from dradriver.reason import Cause, Reason
 
 LEAVES_S: Final = 1.0  # between two looks whether a gang has to end still: whoever asked for it may do without

@@ -32,9 +32,9 @@ from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps
-from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes, Slot
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)

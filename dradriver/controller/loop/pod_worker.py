@@ -28,11 +28,11 @@ from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps, Left
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.placement_request import why
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes
 from dradriver.reason import Cause, Reason
 
 LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be

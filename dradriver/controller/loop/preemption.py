@@ -43,10 +43,10 @@ from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.gang_writer import GangWriter
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.queue.caps import Limits
-from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.units import Member, Unit
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes, Slot
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)

@@ -29,12 +29,7 @@ from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.reservation_access import key_of
-from dradriver.queue.reservation_rules import (
-    Blocked,
-    Reservation,
-    Step,
-    Terms,
-)
+from dradriver.queue.reservation_rules import Blocked, Reservation, Step, Terms
 from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason

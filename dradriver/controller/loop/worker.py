@@ -42,13 +42,13 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import CapError, Caps
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Unit
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 

@@ -31,9 +31,9 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.backoffs import LONGEST_BACKOFF_S
-from dradriver.queue.lanes import SLOW_S, Lanes, Slot
 from dradriver.queue.unit_register import UnitRegister
 from dradriver.queue.units import Member, Unit
+from dradriver.queue.write_lanes import SLOW_S, Lanes, Slot
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)

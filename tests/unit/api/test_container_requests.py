@@ -15,12 +15,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.pod.annotations import check_words, parse
 from dradriver.api.pod.resolved import Resolved, read, write
 from dradriver.api.vocabulary import container_limits
-from dradriver.api.vocabulary.container_requests import (
-    Asked,
-    count,
-    described,
-    request_names,
-)
+from dradriver.api.vocabulary.container_requests import Asked, count, described, request_names
 
 HALF = Amount(cores=50)
 WHERE = "container 'c': limits"

@@ -12,11 +12,7 @@ import yaml
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import (
-    gang_annotations,
-    gang_of_pod,
-    gang_size_of_owner,
-)
+from dradriver.api.gangs import gang_annotations, gang_of_pod, gang_size_of_owner
 from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Alone, Facts, Member
 from tests import manifests
