@@ -100,21 +100,21 @@ class Tenants:
         return self._named.get(namespace) or self._labelled.get(namespace) or f"namespace/{namespace}"
 
     def namespaces(self, tenant: str) -> list[str]:
-        """Return the namespaces of one of the file's tenants, as far as they are known, by name."""
+        """Return the known namespaces of a tenant of the policies file, by name."""
         own = self._tenants[tenant].namespaces
         return sorted({*own, *(space for space, whose in self._labelled.items() if whose == tenant)})
 
     def partition_of(self, namespace: str) -> str:
-        """Return the tenant whose partition binds the units of a namespace; empty for none."""
+        """Return the tenant whose partition binds the workloads of a namespace; empty for none."""
         return self.partition(self.of(namespace))
 
     def partition(self, tenant: str) -> str:
-        """Return whose partition binds a tenant: its own, by its name, or none."""
+        """Return which tenant's partition binds a tenant: its own, by its name, or none."""
         found = self._tenants.get(tenant)
         return tenant if found is not None and found.partition is not None else ""
 
     def kept_from_scheduler(self, namespace: str) -> str:
-        """Return whose partition keeps kube-scheduler from placing the units of a namespace by itself; empty for none.
+        """Return the tenant whose partition keeps kube-scheduler from placing a namespace's workloads; empty for none.
 
         As long as the tenant of a namespace is not known, the namespace is one of its own and keeps the scheduler, too.
         """
@@ -130,11 +130,11 @@ class Tenants:
         return found is not None and found.admission == "kueue"
 
     def weight(self, tenant: str) -> float:
-        """Return a tenant's weight."""
+        """Return a tenant's weight by the policies in force."""
         return self._weights.get(tenant, 1.0)
 
     def caps(self, tenant: str) -> Sequence[Cap]:
-        """Return what bounds how many GPUs a tenant may have at a time; none for nothing, and where Kueue says it."""
+        """Return the caps of a tenant by the policies in force; none for no bound, and if Kueue bounds it."""
         found = self._tenants.get(tenant)
         return () if found is None or self.by_kueue(tenant) else found.cap
 

@@ -257,7 +257,7 @@ class Scene:
             self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
-        """Return where a pod's volumes are; everywhere if they may not be read."""
+        """Return where a pod's volumes are by the listed cluster; everywhere if they may not be read."""
         claims = volumes.claims_of(pod)
         try:
             places = [await volumes.locate(self._client, claim) for claim in claims]
