@@ -66,13 +66,7 @@ def defined(package: str) -> list[Metric]:
     """Return the metrics that a package's modules and all that they import define, in this process, by name."""
     from prometheus_client import REGISTRY
 
-    from dradriver.kube.labelled_metrics import (
-        Amounts,
-        Labelled,
-        Names,
-        Spans,
-        Totals,
-    )
+    from dradriver.kube.labelled_metrics import Amounts, Labelled, Names, Spans, Totals
 
     top = importlib.import_module(package)
     others = tuple(f"{other}." for other in PROCESSES.values() if other.startswith(f"{package}."))

@@ -13,11 +13,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import annotation_words
 from dradriver.api.vocabulary import container_limits as limits
-from dradriver.api.vocabulary.container_requests import (
-    Asked,
-    count,
-    described,
-)
+from dradriver.api.vocabulary.container_requests import Asked, count, described
 from dradriver.topology.vendors import NVIDIA
 from webhook import pod_view
 

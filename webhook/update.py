@@ -17,13 +17,8 @@ from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
-from dradriver.api.vocabulary import (
-    container_limits as limits,
-)
-from dradriver.api.vocabulary import (
-    values,
-    vendor_words,
-)
+from dradriver.api.vocabulary import container_limits as limits
+from dradriver.api.vocabulary import values, vendor_words
 from dradriver.api.vocabulary.container_requests import request_names
 from webhook import addon, bounds, containers, create, desired, effects, gang, pod_view, references, static
 from webhook.containers import Asks

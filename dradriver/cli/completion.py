@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from dradriver.errors import DriverError
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _NO_FILES, _FILES = 4, 0
 MOST: Final = 200  # names from a cluster

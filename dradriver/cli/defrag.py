@@ -12,11 +12,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.base.allocating_driver import bound
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import (
-    access,
-    moves,
-    policies_in_force,
-)
+from dradriver.cli.cluster import access, moves, policies_in_force
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,
     output_options,
@@ -33,7 +29,7 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as, warn
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,11 +12,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access, policies_in_force
-from dradriver.cli.cluster.cluster_options import (
-    driver_namespace_option,
-    policies_option,
-    server_options,
-)
+from dradriver.cli.cluster.cluster_options import driver_namespace_option, policies_option, server_options
 from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import read_whole

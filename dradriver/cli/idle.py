@@ -29,7 +29,7 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as, warn
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 HOUR_S: Final = 3600.0
 _DAY_H: Final = 24

@@ -9,7 +9,7 @@ from click.shell_completion import CompletionItem
 
 from dradriver import __version__
 from dradriver.errors import DriverError
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<name>
     "defrag": "Say which pods would have to move so that sets of GPUs become free; it moves none.",

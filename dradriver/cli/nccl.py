@@ -16,11 +16,7 @@ from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.nccl import file_needed as advice
 from dradriver.topology.nccl.findings import Finding
 from dradriver.topology.nccl.host_paths import lost
-from dradriver.topology.nccl.nccl_file_writer import (
-    VIRTUAL_PATH,
-    without_rate,
-    write_file,
-)
+from dradriver.topology.nccl.nccl_file_writer import VIRTUAL_PATH, without_rate, write_file
 from dradriver.topology.nccl.tree import reduced
 from dradriver.view.document import Cell, Notes, Tone, report, words
 from dradriver.view.output import show, warn

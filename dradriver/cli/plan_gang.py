@@ -25,7 +25,7 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Column, Document, Table, report, table, words
 from dradriver.view.output import safe_json, show, warn
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _SIZE = re.compile(r"(?a:(?:(\d{1,4})-)?(\d{1,4})x(\d{1,2}))")
 _PREFERRED = "preferred "

@@ -28,7 +28,7 @@ from dradriver.queue.queue_order import Standing
 from dradriver.queue.reservation_rules import Reservation
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,12 +16,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import container_limits
 from dradriver.cli import tenant_quotas
 from dradriver.cli.cluster import access, cluster_reading
-from dradriver.cli.cluster.cluster_options import (
-    all_namespaces_option,
-    ledger_option,
-    namespace_option,
-    server_options,
-)
+from dradriver.cli.cluster.cluster_options import all_namespaces_option, ledger_option, namespace_option, server_options
 from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.kube.client import Client
@@ -29,7 +24,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
 from dradriver.view.document import report, table
 from dradriver.view.output import show_as, show_documents, warn
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 KIND: Final = "ResourceQuota"
 _QUOTAS: Final = Resource("", "v1", "resourcequotas", KIND, namespaced=True)

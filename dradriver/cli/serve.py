@@ -14,11 +14,7 @@ import click
 
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import access
-from dradriver.cli.cluster.cluster_options import (
-    driver_namespace_option,
-    policies_option,
-    server_options,
-)
+from dradriver.cli.cluster.cluster_options import driver_namespace_option, policies_option, server_options
 from dradriver.cli.inputs import given_policies
 from dradriver.cli.page import login_session
 from dradriver.cli.page.guard import Guard

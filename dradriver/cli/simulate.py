@@ -15,13 +15,7 @@ from rich.progress import Progress, TaskID
 
 from dradriver.cli import simulate_tables as tables
 from dradriver.cli.inputs import Number
-from dradriver.cli.simulator import (
-    mixed,
-    order_figures,
-    policy_replay,
-    shaped_jobs,
-    trace,
-)
+from dradriver.cli.simulator import mixed, order_figures, policy_replay, shaped_jobs, trace
 from dradriver.cli.simulator.job_sizes import JobSizes
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.order_figures import OrderResult

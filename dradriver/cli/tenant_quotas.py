@@ -11,7 +11,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.policies.model import Policies
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 KIND: Final = "ResourceQuota"
 DEVICES: Final = "{}.deviceclass.resource.k8s.io/devices"

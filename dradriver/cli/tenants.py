@@ -25,7 +25,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.queue.queue_order import Standing
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
 from dradriver.view.output import show_as
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _NAMED: Final = 3  # namespaces in the table
 

@@ -7,17 +7,10 @@ from typing import Final, Literal
 
 import msgspec
 
-from dradriver.api.claims.usage_config_maps import (
-    HOUR_S,
-    OTHERS,
-    Bucket,
-    Detail,
-    Details,
-    Hours,
-)
+from dradriver.api.claims.usage_config_maps import HOUR_S, OTHERS, Bucket, Detail, Details, Hours
 from dradriver.api.policies.model import Prices
 from dradriver.cli.period import Period
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 By = Literal["namespace", "tenant", "workload", "pod", "product"]
 HEADS: Final[dict[str, tuple[str, ...]]] = {

@@ -15,27 +15,10 @@ from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.slices import resource_slices
-from dradriver.cli.cluster import (
-    access,
-    cluster_reading,
-    cluster_view,
-    policies_in_force,
-)
-from dradriver.cli.cluster.cluster_options import (
-    driver_namespace_option,
-    ledger_option,
-    output_options,
-    server_options,
-)
+from dradriver.cli.cluster import access, cluster_reading, cluster_view, policies_in_force
+from dradriver.cli.cluster.cluster_options import driver_namespace_option, ledger_option, output_options, server_options
 from dradriver.cli.cluster.cluster_reading import ClusterError
-from dradriver.cli.verifier import (
-    agent_checks,
-    cluster_checks,
-    job,
-    policies_checks,
-    rights_checks,
-    webhook_checks,
-)
+from dradriver.cli.verifier import agent_checks, cluster_checks, job, policies_checks, rights_checks, webhook_checks
 from dradriver.cli.verifier.cluster_checks import Seen
 from dradriver.cli.verifier.driver_pods import SELECTOR
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
@@ -58,7 +41,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
 from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, report
 from dradriver.view.output import show_as, show_documents
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
 _NOT_LOOKED: Final = 2
@@ -141,11 +124,7 @@ def _machine(
     host_root: Path,
     cdi_root: Path,
 ) -> list[Finding]:
-    from dradriver.cli.verifier import (
-        container_checks,
-        machine_checks,
-        nic_checks,
-    )
+    from dradriver.cli.verifier import container_checks, machine_checks, nic_checks
 
     before = nic_checks.read(host_root)
     read = machine_checks.read(driver_root=driver_root, host_root=host_root)

@@ -10,12 +10,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from dradriver.allocator.request import Level
 from dradriver.cluster.derived.gpu_states import STATES
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
-from dradriver.kube.labelled_metrics import (
-    Amounts,
-    Labelled,
-    Spans,
-    Totals,
-)
+from dradriver.kube.labelled_metrics import Amounts, Labelled, Spans, Totals
 from dradriver.reason import Cause
 
 PART: Final = "part"

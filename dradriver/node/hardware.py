@@ -18,7 +18,7 @@ from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.empty_machine import Nothing
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.machine_watch import MachineWatch
-from dradriver.node.health.kmsg import KernelLog, Reports
+from dradriver.node.health.kernel_log import KernelLog, Reports
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.vendors import vendor_of_node

@@ -15,12 +15,7 @@ def main(argv: list[str]) -> int:
 
 async def serve(options: Options) -> None:
     """Run the agent that the options want until cancelled: ours, or the one beside another driver."""
-    from dradriver.api.base.allocating_driver import (
-        LEDGERS,
-        OURS,
-        bind,
-        current_ledger,
-    )
+    from dradriver.api.base.allocating_driver import LEDGERS, OURS, bind, current_ledger
     from dradriver.node import addon_agent, agent
 
     bind(LEDGERS[options.ledger])

@@ -9,12 +9,7 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.slices.slice_features import FIELDS
-from dradriver.kube.labelled_metrics import (
-    Amounts,
-    Labelled,
-    Names,
-    Totals,
-)
+from dradriver.kube.labelled_metrics import Amounts, Labelled, Names, Totals
 from dradriver.node import errors
 from dradriver.node.faults import KINDS
 

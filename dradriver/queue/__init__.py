@@ -15,8 +15,8 @@ tenant_shares  GPU time by tenant, decayed, with what each has now
 kueue_entries  since when those stand in it whom Kueue lets in
 queue_order  everybody who waits, in the order in which they are served if all find a place
 rechecks  which blocked kinds are asked whether they may find a place by now, and when
-lanes    who may be written now: slots, a lane for each namespace, and those that wait
+write_lanes  who may be written now: slots, a lane for each namespace, and those that wait
 reservation_rules  GPUs kept for whom the order has passed by for too long
 reservation_access  whose they are, who else may have them, and how they are written
-pace     how many promises may wait for a scheduler
+scheduler_pace  how many promises may wait for a scheduler
 """

@@ -226,7 +226,7 @@ class PendingWorkload:
         """Take in that it was tried in vain: it is served after all who have waited until now.
 
         Else a few old workloads without any place would take turns, and keep what they hold from all others. But a gang
-        keeps its position the first two times: others go first while it backs off, and behind all of them it would seldom
+        keeps its position the first two times: others go first while it backs off. Behind all of them it would seldom
         find as many GPUs again.
 
         Args:

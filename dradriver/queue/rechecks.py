@@ -14,11 +14,7 @@ from numpy.typing import NDArray
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.backoff import EARLY_S
-from dradriver.queue.equivalence_classes import (
-    NEVER,
-    Closed,
-    Group,
-)
+from dradriver.queue.equivalence_classes import NEVER, Closed, Group
 from dradriver.queue.placement_request import Kind
 
 LONG_S: Final = 0.01  # of asking, after which others get a rest of it

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from dradriver.topology import (
-    machine_codec,
-    profiles,
-    topo_m,
-)
+from dradriver.topology import machine_codec, profiles, topo_m
 from dradriver.topology.amd import smi
 from dradriver.topology.ascend import npu_smi_matrix, npu_smi_table
 from dradriver.topology.errors import TopologyError

@@ -12,13 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.topology.gpu_distances import (
-    CLUSTER,
-    FABRIC,
-    NODE,
-    Domain,
-    Location,
-)
+from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE, Domain, Location
 from dradriver.topology.machine import Machine
 
 ZONE: Final = "topology.kubernetes.io/zone"

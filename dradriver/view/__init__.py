@@ -7,6 +7,6 @@
 * ``html``: a document as a page of its own.
 * ``page``: the files of ``gputopo serve``'s page.
 * ``palette``: all colours, for terminals and for light and dark pages.
-* ``plain``: text of others made safe to show, and how wide it is.
+* ``terminal_text``: text of others made safe to show, and how wide it is.
 * ``output``: prints what a command has to show in the format that is asked for, and warnings.
 """

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from dradriver.view.document import Bars, Panel
-from dradriver.view.svg_elements import (
-    MARGIN,
-    Drawing,
-    box,
-    moved,
-    pixels,
-    text,
-)
+from dradriver.view.svg_elements import MARGIN, Drawing, box, moved, pixels, text
 
 _WIDE, _HIGH, _STEP = 420, 16, 22
 _HEAD = 28

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dradriver.view import svg
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Key, Matrix, Notes, Section, Table, Tone
 from dradriver.view.palette import css
-from dradriver.view.plain import width
 from dradriver.view.svg_elements import FONT, escaped
+from dradriver.view.terminal_text import width
 
 _LONG = 48  # characters that a cell has in one line
 _INDEXED = 3  # titled sections, from which on a page has an index

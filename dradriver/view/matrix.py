@@ -8,15 +8,8 @@ from typing import Final
 from dradriver.view import switch
 from dradriver.view.document import Cell, Grouping, Mark, Matrix
 from dradriver.view.palette import GROUPS
-from dradriver.view.plain import cut, plain
-from dradriver.view.svg_elements import (
-    LINE,
-    MARGIN,
-    Drawing,
-    box,
-    pixels,
-    text,
-)
+from dradriver.view.svg_elements import LINE, MARGIN, Drawing, box, pixels, text
+from dradriver.view.terminal_text import cut, plain
 
 HIGH: Final = 26  # of a cell
 _WIDE: Final = 46  # of a cell, at least

@@ -12,7 +12,7 @@ import click
 
 from dradriver.view import text
 from dradriver.view.document import Document
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 FORMATS: Final = ("table", "json", "yaml", "svg", "html")
 

@@ -7,19 +7,8 @@ from collections.abc import Iterable
 from dradriver.view import bars, matrix
 from dradriver.view.document import Bars, Document, Entry, Key, Matrix
 from dradriver.view.palette import css
-from dradriver.view.plain import plain, wrapped
-from dradriver.view.svg_elements import (
-    CHARACTER,
-    FONT,
-    LINE,
-    MARGIN,
-    Drawing,
-    box,
-    escaped,
-    moved,
-    text,
-    within,
-)
+from dradriver.view.svg_elements import CHARACTER, FONT, LINE, MARGIN, Drawing, box, escaped, moved, text, within
+from dradriver.view.terminal_text import plain, wrapped
 
 _NARROWEST = 480  # titles and keys have at least this
 _BETWEEN = 16

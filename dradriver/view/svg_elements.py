@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Final, NamedTuple
 
-from dradriver.view.plain import cut, plain, width
+from dradriver.view.terminal_text import cut, plain, width
 
 CHARACTER: Final = 7.3  # of one cell in the pictures' font of 12 px; monospace fonts have 7.2
 LINE: Final = 20  # from one line of text to the next

@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.view.document import Matrix, Tone
-from dradriver.view.plain import cut, plain
-from dradriver.view.svg_elements import (
-    CHARACTER,
-    MARGIN,
-    Drawing,
-    box,
-    pixels,
-    text,
-)
+from dradriver.view.svg_elements import CHARACTER, MARGIN, Drawing, box, pixels, text
+from dradriver.view.terminal_text import cut, plain
 
 _FEWEST: Final = 17  # devices; of fewer the matrix is small, and shows groups, too
 _ROW: Final = 9  # devices beside each other

@@ -8,7 +8,7 @@ import click
 
 from dradriver.view.document import Block, Cell, Column, Document, Key, Matrix, Notes, Table, words
 from dradriver.view.palette import TERMINAL
-from dradriver.view.plain import plain, width
+from dradriver.view.terminal_text import plain, width
 
 _MOST = 72  # cells of a column
 

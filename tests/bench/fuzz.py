@@ -25,12 +25,7 @@ from dradriver.cli.linter.admission_results import results
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.kube import config
 from dradriver.kube.errors import ConfigError
-from dradriver.topology import (
-    machine_codec,
-    nccl,
-    profiles,
-    topo_m,
-)
+from dradriver.topology import machine_codec, nccl, profiles, topo_m
 from dradriver.topology.amd import smi
 from dradriver.topology.ascend import npu_smi_matrix, npu_smi_table
 from dradriver.topology.errors import TopologyError

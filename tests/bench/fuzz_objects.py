@@ -23,12 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base.allocating_driver import (
-    NVIDIA,
-    OURS,
-    Ledger,
-    bound,
-)
+from dradriver.api.base.allocating_driver import NVIDIA, OURS, Ledger, bound
 from dradriver.api.base.dra_objects import ResourceClaim, ResourceSlice
 from dradriver.api.base.objects import Node
 from dradriver.api.base.pods import Pod

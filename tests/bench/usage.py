@@ -17,12 +17,7 @@ import time
 from collections.abc import Callable
 
 from dradriver.api.claims import usage_config_maps
-from dradriver.api.claims.usage_config_maps import (
-    Bucket,
-    Detail,
-    Details,
-    Hours,
-)
+from dradriver.api.claims.usage_config_maps import Bucket, Detail, Details, Hours
 from dradriver.api.policies.model import Price, Prices
 from dradriver.cli import usage_files
 from dradriver.cli.period import Period

@@ -10,11 +10,7 @@ import msgspec
 
 from dradriver.allocator.request import Choice, Level, MigPart, Part, PartChoice, Request, Share, SharePart, Whole
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    NVIDIA,
-    OURS,
-    bound,
-)
+from dradriver.api.base.allocating_driver import NVIDIA, OURS, bound
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import claim_builder, claim_templates

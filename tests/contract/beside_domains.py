@@ -13,13 +13,7 @@ from typing import Any, Final
 from dradriver.api.base import names
 from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
-from dradriver.kube.resources import (
-    DEVICE_CLASSES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    Resource,
-)
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dradriver.topology import profiles
 from tests.cluster.nodeless import Nodeless
 from tests.contract import stories

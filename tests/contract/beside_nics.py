@@ -17,12 +17,7 @@ from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
-from dradriver.kube.resources import (
-    DEVICE_CLASSES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_SLICES,
-)
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.cluster.nodeless import Nodeless

@@ -22,11 +22,7 @@ from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import OTHERS
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import (
-    claim_builder,
-    reservation_config_map,
-    usage_config_maps,
-)
+from dradriver.api.claims import claim_builder, reservation_config_map, usage_config_maps
 from dradriver.api.pod import claim_alternatives
 from dradriver.api.slices import resource_slices, slice_features
 from dradriver.cluster.cache.cluster_cache import Picture

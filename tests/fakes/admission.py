@@ -12,11 +12,7 @@ import jsonpatch
 import msgspec
 
 from dradriver.api.base import affinity, names
-from dradriver.api.base.allocating_driver import (
-    OURS,
-    Ledger,
-    bound,
-)
+from dradriver.api.base.allocating_driver import OURS, Ledger, bound
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
 from dradriver.process.policies_file import PoliciesFile

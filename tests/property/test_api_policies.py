@@ -14,11 +14,7 @@ from hypothesis import strategies as st
 
 from dradriver.api.policies.gpu_modes import Mode, mode_of
 from dradriver.api.policies.model import UNKNOWN, plain
-from dradriver.api.policies.policies_reader import (
-    PoliciesError,
-    notes,
-    read,
-)
+from dradriver.api.policies.policies_reader import PoliciesError, notes, read
 from dradriver.topology.machine import Gpu, MigDevice
 from tests.paths import REPO
 

@@ -23,11 +23,7 @@ from dradriver.api.base.pods import (
     ResourceRequirements,
     Toleration,
 )
-from dradriver.cluster.nodes import (
-    labels,
-    node_table,
-    selector_classes,
-)
+from dradriver.cluster.nodes import labels, node_table, selector_classes
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.nodes.pod_demands import Ask, ask_of
 from dradriver.cluster.nodes.requests import Amounts, amounts, request_of

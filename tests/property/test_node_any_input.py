@@ -9,7 +9,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.kernel_log import KernelLog
 from dradriver.node.vendors.nvidia.discovery.cdi_specifications import Specification
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from tests.effort import examples

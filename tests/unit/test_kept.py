@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from dradriver.cluster.gpus.device_holders import Holds
-from dradriver.queue.lanes import Lanes
+from dradriver.queue.write_lanes import Lanes
 from tests.kept import entries, lose_one_by_one
 
 

@@ -21,13 +21,7 @@ from dradriver.cluster.nodes import node_table, selector_classes
 from dradriver.cluster.pods import anti_affinity, nvlink_channels
 from dradriver.controller.placing import ranking
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import (
-    DEVICE_CLASSES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.reason import Cause
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of

@@ -15,19 +15,11 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_domains import Wish
 from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, room
-from dradriver.allocator.fleet.role_plan import (
-    Around,
-    Plan,
-    plan,
-)
+from dradriver.allocator.fleet.role_plan import Around, Plan, plan
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import (
-    CLUSTER,
-    FABRIC,
-    NODE,
-)
+from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain

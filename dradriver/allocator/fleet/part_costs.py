@@ -17,11 +17,7 @@ from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.fleet.part_nodes import Nodes
 from dradriver.allocator.parts.assign import OPENING
 from dradriver.allocator.parts.layouts import NONE
-from dradriver.allocator.parts.part_requests import (
-    Ask,
-    Counts,
-    every_count,
-)
+from dradriver.allocator.parts.part_requests import Ask, Counts, every_count
 from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables, remembered

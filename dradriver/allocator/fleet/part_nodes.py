@@ -17,11 +17,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.parts.free_capacity import Rooms
 from dradriver.allocator.parts.layouts import NONE
-from dradriver.allocator.parts.part_requests import (
-    Ask,
-    Counts,
-    Left,
-)
+from dradriver.allocator.parts.part_requests import Ask, Counts, Left
 from dradriver.allocator.request import Part, PartChoice, Strategy, Whole
 from dradriver.allocator.sets.criteria import ANY
 from dradriver.allocator.sets.subsets import Bools, Ints

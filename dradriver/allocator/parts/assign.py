@@ -10,11 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dradriver.allocator.parts.part_requests import (
-    Ask,
-    Counts,
-    Left,
-)
+from dradriver.allocator.parts.part_requests import Ask, Counts, Left
 
 OPENING = 1 << 32  # what an empty GPU costs beside all that parts can cost
 MOST_EXACT = 256

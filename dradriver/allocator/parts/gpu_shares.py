@@ -12,12 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.parts.free_capacity import (
-    ALL_CORES,
-    Rooms,
-    portion,
-    share_of,
-)
+from dradriver.allocator.parts.free_capacity import ALL_CORES, Rooms, portion, share_of
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.part_phrases import amount
 from dradriver.allocator.parts.part_requests import Counts, every_count

@@ -17,14 +17,7 @@ import numpy as np
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.chains import Paths
 from dradriver.allocator.sets.link_channels import Wires
-from dradriver.allocator.sets.nccl_search import (
-    limits_of,
-    of_generation,
-    reached,
-    rings,
-    speeds,
-    trees,
-)
+from dradriver.allocator.sets.nccl_search import limits_of, of_generation, reached, rings, speeds, trees
 from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.shape import NVLS_MEASURED, SPLITS, Shape

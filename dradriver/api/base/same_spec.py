@@ -14,7 +14,7 @@ _NOTHING: Final[tuple[Any, ...]] = (None, {}, [], "")
 
 
 def digest(spec: Any) -> str:
-    """Return a digest that claim specs share if they request the same; empty for one that nests too deeply.
+    """Return a digest that is the same for specs that request the same; empty for one that nests too deeply.
 
     What is empty counts as left out, and an amount of a capacity by its value: the server makes 10Gi of 10240Mi. A
     default that it fills in counts: only the server knows what that means.

@@ -16,11 +16,7 @@ from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import (
-    gang_plan_note,
-    opaque_config,
-    preemption_note,
-)
+from dradriver.api.claims import gang_plan_note, opaque_config, preemption_note
 from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.preemption_note import Preempts
 from dradriver.api.vocabulary import annotation_words

@@ -19,11 +19,7 @@ from dradriver.api.base import names, quantity
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
-from dradriver.api.claims import (
-    compute_domains,
-    nic_templates,
-    opaque_config,
-)
+from dradriver.api.claims import compute_domains, nic_templates, opaque_config
 from dradriver.api.vocabulary import values, vendor_words
 from dradriver.api.vocabulary.container_requests import COMMON
 from dradriver.api.vocabulary.messages import shown

@@ -14,15 +14,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import simple_cel, values
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.nic_requests import (
-    BY_WORD,
-    DRIVERS,
-    Alike,
-    NicAsk,
-    NicRequest,
-    Tolerated,
-    selector,
-)
+from dradriver.api.vocabulary.nic_requests import BY_WORD, DRIVERS, Alike, NicAsk, NicRequest, Tolerated, selector
 
 _KNOWN: Final = {"deviceClassName", "allocationMode", "count", "selectors", "tolerations"}
 _OF_GPUS: Final = {names.PCIE_ROOT, names.NUMA_NODE}  # attributes of GPUs that NICs may have in common with them

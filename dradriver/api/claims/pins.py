@@ -13,11 +13,7 @@ from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import AllocationResult, DeviceConfig, ResourceClaim
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import (
-    claim_builder,
-    opaque_config,
-    result_annotations,
-)
+from dradriver.api.claims import claim_builder, opaque_config, result_annotations
 from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary import nic_requests
 from dradriver.api.vocabulary.values import NCCL_AUTO

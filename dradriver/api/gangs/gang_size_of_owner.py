@@ -14,11 +14,7 @@ from dradriver.api.base.objects import Metadata, Part
 from dradriver.api.gangs import impossible_gangs
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone, Owner
-from dradriver.api.vocabulary import (
-    container_limits,
-    messages,
-    values,
-)
+from dradriver.api.vocabulary import container_limits, messages, values
 
 OBJECTS: Final[Mapping[str, tuple[str, str]]] = {
     "Job": ("batch", "jobs"),

@@ -166,12 +166,12 @@ def slice_name(index: int, node: str) -> str:
 
 
 def device_name(uuid: str) -> str:
-    """Return the device name of a GPU: its uuid in lower case, which is a DNS label."""
+    """Return the name of a GPU's device in slices: its uuid in lower case, which is a DNS label."""
     return uuid.lower()
 
 
 def part_name(uuid: str, profile: int, start: int) -> str:
-    """Return the device name of a MIG instance at a placement; ``profile`` is the profile's id."""
+    """Return the name of a MIG instance's device in slices at a placement; ``profile`` is the profile's id."""
     return mig_devices.placement_name(device_name(uuid), profile, start)
 
 

@@ -61,7 +61,7 @@ class Near(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 def strategy(text: str) -> Strategy | None:
-    """Return the strategy that an annotation names: which of equally good sets is taken."""
+    """Return the value of the annotation ``strategy``: which of equally good sets is taken."""
     return STRATEGIES.get(text.strip())
 
 

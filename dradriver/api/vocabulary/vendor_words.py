@@ -46,7 +46,7 @@ def check(fields: Mapping[str, Any], *, parts: bool) -> None:
 
 
 def count_warning(request: Request) -> str:
-    """Return what to write for a count that machines of the product never give; empty where they may.
+    """Return a warning for a count of GPUs that the vendor's machines of the product never give; empty if they may.
 
     It is a warning and no refusal: the rule is that of a product's usual machine.
     """
@@ -63,6 +63,6 @@ def count_warning(request: Request) -> str:
 
 
 def unpredicted(vendor: Vendor) -> str:
-    """Return why no bus bandwidth can be asked for, and what to write instead."""
+    """Return why no bus bandwidth can be asked for of the vendor's GPUs, and what to write instead."""
     cure = f"write {names.MIN_BANDWIDTH}" if vendor.rated else f"write {names.REQUIRED}: linked"
     return f"the bandwidth that {vendor.library} reaches over {vendor.link} cannot be predicted: {cure}"

@@ -15,7 +15,7 @@ from typing import Any, Final
 from dradriver.kube import config
 from dradriver.kube.config import Credentials, ServerConfig
 from dradriver.kube.errors import ConfigError
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 from dradriver.yamltext.bounded import shown
 
 _MOST_TOLD: Final = 500  # characters that a message repeats of a kubeconfig, or of what a plugin says

@@ -7,11 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dradriver.api.base.allocating_driver import (
-    LEDGERS,
-    OURS,
-    bound,
-)
+from dradriver.api.base.allocating_driver import LEDGERS, OURS, bound
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,18 +9,14 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    OTHERS,
-    OURS,
-    Ledger,
-)
+from dradriver.api.base.allocating_driver import OTHERS, OURS, Ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 if TYPE_CHECKING:
     from dradriver.api.claims.pins import Claim

@@ -29,7 +29,7 @@ from dradriver.kube.resources import NODES
 from dradriver.topology.natural import natural
 from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone
 from dradriver.view.output import show_as, warn
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 T = TypeVar("T", NodeView, GoneNode)
 

@@ -20,7 +20,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import Ask, Constraints
 from dradriver.topology.natural import natural
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _ANYBODY: Final = Ask((), Constraints(tolerations=(("", ""),)))  # tolerates every taint
 _QUARTER: Final = 25  # percent

@@ -9,7 +9,7 @@ import msgspec
 from dradriver.allocator.fleet import gang_nodes
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _GPUS: Final = 8  # of a pod, or as many as the largest node has
 

@@ -59,7 +59,7 @@ from dradriver.queue import reservation_access
 from dradriver.queue.caps import Caps
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Reservation, Terms
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 

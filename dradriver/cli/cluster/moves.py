@@ -76,7 +76,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 async def volumes(scene: Scene, movable: Sequence[Workload]) -> dict[Key, object]:
-    """Return where the volumes of each pod are, ``Where`` or ``Unbound``, for pods that have volumes."""
+    """Return where the volumes of each movable pod are, ``Where`` or ``Unbound``, for pods that have volumes."""
     volumes_of: dict[Key, object] = {}
     for member in (member for workload in movable for member in workload.pods):
         if member.pod.spec.volumes and (where := await scene.volumes_of(member.pod)) != ():

@@ -19,7 +19,7 @@ from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 NAMESPACE: Final = "gpu-topology"  # where docs/install.md installs the chart
 KEY: Final = "policies.yaml"

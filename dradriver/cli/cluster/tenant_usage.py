@@ -8,12 +8,7 @@ from typing import Any
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import reservation_config_map, usage_config_maps
-from dradriver.api.claims.usage_config_maps import (
-    HOUR_S,
-    Detail,
-    Details,
-    Hours,
-)
+from dradriver.api.claims.usage_config_maps import HOUR_S, Detail, Details, Hours
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cli.cluster import cluster_reading, policies_in_force
 from dradriver.cli.cluster.cluster_reading import ClusterError
@@ -26,7 +21,7 @@ from dradriver.queue import reservation_access
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.reservation_rules import Reservation
 from dradriver.queue.tenant_shares import Shares
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 class Own:

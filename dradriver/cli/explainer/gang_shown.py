@@ -17,7 +17,7 @@ from dradriver.controller.placing import gang_plan
 from dradriver.controller.steps.rules import is_seated
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Reason
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 class GangPods(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from dradriver.controller.placing import gang_plan
 from dradriver.queue.caps import Left
 from dradriver.queue.pending import PendingWorkload
 from dradriver.topology.natural import natural
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _TRIED: Final = 64  # groups of claims that are taken away to see
 _WAYS: Final = 3

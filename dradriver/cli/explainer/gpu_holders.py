@@ -12,7 +12,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.document import age
 from dradriver.cli.explainer.model import Owner
 from dradriver.topology.natural import natural
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _UNUSED: Final = {
     "Pending": "bound and not running",

@@ -27,7 +27,7 @@ from dradriver.controller.placing.plan import plan
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.topology.natural import natural
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 SHOWN: Final = 5
 _LOOKED_AT: Final = 32  # nodes whose holders are looked at

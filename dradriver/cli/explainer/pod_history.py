@@ -15,7 +15,7 @@ from dradriver.cli.explainer.model import Happening
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import EVENTS
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 MOST: Final = 20  # of what is shown; the newest
 

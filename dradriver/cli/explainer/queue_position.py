@@ -23,7 +23,7 @@ from dradriver.queue.namespace_tenants import ALL
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.queue_order import Standing, line
 from dradriver.view.output import warn
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _BEFORE: Final = 3
 

@@ -13,7 +13,7 @@ from dradriver.api.slices import resource_slices as slices
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.model import Place
 from dradriver.cluster.gpus.remaining import part_on
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:

@@ -15,7 +15,7 @@ from dradriver.cli.explainer import gpu_sets
 from dradriver.cli.explainer.model import Free, Static, Verdict
 from dradriver.cli.explainer.shown_places import given
 from dradriver.cluster.nodes.pod_demands import ask_of
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _ENTRY: Final = "resource.kubernetes.io/pod-claim-name"
 """Of a claim that Kubernetes made by a template: the pod's entry that it is for (resourceclaim controller)."""

@@ -23,7 +23,7 @@ from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary.container_limits import WHOLE
 from dradriver.cli.explainer.model import Subject
 from dradriver.topology.vendors import VENDORS
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _WORDS: Final = (
     f"an annotation such as {names.POLICY}: best-effort, which asks for the best set that is free; pods without any "

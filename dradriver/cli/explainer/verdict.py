@@ -19,7 +19,7 @@ from dradriver.cli.explainer.model import Happening, Verdict
 from dradriver.cli.explainer.workload_reader import NotReadyError
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, drivers: str) -> Verdict:

@@ -16,12 +16,8 @@ from dradriver.api.pod.annotations import is_written
 from dradriver.api.vocabulary import annotation_words
 from dradriver.cli.linter.manifest_documents import Document
 from dradriver.cli.linter.patched import patched
-from dradriver.cli.linter.pod_templates import (
-    CLAIMS,
-    Path,
-    pods,
-)
-from dradriver.view.plain import plain
+from dradriver.cli.linter.pod_templates import CLAIMS, Path, pods
+from dradriver.view.terminal_text import plain
 from webhook import review
 from webhook.admission import Admission
 from webhook.translate import translate as by_limits

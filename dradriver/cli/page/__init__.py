@@ -1,7 +1,7 @@
 """``gputopo serve``: the cluster as a page that stays up to date.
 
-* ``mirror``: what the API server lets its user list, followed by watches, and handed out as lists to the same code that
-  other commands run.
+* ``followed_objects``: what the API server lets its user list, followed by watches, and handed out as lists to the
+  same code that other commands run.
 * ``live_cluster``: the cluster's scene, kept by changes.
 * ``page_pieces``: what the page is told, in pieces that change alone.
 * ``page_documents``: what it shows of health and use, for people.

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Final
 
 from dradriver.kube.http import aiohttp
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 # isort: split
 from aiohttp.web_request import BaseRequest

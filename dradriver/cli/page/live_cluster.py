@@ -21,14 +21,14 @@ from dradriver.cli.cluster import cluster_view
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
-from dradriver.cli.page.mirror import Mirror
+from dradriver.cli.page.followed_objects import Mirror
 from dradriver.cluster.records import slice_records
 from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.cluster.views.node_views import NodeView
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import CONFIG_MAPS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.kube.store import Key
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from dradriver import __version__
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import policies_in_force
 from dradriver.cli.page import page_pieces
+from dradriver.cli.page.followed_objects import Mirror, sources
 from dradriver.cli.page.live_cluster import Live
-from dradriver.cli.page.mirror import Mirror, sources
 from dradriver.cli.page.page_details import Asked
 from dradriver.cli.page.page_server import Page
 from dradriver.errors import DriverError
@@ -22,7 +22,7 @@ from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import Resource
 from dradriver.kube.store import Key
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 logger = logging.getLogger(__name__)
 

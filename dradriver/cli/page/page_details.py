@@ -10,8 +10,8 @@ from dradriver.cli.cluster import cluster_reading, cluster_view
 from dradriver.cli.explainer import document
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.explainer.verdict import verdict
+from dradriver.cli.page.followed_objects import Mirror
 from dradriver.cli.page.live_cluster import Live
-from dradriver.cli.page.mirror import Mirror
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS

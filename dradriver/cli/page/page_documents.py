@@ -6,7 +6,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.page.live_cluster import Live
 from dradriver.topology.natural import natural
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, Tone, report, words
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 
 def health(live: Live) -> Document:

@@ -29,7 +29,7 @@ from dradriver.topology.natural import natural
 from dradriver.topology.network_levels import ZONE
 from dradriver.view.document import Document
 from dradriver.view.html import fragment
-from dradriver.view.plain import cut, plain
+from dradriver.view.terminal_text import cut, plain
 
 MOST_WAITING: Final = 300  # pods that are listed; of the others there is the number
 _MOST_WHO: Final = 16  # holders that a node's piece names

@@ -8,24 +8,10 @@ from collections.abc import Callable, Sequence
 
 from dradriver.cli.simulator.order_figures import Figures, OrderResult
 from dradriver.cli.simulator.orders import ORDERS, NoPlace, Turn
-from dradriver.cli.simulator.placement_policies import (
-    GANGS,
-    POLICIES,
-    gang,
-)
+from dradriver.cli.simulator.placement_policies import GANGS, POLICIES, gang
 from dradriver.cli.simulator.simulated_cluster import Cluster, Part
-from dradriver.cli.simulator.simulated_queue import (
-    Blocked,
-    Kind,
-    Lines,
-    Waiting,
-    pods,
-)
-from dradriver.cli.simulator.simulated_reservations import (
-    Reserving,
-    Running,
-    blocked,
-)
+from dradriver.cli.simulator.simulated_queue import Blocked, Kind, Lines, Waiting, pods
+from dradriver.cli.simulator.simulated_reservations import Reserving, Running, blocked
 from dradriver.cli.simulator.trace import Job
 from dradriver.queue import reservation_rules
 from dradriver.queue.reservation_rules import Terms

@@ -9,11 +9,7 @@ from statistics import mean, median
 
 import msgspec
 
-from dradriver.cli.simulator.placement_policies import (
-    GANGS,
-    POLICIES,
-    gang,
-)
+from dradriver.cli.simulator.placement_policies import GANGS, POLICIES, gang
 from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.cli.simulator.simulated_queue import pods
 from dradriver.cli.simulator.trace import Job

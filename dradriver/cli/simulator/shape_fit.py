@@ -10,12 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.cli.simulator.published_shapes import (
-    QUANTILES,
-    SHAPES,
-    SIZES,
-    Shape,
-)
+from dradriver.cli.simulator.published_shapes import QUANTILES, SHAPES, SIZES, Shape
 
 Floats = NDArray[np.float64]
 

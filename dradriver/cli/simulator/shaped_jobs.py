@@ -9,12 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.cli.simulator.published_shapes import (
-    BIN_S,
-    BURSTINESS,
-    BY_HOUR,
-    BY_WEEKDAY,
-)
+from dradriver.cli.simulator.published_shapes import BIN_S, BURSTINESS, BY_HOUR, BY_WEEKDAY
 from dradriver.cli.simulator.shape_fit import fit
 from dradriver.cli.simulator.trace import Job
 

@@ -10,14 +10,7 @@ import msgspec
 from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.cli.simulator.simulated_queue import Kind, Waiting
 from dradriver.queue import reservation_rules
-from dradriver.queue.reservation_rules import (
-    Candidate,
-    Gpu,
-    Reservation,
-    Step,
-    Terms,
-    Use,
-)
+from dradriver.queue.reservation_rules import Candidate, Gpu, Reservation, Step, Terms, Use
 
 _Key: TypeAlias = tuple[int, float]
 _FREE: Final[_Key] = (0, 0.0)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.cli.verifier.driver_pods import (
-    NODE,
-    SELECTOR,
-    Pod,
-)
+from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, Pod
 from dradriver.cli.verifier.finding import Finding, failed, passed
 from dradriver.cluster.views.gone_node_views import GoneNode
 

@@ -13,13 +13,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    LEDGERS,
-    OTHERS,
-    OURS,
-    Ledger,
-    current_ledger,
-)
+from dradriver.api.base.allocating_driver import LEDGERS, OTHERS, OURS, Ledger, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Node, seconds
@@ -27,16 +21,7 @@ from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.slice_features import WITHOUT
 from dradriver.cli.cluster.cluster_reading import whose
 from dradriver.cli.verifier import agent_checks
-from dradriver.cli.verifier.driver_pods import (
-    COMPONENT,
-    LEASE,
-    NODE,
-    Pod,
-    arguments,
-    container_of,
-    is_ready,
-    pods_of,
-)
+from dradriver.cli.verifier.driver_pods import COMPONENT, LEASE, NODE, Pod, arguments, container_of, is_ready, pods_of
 from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
 from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.node.faults import KINDS, Fault

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 _MOST: Final = 5  # names in one sentence
 

@@ -10,11 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.cli.verifier.driver_pods import (
-    NODE,
-    arguments,
-    container_of,
-)
+from dradriver.cli.verifier.driver_pods import NODE, arguments, container_of
 
 _HOST: Final = "/host"
 _ENDS_S: Final = 3600

@@ -12,11 +12,7 @@ from dradriver.api.base.objects import seconds
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.cluster.nodes.pod_demands import (
-    BEGINS_S,
-    FREED_S,
-    LONGEST_S,
-)
+from dradriver.cluster.nodes.pod_demands import BEGINS_S, FREED_S, LONGEST_S
 from dradriver.cluster.records.records import ClaimRecord
 
 OVERDUE_S: Final = 60.0  # after which nobody counts on an end that has not come

@@ -42,7 +42,7 @@ class NodeGpus:
 
 
 def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
-    """Return the states of a node's GPUs, counted; none if its slices are not complete."""
+    """Return how many GPUs of a node are in each state; none if its slices are not complete."""
     found = NodeGpus()
     pool = inventory.pool(node)
     for gpu in () if pool is None else pool.machine.gpus:

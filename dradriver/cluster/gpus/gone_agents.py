@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    LEDGERS,
-    OURS,
-    bound,
-    current_ledger,
-)
+from dradriver.api.base.allocating_driver import LEDGERS, OURS, bound, current_ledger
 from dradriver.api.claims.pins import Claim, Device
 from dradriver.cluster.records.records import ClaimRecord, claim_record
 

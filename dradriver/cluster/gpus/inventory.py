@@ -245,7 +245,7 @@ class Inventory:
         return {} if known is None else {gpu.uuid: gpu.pci for gpu in known.machine.gpus if gpu.pci}
 
     def usable(self, device: Device, taken: Usage) -> bool | None:
-        """Return whether a GPU, or these parts of it, is handed out and untainted; None while its pool is not complete.
+        """Return whether the inventory offers a GPU, or these parts of it, untainted; None if its pool is incomplete.
 
         What a GPU is handed out as may have changed since it was promised.
         """
@@ -264,7 +264,7 @@ class Inventory:
         )
 
     def keeps(self, pin: Pin) -> bool:
-        """Return whether every device that a promise is pinned to is still handed out, in the same form, and untainted.
+        """Return whether the inventory offers every device that a claim is pinned to, in the same form and untainted.
 
         Nothing says otherwise while its pool is not complete. A MIG slice is pinned as a device of its own or as a part
         of its GPU: which of the two it is may have changed, and then no device is what the pin says.

@@ -13,18 +13,10 @@ import numpy as np
 
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.vocabulary import simple_cel
-from dradriver.api.vocabulary.nic_requests import (
-    NicAsk,
-    NicRequest,
-    Tolerated,
-)
+from dradriver.api.vocabulary.nic_requests import NicAsk, NicRequest, Tolerated
 from dradriver.api.vocabulary.simple_cel import Term
 from dradriver.cluster.nics.nic_devices import Nic
-from dradriver.cluster.nics.nic_distances import (
-    Ways,
-    of_gpu,
-    same,
-)
+from dradriver.cluster.nics.nic_distances import Ways, of_gpu, same
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
 from dradriver.cluster.nodes.node_table import NodeTable
 

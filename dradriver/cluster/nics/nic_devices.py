@@ -11,12 +11,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import Device, ResourceSlice
 from dradriver.api.base.objects import Taint
-from dradriver.api.vocabulary.nic_requests import (
-    DRIVERS,
-    Given,
-    NicDriver,
-    Tolerated,
-)
+from dradriver.api.vocabulary.nic_requests import DRIVERS, Given, NicDriver, Tolerated
 from dradriver.api.vocabulary.simple_cel import Other, Value
 from dradriver.cluster.nodes.taints import pattern_of, patterns
 from dradriver.cluster.records.slice_records import PoolSlice, place_in_pool

@@ -16,12 +16,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary import simple_cel
 from dradriver.api.vocabulary.messages import shown
-from dradriver.api.vocabulary.nic_requests import (
-    DRIVERS,
-    Given,
-    NicAsk,
-    NicRequest,
-)
+from dradriver.api.vocabulary.nic_requests import DRIVERS, Given, NicAsk, NicRequest
 from dradriver.api.vocabulary.simple_cel import Term
 from dradriver.cluster.gpus.taint_rules import TaintRule, TaintRules
 from dradriver.cluster.nics.nic_counts import Counts

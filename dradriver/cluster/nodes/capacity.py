@@ -51,7 +51,7 @@ class Capacity:
 
     @property
     def used(self) -> Mapping[str, Amounts]:
-        """Return the resources that pods use on each node, by name."""
+        """Return how much of each node's capacity pods use, by node and resource."""
         return self._used
 
     def grow(self, rows: int) -> None:

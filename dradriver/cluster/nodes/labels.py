@@ -10,12 +10,7 @@ import numpy as np
 
 from dradriver.cluster.nodes.columns import Bools, Numbers, Texts
 from dradriver.cluster.nodes.expressions import integer
-from dradriver.cluster.nodes.pod_demands import (
-    Constraints,
-    Requirement,
-    Terms,
-    Where,
-)
+from dradriver.cluster.nodes.pod_demands import Constraints, Requirement, Terms, Where
 
 _NONE: Final[Mapping[str, str]] = {}
 _NAME: Final = "metadata.name"

@@ -16,13 +16,7 @@ import msgspec
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
-from dradriver.api.claims.usage_config_maps import (
-    DAY_H,
-    HOUR_S,
-    Bucket,
-    Details,
-    Hours,
-)
+from dradriver.api.claims.usage_config_maps import DAY_H, HOUR_S, Bucket, Details, Hours
 from dradriver.api.policies.fields import MOST_DAYS
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.cluster.gpus.pools import Pool

@@ -16,13 +16,7 @@ from dradriver.api.base.pods import NodeSelector, Pod
 from dradriver.api.base.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.nodes.pod_demands import (
-    Term,
-    Terms,
-    Where,
-    size_of,
-    terms_of,
-)
+from dradriver.cluster.nodes.pod_demands import Term, Terms, Where, size_of, terms_of
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from dradriver.kube.workqueue import WorkQueue

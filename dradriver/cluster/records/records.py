@@ -10,11 +10,7 @@ import sys
 import msgspec
 
 from dradriver.allocator.request import Whole
-from dradriver.api.base import (
-    gang_barrier_device,
-    names,
-    same_spec,
-)
+from dradriver.api.base import gang_barrier_device, names, same_spec
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.gang_barrier_device import Seat
 from dradriver.api.base.objects import Metadata, Node

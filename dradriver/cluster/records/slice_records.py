@@ -10,11 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import gang_barrier_device, names
-from dradriver.api.base.allocating_driver import (
-    OURS,
-    Ledger,
-    current_ledger,
-)
+from dradriver.api.base.allocating_driver import OURS, Ledger, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Metadata
 from dradriver.api.slices import resource_slices

@@ -10,11 +10,7 @@ from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.claims.pins import Claim
 from dradriver.cluster.gpus import gone_agents
-from dradriver.cluster.views.holder_names import (
-    Hold,
-    Holder,
-    held_by,
-)
+from dradriver.cluster.views.holder_names import Hold, Holder, held_by
 from dradriver.topology.natural import natural
 
 AGENT_GONE = "agent gone"

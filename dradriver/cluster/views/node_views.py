@@ -12,24 +12,13 @@ import msgspec
 
 from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whole, choose
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    LEDGERS,
-    OTHERS,
-    OURS,
-    Ledger,
-)
+from dradriver.api.base.allocating_driver import LEDGERS, OTHERS, OURS, Ledger
 from dradriver.api.base.dra_objects import Device, ResourceSlice
 from dradriver.api.claims.pins import Claim
 from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cluster.records.devices import gpu_names, identity, is_gpu, slice_words
-from dradriver.cluster.views.holder_names import (
-    Held,
-    Hold,
-    Holder,
-    Where,
-    held_by,
-)
+from dradriver.cluster.views.holder_names import Held, Hold, Holder, Where, held_by
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine

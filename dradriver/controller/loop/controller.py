@@ -19,13 +19,8 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.kueue_topologies import read_topology
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import read_rule
-from dradriver.cluster.records import (
-    pod_records as pods,
-)
-from dradriver.cluster.records import (
-    records,
-    slice_records,
-)
+from dradriver.cluster.records import pod_records as pods
+from dradriver.cluster.records import records, slice_records
 from dradriver.controller import metrics
 from dradriver.controller.loop import idle_pods, namespaces
 from dradriver.controller.loop.audit import Audit

@@ -17,10 +17,10 @@ from dradriver.controller.writing.executor import OWN_ERROR, Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.event import Event
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.waiting import Queue
 from dradriver.queue.workload_register import WorkloadRegister
+from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 

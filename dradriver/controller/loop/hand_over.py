@@ -10,9 +10,9 @@ from dradriver.api.vocabulary.values import HAND_OVER
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.queue.caps import Caps
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
+from dradriver.queue.write_lanes import Lanes
 from dradriver.reason import Cause, Reason
 
 _KEPT: Final = (

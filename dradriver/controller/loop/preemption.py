@@ -43,10 +43,10 @@ from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.queue.caps import Limits
-from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes, Slot
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from dradriver.controller.loop.dispatcher import Dispatcher
 from dradriver.controller.loop.placer import Placer
 from dradriver.controller.writing.executor import OWN_ERROR, Executor
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.rechecks import Asking
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 

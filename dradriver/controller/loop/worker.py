@@ -44,11 +44,11 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Caps
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.waiting import Queue
 from dradriver.queue.workload_register import WorkloadRegister
+from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 

@@ -33,18 +33,14 @@ from dradriver.controller.owners.owner_suspension import (
     suspend,
     try_to_suspend,
 )
-from dradriver.controller.owners.topmost_owner import (
-    Top,
-    maker,
-    top_of,
-)
+from dradriver.controller.owners.topmost_owner import Top, maker, top_of
 from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import asked_s
 from dradriver.kube.resources import Resource
 from dradriver.kube.workqueue import WorkQueue
-from dradriver.queue.lanes import LONGEST_ASKED_S
+from dradriver.queue.write_lanes import LONGEST_ASKED_S
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import RESOURCE_CLAIMS
-from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.placement_request import PlacementRequest
+from dradriver.queue.write_lanes import Lanes, Slot
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.lanes import Lanes, Slot
 from dradriver.queue.pending import Member
+from dradriver.queue.write_lanes import Lanes, Slot
 from dradriver.reason import Reason
 
 logger = logging.getLogger(__name__)

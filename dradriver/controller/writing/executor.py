@@ -32,9 +32,9 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.backoffs import LONGEST_BACKOFF_S
-from dradriver.queue.lanes import SLOW_S, Lanes, Slot
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.workload_register import WorkloadRegister
+from dradriver.queue.write_lanes import SLOW_S, Lanes, Slot
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.errors import Unreadable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.kube.workqueue import WorkQueue
-from dradriver.queue.lanes import Lanes
+from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 

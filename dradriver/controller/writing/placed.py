@@ -18,8 +18,8 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.writing.reasons import Record
-from dradriver.queue.lanes import Lanes
 from dradriver.queue.pending import Member
+from dradriver.queue.write_lanes import Lanes
 
 _LONGEST_OF_NICS: Final = 768  # characters; an Event's message has 1,024
 _MOST_EVENTS: Final = 1024  # that wait to be written; the oldest go first

@@ -16,7 +16,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.kube.workqueue import WorkQueue
-from dradriver.queue.lanes import Lanes
+from dradriver.queue.write_lanes import Lanes
 from dradriver.reason import Cause, Reason
 
 logger = logging.getLogger(__name__)

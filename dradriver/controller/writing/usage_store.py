@@ -20,13 +20,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
 from dradriver.api.claims import usage_config_maps as usage
 from dradriver.api.claims.pins import Key
-from dradriver.api.claims.usage_config_maps import (
-    DAY_H,
-    HOUR_S,
-    Detail,
-    Details,
-    Hours,
-)
+from dradriver.api.claims.usage_config_maps import DAY_H, HOUR_S, Detail, Details, Hours
 from dradriver.api.policies.fields import MOST_DAYS
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.end_times import given_at

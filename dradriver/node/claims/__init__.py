@@ -16,6 +16,7 @@ missing_devices  which MIG instances a claim has lost
 claim_hardware  what has to be made on the hardware for a claim
 ledgers        all that is kept on disk of claims
 checkpoint     what the kubelet was answered
+mounted_files  the files that containers of claims read
 cdi            what the container runtime reads of it
 reconcile      gives back what nobody uses
 rebuild        claims that a newer agent prepared

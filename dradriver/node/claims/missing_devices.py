@@ -55,7 +55,7 @@ def has_moved(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def has_instances(prepared: PreparedClaim) -> bool:
-    """Return whether MIG instances are among a prepared claim's devices: these open device nodes by number."""
+    """Return whether MIG instances, which may be missing, are among a prepared claim's devices."""
     return any(isinstance(device.done, MigInstance) for device in prepared.devices)
 
 

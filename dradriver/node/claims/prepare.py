@@ -24,11 +24,7 @@ from dradriver.event import Event
 from dradriver.node.claims import gpu_processes, missing_devices
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.claim_hardware import Making
-from dradriver.node.claims.claim_reader import (
-    GET_S,
-    ClaimReader,
-    GetClaim,
-)
+from dradriver.node.claims.claim_reader import GET_S, ClaimReader, GetClaim
 from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers

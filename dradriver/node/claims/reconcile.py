@@ -13,12 +13,7 @@ from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.claims import gpu_processes
 from dradriver.node.claims.checkpoint import PreparedClaim
-from dradriver.node.claims.claim_reader import (
-    AnotherError,
-    ClaimReader,
-    GetClaim,
-    GoneError,
-)
+from dradriver.node.claims.claim_reader import AnotherError, ClaimReader, GetClaim, GoneError
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.errors import ClaimError

@@ -11,11 +11,7 @@ import msgspec
 
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
-from dradriver.node.devices.device_kinds import (
-    AllocatedDevice,
-    AnyKind,
-    MadeKind,
-)
+from dradriver.node.devices.device_kinds import AllocatedDevice, AnyKind, MadeKind
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.errors import HardwareError, InUseError, NotYetError
 from dradriver.node.threads import Thread

@@ -15,12 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from dradriver.node.devices.part_records import (
-    MigInstance,
-    MigPlace,
-    MpsServed,
-    MpsShare,
-)
+from dradriver.node.devices.part_records import MigInstance, MigPlace, MpsServed, MpsShare
 from dradriver.node.journal import Entry, Journal
 
 logger = logging.getLogger(__name__)

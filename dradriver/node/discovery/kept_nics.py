@@ -150,5 +150,5 @@ def _is_card(card: FoundNic) -> bool:
 
 
 def in_order(cards: Sequence[FoundNic]) -> list[FoundNic]:
-    """Return network cards in the natural order of their names."""
+    """Return kept and found network cards in the natural order of their names."""
     return sorted(cards, key=lambda card: natural(card.nic.name))

@@ -1,6 +1,6 @@
 """What is wrong with GPUs, and who is told.
 
-kmsg     what drivers report in the kernel's log
+kernel_log  what drivers report in the kernel's log
 runtime  whether the container runtime gives containers CDI devices
 pod_events  telling the pods that hold a GPU
 node_events  telling the Node

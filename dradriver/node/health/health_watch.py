@@ -14,7 +14,7 @@ from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.node.discovery import Discovery
 from dradriver.node.faults import Fault, Faults, of_all
 from dradriver.node.health.faults_in_force import Record
-from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.kernel_log import KernelLog
 from dradriver.topology.amd import packages
 from dradriver.topology.machine import Machine
 

@@ -9,11 +9,7 @@ from typing import NoReturn
 from dradriver.kube.event_recorder import Recorder, Reference
 from dradriver.node.faults import Fault
 from dradriver.node.health.faults_in_force import Record
-from dradriver.node.health.pod_events import (
-    Place,
-    named,
-    tell,
-)
+from dradriver.node.health.pod_events import Place, named, tell
 
 
 class NodeEvents:

@@ -5,6 +5,6 @@ supervisor  keeps the daemons that are wanted
 daemon      the daemon of one GPU
 mps_limits  what it and its servers give clients at most
 shm         what clients leave in their common /dev/shm
-enter       running it in the driver's own file system
+mount_namespace  running it in the driver's own file system
 mps_files   what the agent and this process tell each other
 """

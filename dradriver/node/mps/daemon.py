@@ -26,7 +26,7 @@ from typing import IO, Final
 
 from dradriver.node import atomic_files, selinux
 from dradriver.node.errors import SetupError
-from dradriver.node.mps import enter, mps_limits
+from dradriver.node.mps import mount_namespace, mps_limits
 from dradriver.node.mps.mps_files import SHM_MIB, Server
 from dradriver.node.mps.shm import SharedFolder
 
@@ -68,7 +68,9 @@ class Daemon:
         self._root = root
         self._path = path
         self._quit_s = quit_s
-        pipe, log = (enter.PIPE, enter.LOG) if root is not None else (folder / "pipe", folder / "log")
+        pipe, log = (
+            (mount_namespace.PIPE, mount_namespace.LOG) if root is not None else (folder / "pipe", folder / "log")
+        )
         self._env = {
             "CUDA_VISIBLE_DEVICES": gpu,
             "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
@@ -231,14 +233,14 @@ class Daemon:
     def _clear(self) -> None:
         """Remove what a daemon left that is gone: a new one would take it for its own."""
         for name in _FOLDERS:
-            enter.unmount(self.folder / name)
+            mount_namespace.unmount(self.folder / name)
             for path in (self.folder / name).glob("*"):  # of an agent before there was a mount
                 atomic_files.remove(path, durable=False)
 
     def _resize(self, server: Server) -> None:
         """Give ``shm`` the size that is wanted now; it keeps its own while it holds more than that."""
         try:
-            enter.resize(self.folder / "shm", _options("shm", server))
+            mount_namespace.resize(self.folder / "shm", _options("shm", server))
         except OSError as error:
             message = "the /dev/shm of GPU %s keeps its size, not %s MiB: %s"
             logger.warning(message, self._gpu, server.shm_mib or SHM_MIB, error)
@@ -250,7 +252,7 @@ class Daemon:
         self._hangs = None
         prefix: list[str] = []
         if self._root is not None:
-            prefix = [sys.executable, "-I", enter.__file__, str(self._root), str(self.folder)]
+            prefix = [sys.executable, "-I", mount_namespace.__file__, str(self._root), str(self.folder)]
         with tempfile.TemporaryFile() as output:
             command, env = [*prefix, PROGRAM, *words], {"PATH": self._path} | self._env
             try:
@@ -296,12 +298,12 @@ def _options(name: str, server: Server) -> str:
 def _mount(folder: Path, options: str) -> None:
     """Mount a daemon's folder, with containers' label where SELinux knows it."""
     try:
-        enter.mount(folder, options + selinux.mount_option())
+        mount_namespace.mount(folder, options + selinux.mount_option())
     except OSError as error:
         if error.errno != errno.EINVAL or not selinux.enabled():
             raise
         selinux.unlabelled(folder, error)
-        enter.mount(folder, options)
+        mount_namespace.mount(folder, options)
 
 
 def _until_it_ends(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:

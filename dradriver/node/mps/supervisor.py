@@ -19,11 +19,7 @@ from prometheus_client import Counter
 
 from dradriver.node.errors import SetupError
 from dradriver.node.mps.daemon import Daemon
-from dradriver.node.mps.mps_files import (
-    MpsFolder,
-    Server,
-    Wanted,
-)
+from dradriver.node.mps.mps_files import MpsFolder, Server, Wanted
 
 logger = logging.getLogger(__name__)
 

@@ -32,11 +32,7 @@ from dradriver.kube.event_recorder import Recorder
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.node import metrics
-from dradriver.node.publishing import (
-    allocated_devices,
-    feature_probe,
-    pool,
-)
+from dradriver.node.publishing import allocated_devices, feature_probe, pool
 from dradriver.node.publishing.mode_transition import LOOK_S, ModeTransitions, kept_off, listed, published, taint
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.notices import Notices

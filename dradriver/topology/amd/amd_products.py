@@ -49,7 +49,7 @@ PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
 
 
 def maker(vendor: str) -> str:
-    """Return the company that made a device, by its PCI vendor id in hex."""
+    """Return which company made a device, AMD among them, by its PCI vendor id in hex."""
     return f"Hygon ({vendor})" if vendor == HYGON else f"vendor {vendor}"
 
 

@@ -7,7 +7,7 @@ pcilinks      links between PCIe switches
 nccl_bandwidths  how NCCL counts bandwidth
 nccl_file_reader  from a file to a machine
 nccl_file_writer  from a machine to a file
-invent        a PCI tree for a machine of which only the paths are known
+invented_switches  a PCI tree for a machine of which only the paths are known
 host_paths    a virtual machine with the paths of the server below it
 child_limits  how many children an element may have
 checker       what NCCL would make of a file

@@ -14,12 +14,8 @@ from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, nccl_bandwidths
 from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.device_rules import below
-from dradriver.topology.nccl.findings import (
-    Finding,
-    Notes,
-    finding,
-)
-from dradriver.topology.nccl.invent import INVENTED, words
+from dradriver.topology.nccl.findings import Finding, Notes, finding
+from dradriver.topology.nccl.invented_switches import INVENTED, words
 from dradriver.topology.nccl.tree import IDS, reduced
 from dradriver.topology.nccl.xml import Element, elements, parse
 

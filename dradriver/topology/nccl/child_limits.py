@@ -9,7 +9,7 @@ import msgspec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.nccl.invent import numaid, switch, switch_id
+from dradriver.topology.nccl.invented_switches import numaid, switch, switch_id
 
 MAX_CHILDREN = 32
 

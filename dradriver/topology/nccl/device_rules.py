@@ -6,7 +6,7 @@ import re
 
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
 from dradriver.topology.nccl.findings import Notes
-from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import MOST_LINKS, SWITCH_CLASS
 from dradriver.topology.nccl.tree import IDS, MOST_LANES, reduced
 from dradriver.topology.nccl.xml import Element, elements

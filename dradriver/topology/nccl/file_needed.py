@@ -8,7 +8,7 @@ from itertools import combinations
 import msgspec
 
 from dradriver.topology.machine import Machine, PathType
-from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.vendors import NVIDIA
 
 _TRUTH = "NCCL reads /sys and NVML and gets the truth. A file could only be as good, or do harm."

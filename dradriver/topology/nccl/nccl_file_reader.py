@@ -23,7 +23,7 @@ from dradriver.topology.check import check, is_bus_id
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
-from dradriver.topology.nccl.invent import INVENTED
+from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import link_counts
 from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.xml import Element, elements, parse

@@ -20,13 +20,9 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.nccl.checker import check
-from dradriver.topology.nccl.child_limits import (
-    MAX_CHILDREN,
-    spread,
-    wanted_nodes,
-)
+from dradriver.topology.nccl.child_limits import MAX_CHILDREN, spread, wanted_nodes
 from dradriver.topology.nccl.host_paths import with_paths
-from dradriver.topology.nccl.invent import BRIDGE, classes, invent, numaid
+from dradriver.topology.nccl.invented_switches import BRIDGE, classes, invent, numaid
 from dradriver.topology.nccl.tree import IDS
 from dradriver.topology.vendors import NVIDIA
 

@@ -12,12 +12,7 @@ from typing import NoReturn
 
 import msgspec
 
-from dradriver.topology.nccl.findings import (
-    Finding,
-    Lines,
-    Notes,
-    finding,
-)
+from dradriver.topology.nccl.findings import Finding, Lines, Notes, finding
 
 MAX_TEXT = 253  # MAX_STR_LEN is 255; the closing quote and the string's end take two
 MAX_DEPTH = 64

@@ -18,11 +18,7 @@ from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType
 from dradriver.topology.synthetic import synthetic_uuid
-from dradriver.topology.topo_m import (
-    grammar,
-    inferred_topology,
-    pasted,
-)
+from dradriver.topology.topo_m import grammar, inferred_topology, pasted
 from dradriver.topology.topo_m.grammar import CPU, GPU, NUMA, Cell, Matrix, error
 from dradriver.topology.topo_m.implied_products import implied
 from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor, links_of

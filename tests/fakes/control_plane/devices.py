@@ -18,11 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from dradriver.api.base import (
-    gang_barrier_device,
-    names,
-    quantity,
-)
+from dradriver.api.base import gang_barrier_device, names, quantity
 from dradriver.api.slices import resource_slices
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology.vendors import NVIDIA, VENDORS

@@ -15,11 +15,7 @@ from typing import Any, Final
 from dradriver.api.base import names, quantity
 from dradriver.api.base.errors import WordError
 from dradriver.cluster.nodes.node_table import NOT_READY
-from dradriver.cluster.nodes.selector_classes import (
-    CORDONED,
-    TAINTED,
-    UNSELECTED,
-)
+from dradriver.cluster.nodes.selector_classes import CORDONED, TAINTED, UNSELECTED
 from tests.fakes.apistore import Object
 
 _CORDON: Final = {"key": "node.kubernetes.io/unschedulable", "value": "", "effect": "NoSchedule"}

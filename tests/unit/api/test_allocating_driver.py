@@ -7,15 +7,7 @@ import contextvars
 
 import pytest
 
-from dradriver.api.base.allocating_driver import (
-    LEDGERS,
-    NVIDIA,
-    OURS,
-    Ledger,
-    bind,
-    bound,
-    current_ledger,
-)
+from dradriver.api.base.allocating_driver import LEDGERS, NVIDIA, OURS, Ledger, bind, bound, current_ledger
 
 
 async def _asked(before: asyncio.Event) -> Ledger:

@@ -16,15 +16,7 @@ from dradriver.api.claims import claim_templates, pins
 from dradriver.api.claims.claim_templates import Template, TemplateRequest
 from dradriver.api.claims.pins import Claim
 from dradriver.api.vocabulary import nic_requests
-from dradriver.api.vocabulary.nic_requests import (
-    CLASSES,
-    DRANET,
-    SRIOV,
-    Alike,
-    NicAsk,
-    NicDriver,
-    NicRequest,
-)
+from dradriver.api.vocabulary.nic_requests import CLASSES, DRANET, SRIOV, Alike, NicAsk, NicDriver, NicRequest
 from tests.contract import admitted
 
 Object = dict[str, Any]

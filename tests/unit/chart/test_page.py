@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from dradriver.cli.main import main
-from dradriver.cli.page import mirror
+from dradriver.cli.page import followed_objects
 from tests.fakes.chart import CHART, VARIANTS, container, objects, rules, run, template, workload
 
 pytestmark = pytest.mark.helm
@@ -38,7 +38,7 @@ def test_its_account_and_viewers_only_read_and_may_read_all_that_it_follows(vari
     every = [*rules("ClusterRole", role, *VARIANTS[variant]), *rules("Role", role, *VARIANTS[variant])]
     assert {verb for *_, verbs in every for verb in verbs} <= {"get", "list", "watch"}
     may = {(group, resource): verbs for group, resource, _, verbs in every}
-    for source in mirror.sources("gpu-topology"):
+    for source in followed_objects.sources("gpu-topology"):
         assert {"list", "watch"} <= may[source.resource.group, source.resource.plural], source.resource.plural
     assert ("", "secrets") not in may
 

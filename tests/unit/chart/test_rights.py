@@ -11,12 +11,7 @@ import pytest
 import yaml
 
 from dradriver.api.base import gang_barrier_device, names
-from dradriver.api.claims import (
-    exclusive,
-    reservation_config_map,
-    search_limits,
-    usage_config_maps,
-)
+from dradriver.api.claims import exclusive, reservation_config_map, search_limits, usage_config_maps
 from dradriver.api.gangs import gang_size_of_owner, suspendable_owners
 from dradriver.api.pod import claim_alternatives
 from dradriver.api.vocabulary import annotation_words, container_limits

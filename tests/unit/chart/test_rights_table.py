@@ -183,11 +183,11 @@ RIGHTS: Final = (
         "webhook", "secrets", "create", "webhook/certificate_keeper.py",
         "creations", f"{STOLEN}::test_in_the_drivers_namespace_the_accounts_create_only_what_they_keep_there",
     ),
-    Right("page", "pods", "get list watch", "dradriver/cli/page/mirror.py"),
-    Right("page", "nodes", "list watch", "dradriver/cli/page/mirror.py"),
-    Right("page", "configmaps", "get list watch", "dradriver/cli/page/mirror.py"),
+    Right("page", "pods", "get list watch", "dradriver/cli/page/followed_objects.py"),
+    Right("page", "nodes", "list watch", "dradriver/cli/page/followed_objects.py"),
+    Right("page", "configmaps", "get list watch", "dradriver/cli/page/followed_objects.py"),
     *(
-        Right("page", f"{plural}.resource.k8s.io", "list watch", "dradriver/cli/page/mirror.py")
+        Right("page", f"{plural}.resource.k8s.io", "list watch", "dradriver/cli/page/followed_objects.py")
         for plural in ("resourceclaims", "resourceslices", "deviceclasses")
     ),
     *(

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import gang_barrier_device, names
-from dradriver.api.base.allocating_driver import (
-    NVIDIA,
-    OURS,
-    Ledger,
-)
+from dradriver.api.base.allocating_driver import NVIDIA, OURS, Ledger
 from dradriver.kube.resources import RESOURCE_SLICES
 from tests.fakes.admission import admit
 from tests.fakes.apiserver import FakeApiServer

@@ -17,11 +17,7 @@ import dradriver
 from dradriver.allocator.set_policies import LINKED, POLICIES
 from dradriver.api.policies import model
 from dradriver.api.policies.fields import MigWord, SharedWord
-from dradriver.api.policies.policies_reader import (
-    PoliciesError,
-    notes,
-    read,
-)
+from dradriver.api.policies.policies_reader import PoliciesError, notes, read
 from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.api.vocabulary import values as api_values
 from dradriver.topology import profiles

@@ -16,11 +16,7 @@ from dradriver.api.base.pods import Pod, PodClaim, PodSpec
 from dradriver.api.claims import claim_builder
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import resource_slices
-from dradriver.cli.cluster.cluster_view import (
-    data,
-    nvlink_set,
-    views,
-)
+from dradriver.cli.cluster.cluster_view import data, nvlink_set, views
 from dradriver.cluster.views.holder_names import Hold, Holder
 from dradriver.cluster.views.node_views import NodeView
 from dradriver.topology import machine_codec, profiles

@@ -15,14 +15,7 @@ from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policies_reader import read
 from dradriver.cli.main import main
-from dradriver.kube.resources import (
-    EVENTS,
-    NODES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-)
+from dradriver.kube.resources import EVENTS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import domains
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster

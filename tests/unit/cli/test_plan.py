@@ -11,11 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import (
-    machine_codec,
-    profiles,
-    topo_m,
-)
+from dradriver.topology import machine_codec, profiles, topo_m
 from tests.fakes import machines
 from tests.fakes.instances import in_mig_mode
 

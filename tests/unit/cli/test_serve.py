@@ -18,11 +18,7 @@ from dradriver.api.base.allocating_driver import NVIDIA
 from dradriver.api.base.allocating_driver import bound as ledger
 from dradriver.cli import serve
 from dradriver.cli.main import main
-from dradriver.cli.page import (
-    login_session,
-    mirror,
-    page_server,
-)
+from dradriver.cli.page import followed_objects, login_session, page_server
 from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import Guard, name_of
 from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_CLAIMS
@@ -339,7 +335,7 @@ async def test_all_namespaces_are_tried_again_where_one_is_shown(
 async def test_what_may_be_listed_and_not_watched_is_shown_with_the_right_that_lacks(
     cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror, "REST_S", 0.05)
+    monkeypatch.setattr(followed_objects, "REST_S", 0.05)
     said = 'configmaps is forbidden: User "u" cannot watch resource "configmaps"'
     policies = "tenants:\n  red: {namespaces: [default], weight: 2}\n"
     async with served(cluster.store, read=False) as made:

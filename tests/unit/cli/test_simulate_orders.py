@@ -15,11 +15,7 @@ from dradriver.cli.simulator import trace
 from dradriver.cli.simulator.order_figures import OrderResult, over_seeds
 from dradriver.cli.simulator.order_replay import OrderReplay
 from dradriver.cli.simulator.orders import ORDERS, SAME_ALONE
-from dradriver.cli.simulator.simulated_queue import (
-    Blocked,
-    covers,
-    pods,
-)
+from dradriver.cli.simulator.simulated_queue import Blocked, covers, pods
 from dradriver.cli.simulator.trace import Job
 from tests.effort import sampled
 from tests.fakes import machines

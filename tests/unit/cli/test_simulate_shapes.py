@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from dradriver.cli.simulator import shaped_jobs, trace
-from dradriver.cli.simulator.published_shapes import (
-    BIN_S,
-    BY_HOUR,
-    BY_WEEKDAY,
-    QUANTILES,
-    SHAPES,
-    SIZES,
-)
+from dradriver.cli.simulator.published_shapes import BIN_S, BY_HOUR, BY_WEEKDAY, QUANTILES, SHAPES, SIZES
 from dradriver.cli.simulator.shape_fit import fit
 
 DRAWN = 50_000

@@ -11,12 +11,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dradriver.cli.main import main
-from dradriver.topology import (
-    machine_codec,
-    profiles,
-    read_machine,
-    topo_m,
-)
+from dradriver.topology import machine_codec, profiles, read_machine, topo_m
 from dradriver.topology.machine import MigDevice
 from tests.fakes.commands import Terminal
 from tests.paths import REPO

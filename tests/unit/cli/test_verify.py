@@ -18,12 +18,7 @@ import yaml
 from dradriver.api.base import allocating_driver, names
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
-from dradriver.cli.verifier import (
-    cluster_checks,
-    driver_pods,
-    machine_checks,
-    webhook_checks,
-)
+from dradriver.cli.verifier import cluster_checks, driver_pods, machine_checks, webhook_checks
 from dradriver.cli.verifier import job as job_of
 from dradriver.cli.verifier.finding import Status
 from dradriver.cli.verify import verify

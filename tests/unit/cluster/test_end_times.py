@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base.objects import seconds
-from dradriver.cluster.derived.end_times import (
-    OVERDUE_S,
-    ends_at,
-    given_at,
-)
+from dradriver.cluster.derived.end_times import OVERDUE_S, ends_at, given_at
 from dradriver.cluster.nodes.pod_demands import BEGINS_S, FREED_S
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Store

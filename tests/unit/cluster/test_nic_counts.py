@@ -5,24 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dradriver.api.vocabulary.nic_requests import (
-    Alike,
-    NicAsk,
-    NicRequest,
-)
+from dradriver.api.vocabulary.nic_requests import Alike, NicAsk, NicRequest
 from dradriver.cluster.nics.nic_devices import NicSlice
 from tests.fakes import nics
 from tests.fakes.nics import DRANET, DRANET_CLASS, SRIOV
 from tests.kept import entries
-from tests.unit.cluster.test_nic_inventory import (
-    A,
-    B,
-    Book,
-    book,
-    enough,
-    made,
-    see,
-)
+from tests.unit.cluster.test_nic_inventory import A, B, Book, book, enough, made, see
 
 VF_ID = f"{SRIOV}/vfID"
 

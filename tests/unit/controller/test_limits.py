@@ -10,8 +10,8 @@ from dradriver.api.claims.pins import Key
 from dradriver.controller.loop.dispatcher import Dispatcher
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, QUOTA_REMEMBERED_S, Lanes, Slot, WaitReason
-from dradriver.queue.pace import LEAST, Pace
+from dradriver.queue.scheduler_pace import LEAST, Pace
+from dradriver.queue.write_lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, QUOTA_REMEMBERED_S, Lanes, Slot, WaitReason
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dradriver.api.base.allocating_driver import (
-    AMD,
-    OURS,
-    bound,
-)
+from dradriver.api.base.allocating_driver import AMD, OURS, bound
 from dradriver.kube.resources import RESOURCE_SLICES
 from dradriver.topology import profiles
 from tests.effort import sampled

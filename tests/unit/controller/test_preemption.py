@@ -12,11 +12,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
-from dradriver.api.policies.tenant_policies import (
-    Cap,
-    Queue,
-    Tenant,
-)
+from dradriver.api.policies.tenant_policies import Cap, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import Killed, claim_of

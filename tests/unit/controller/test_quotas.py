@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.lanes import WaitReason
+from dradriver.queue.write_lanes import WaitReason
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import raising, working
 

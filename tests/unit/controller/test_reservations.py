@@ -7,12 +7,7 @@ import pytest
 from dradriver.api.base import names
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.policies_reader import read
-from dradriver.api.policies.tenant_policies import (
-    Cap,
-    Preemption,
-    Queue,
-    Tenant,
-)
+from dradriver.api.policies.tenant_policies import Cap, Preemption, Queue, Tenant
 from dradriver.api.policies.tenant_policies import Reservation as Section
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation_rules import Terms

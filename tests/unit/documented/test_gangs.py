@@ -12,12 +12,7 @@ import yaml
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.gangs import (
-    gang_of_pod,
-    gang_size_of_owner,
-    gang_support,
-    impossible_gangs,
-)
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner, gang_support, impossible_gangs
 from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.gangs.gang_owners import Member
 from dradriver.api.pod import resolved

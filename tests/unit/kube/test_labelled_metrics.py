@@ -9,12 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dradriver.kube.labelled_metrics import (
-    OTHER,
-    Amounts,
-    Spans,
-    Totals,
-)
+from dradriver.kube.labelled_metrics import OTHER, Amounts, Spans, Totals
 from tests.effort import sampled
 
 MOST = 100

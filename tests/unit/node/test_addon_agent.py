@@ -13,14 +13,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    AMD,
-    NVIDIA,
-    OURS,
-    Ledger,
-    bound,
-    current_ledger,
-)
+from dradriver.api.base.allocating_driver import AMD, NVIDIA, OURS, Ledger, bound, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.slices.resource_slices import read_machine
 from dradriver.kube.codec import decode

@@ -14,11 +14,7 @@ from dradriver.node.boot import boot_id
 from dradriver.node.discovery.simulated_machine import Simulated
 from dradriver.node.publishing import publisher
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
-from dradriver.topology import (
-    load,
-    machine_codec,
-    profiles,
-)
+from dradriver.topology import load, machine_codec, profiles
 from tests.fakes.instances import in_mig_mode
 from tests.fakes.node import NODE, a_node, claim, eventually, machine, parameters, result
 

@@ -24,13 +24,13 @@ from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.kueue_entries import Entries
-from dradriver.queue.lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.queue_order import line
 from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.tenant_turns import Turns
 from dradriver.queue.waiting import Queue
+from dradriver.queue.write_lanes import FIRST_PAUSE_S, Lanes, WaitReason
 from dradriver.reason import Cause, Reason
 from tests.unit.queue.test_waiting import Nodes
 

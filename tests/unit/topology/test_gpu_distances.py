@@ -3,13 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.topology import profiles
-from dradriver.topology.gpu_distances import (
-    Step,
-    location,
-    step,
-    step_gbps,
-    topology_level,
-)
+from dradriver.topology.gpu_distances import Step, location, step, step_gbps, topology_level
 from dradriver.topology.machine import PathType
 
 

@@ -6,11 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology import (
-    machine_codec,
-    profiles,
-    topo_m,
-)
+from dradriver.topology import machine_codec, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.topo_m import topo_m_writer

@@ -9,11 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dradriver.topology import (
-    machine_codec,
-    nccl,
-    profiles,
-)
+from dradriver.topology import machine_codec, nccl, profiles
 from dradriver.topology.amd import smi
 from dradriver.topology.check import check
 from dradriver.topology.complete import complete

@@ -24,7 +24,7 @@ from dradriver.view.document import (
     table,
     words,
 )
-from dradriver.view.plain import cut, plain, width, wrapped
+from dradriver.view.terminal_text import cut, plain, width, wrapped
 
 HOSTILE = "x\x1b]0;owned\x07\x9b31m\u202e\r\n"
 

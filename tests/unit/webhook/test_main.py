@@ -16,11 +16,7 @@ import aiohttp
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import (
-    NVIDIA,
-    OURS,
-    Ledger,
-)
+from dradriver.api.base.allocating_driver import NVIDIA, OURS, Ledger
 from dradriver.kube.resources import MUTATING_WEBHOOKS
 from tests.fakes.admission import body, defaulted, pod
 from tests.fakes.apiserver import FakeApiServer

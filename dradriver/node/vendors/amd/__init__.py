@@ -3,7 +3,7 @@
 amd_gpus   this node's own, read again and again
 amd_reading  one reading of them
 kfd        what amdgpu's compute part says
-drm        the numbers of their device nodes
+amd_device_nodes  the numbers of their device nodes
 amd_specification  what brings them into containers
 amd_processes  which processes use them
 ras        errors that they count

@@ -16,15 +16,10 @@ from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import SetupError
-from dradriver.node.vendors.amd import drm, kfd
-from dradriver.node.vendors.amd.drm import Drm
+from dradriver.node.vendors.amd import amd_device_nodes, kfd
+from dradriver.node.vendors.amd.amd_device_nodes import Drm
 from dradriver.node.vendors.amd.kfd import Kfd, KfdNode
-from dradriver.topology.amd.amd_products import (
-    PARTS,
-    PCI_VENDOR,
-    link_gbps,
-    maker,
-)
+from dradriver.topology.amd.amd_products import PARTS, PCI_VENDOR, link_gbps, maker
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import nccl_bandwidths
@@ -117,7 +112,7 @@ def discover(
         topology = msgspec.structs.replace(topology, gpus=of_amd)
     if (refused := _partitioned(root, topology, problems)) is not None:
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
-    minors = {gpu.uuid: drm.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
+    minors = {gpu.uuid: amd_device_nodes.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
     gpus = _usable(topology.gpus, minors, problems)
     if not gpus:
         refused = "; ".join(map(str, problems)) if topology.gpus else None

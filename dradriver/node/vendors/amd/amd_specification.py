@@ -16,8 +16,8 @@ import msgspec
 
 from dradriver.node import atomic_files
 from dradriver.node.container_edits import GPU_FILE, GPU_KIND
-from dradriver.node.vendors.amd import drm
-from dradriver.node.vendors.amd.drm import Drm
+from dradriver.node.vendors.amd import amd_device_nodes
+from dradriver.node.vendors.amd.amd_device_nodes import Drm
 
 VERSION: Final = "0.5.0"
 WITH_GROUPS: Final = "0.7.0"  # the first with additionalGids; runtimes refuse versions that they do not know
@@ -50,7 +50,7 @@ class AmdSpecification:
         devices: list[dict[str, Any]] = []
         for uuid, minors in gpus.items():
             nodes = []
-            for path in (drm.KFD, *minors.paths):
+            for path in (amd_device_nodes.KFD, *minors.paths):
                 if (node := self._node(path)) is None:
                     wrong[uuid] = f"/{path} is no device node of the host"
                     break

@@ -6,11 +6,7 @@ import pytest
 
 from dradriver.api.base.objects import Condition, Metadata, Node, NodeStatus
 from dradriver.cluster.nodes.node_table import NodeTable
-from dradriver.cluster.nodes.pod_demands import (
-    Ask,
-    Constraints,
-    listed,
-)
+from dradriver.cluster.nodes.pod_demands import Ask, Constraints, listed
 
 ALLOCATABLE = {"cpu": "4", "memory": "8Gi", "pods": "2", "rdma/hca": "1", "example.com/none": "0"}
 READY = [Condition(type="Ready", status="True")]

@@ -19,11 +19,7 @@ from dradriver.api.base.pods import (
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.node_table import NOT_READY, NodeTable
 from dradriver.cluster.nodes.pod_demands import ask_of
-from dradriver.cluster.nodes.selector_classes import (
-    CORDONED,
-    TAINTED,
-    UNSELECTED,
-)
+from dradriver.cluster.nodes.selector_classes import CORDONED, TAINTED, UNSELECTED
 from tests.fakes.control_plane import fit
 
 READY = NodeStatus(conditions=[Condition(type="Ready", status="True")])

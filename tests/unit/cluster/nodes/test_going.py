@@ -9,23 +9,11 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.base.node_maintenance import (
-    AT_ONCE,
-    SPOT_LABELS,
-    STAYS,
-    goes_at,
-)
+from dradriver.api.base.node_maintenance import AT_ONCE, SPOT_LABELS, STAYS, goes_at
 from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.nodes.node_table import GOING, NodeTable
-from dradriver.cluster.nodes.pod_demands import (
-    BEGINS_S,
-    FREED_S,
-    Ask,
-    Constraints,
-    ask_of,
-    longest,
-)
+from dradriver.cluster.nodes.pod_demands import BEGINS_S, FREED_S, Ask, Constraints, ask_of, longest
 from dradriver.cluster.nodes.selector_classes import CORDONED
 from tests.unit.cluster.nodes import test_node_table
 from tests.unit.cluster.nodes.test_node_table import table_of

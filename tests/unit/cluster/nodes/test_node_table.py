@@ -10,24 +10,9 @@ import pytest
 from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
 from dradriver.api.base.pods import Pod, PodSpec, Toleration
 from dradriver.cluster.nodes.columns import Codes
-from dradriver.cluster.nodes.node_table import (
-    GONE,
-    NOT_READY,
-    NodeTable,
-)
-from dradriver.cluster.nodes.pod_demands import (
-    MOST,
-    Ask,
-    Constraints,
-    Term,
-    ask_of,
-)
-from dradriver.cluster.nodes.selector_classes import (
-    CORDONED,
-    TAINTED,
-    TOO_MANY,
-    UNSELECTED,
-)
+from dradriver.cluster.nodes.node_table import GONE, NOT_READY, NodeTable
+from dradriver.cluster.nodes.pod_demands import MOST, Ask, Constraints, Term, ask_of
+from dradriver.cluster.nodes.selector_classes import CORDONED, TAINTED, TOO_MANY, UNSELECTED
 
 TAINT = Taint(key="k", value="v", effect="NoSchedule")
 ANY = Ask((), Constraints())

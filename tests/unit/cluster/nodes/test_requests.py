@@ -20,12 +20,7 @@ from dradriver.api.base.pods import (
     ResourceRequirements,
     Toleration,
 )
-from dradriver.cluster.nodes.pod_demands import (
-    MOST,
-    OVERSIZE,
-    Ask,
-    ask_of,
-)
+from dradriver.cluster.nodes.pod_demands import MOST, OVERSIZE, Ask, ask_of
 from dradriver.cluster.nodes.requests import request_of
 
 

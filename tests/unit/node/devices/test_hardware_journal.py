@@ -11,12 +11,7 @@ import pytest
 
 from dradriver.node.claims.checkpoint import Checkpoint
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.part_records import (
-    MigInstance,
-    MigPlace,
-    MpsServed,
-    MpsShare,
-)
+from dradriver.node.devices.part_records import MigInstance, MigPlace, MpsServed, MpsShare
 from dradriver.node.mps.mps_files import Server
 
 PLACE: dict[str, Any] = {"profile": 9, "name": "3g.40gb", "start": 4}

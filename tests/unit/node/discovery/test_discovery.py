@@ -14,16 +14,8 @@ from prometheus_client import REGISTRY
 
 from dradriver.errors import DriverError
 from dradriver.node.container_edits import Edits
-from dradriver.node.discovery.machine_watch import (
-    AGAIN_S,
-    READINGS,
-    MachineWatch,
-)
-from dradriver.node.discovery.simulated_machine import (
-    Simulated,
-    source_for,
-    without,
-)
+from dradriver.node.discovery.machine_watch import AGAIN_S, READINGS, MachineWatch
+from dradriver.node.discovery.simulated_machine import Simulated, source_for, without
 from dradriver.node.errors import RestartError, SetupError
 from dradriver.node.faults import Faults
 from dradriver.node.gpu_work import GpuWork

@@ -12,13 +12,9 @@ from prometheus_client import REGISTRY
 from dradriver.node import faults
 from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import Fault, FaultKind, of_all
-from dradriver.node.health.faults_in_force import (
-    CALM_S,
-    MOST_S,
-    Record,
-)
+from dradriver.node.health.faults_in_force import CALM_S, MOST_S, Record
 from dradriver.node.health.health_watch import HealthWatch
-from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.kernel_log import KernelLog
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging

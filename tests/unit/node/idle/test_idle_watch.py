@@ -18,12 +18,7 @@ from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.discovery import Discovery
 from dradriver.node.gpu_work import GpuWork
 from dradriver.node.idle import idle_watch
-from dradriver.node.idle.idle_watch import (
-    GAP_S,
-    INTERVAL_S,
-    QUIET_S,
-    IdleWatch,
-)
+from dradriver.node.idle.idle_watch import GAP_S, INTERVAL_S, QUIET_S, IdleWatch
 from dradriver.node.journal import Entry
 
 NOTHING = GpuWork(0, frozenset())

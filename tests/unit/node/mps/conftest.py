@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.mps import enter
+from dradriver.node.mps import mount_namespace
 from tests.fakes.mps_node import Node, standing
 
 
@@ -27,5 +27,5 @@ def outside() -> Iterator[Path]:
         yield folder
     finally:
         for mounted in folder.glob("mps/*/*"):
-            enter.unmount(mounted)
+            mount_namespace.unmount(mounted)
         shutil.rmtree(folder)

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from dradriver.topology import (
-    machine_codec,
-    nccl,
-    profiles,
-)
+from dradriver.topology import machine_codec, nccl, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine

@@ -10,11 +10,7 @@ from dradriver.topology import nccl, profiles
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.nccl.file_needed import explain, flattened
-from dradriver.topology.nccl.nccl_file_writer import (
-    MOST_ELEMENTS,
-    without_rate,
-    write_file,
-)
+from dradriver.topology.nccl.nccl_file_writer import MOST_ELEMENTS, without_rate, write_file
 from tests.paths import SHARED_DATA
 
 DUMP = SHARED_DATA / "nccl_xml" / "simllm-hgx-h200-8x-vastai.xml"

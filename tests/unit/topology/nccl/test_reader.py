@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.topology import (
-    machine_codec,
-    nccl,
-    topo_m,
-)
+from dradriver.topology import machine_codec, nccl, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Cpu, NumaNode, PathType

@@ -11,11 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dradriver.node.vendors.nvidia.discovery import (
-    library,
-    library_sessions,
-    mig_profiles,
-)
+from dradriver.node.vendors.nvidia.discovery import library, library_sessions, mig_profiles
 from dradriver.node.vendors.nvidia.discovery.nvml import (
     FABRIC_COMPLETED,
     FUNCTION_NOT_FOUND,

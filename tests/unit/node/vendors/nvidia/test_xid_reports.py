@@ -13,7 +13,7 @@ import pytest
 
 from dradriver.api.policies.fields import XidWord
 from dradriver.node.faults import KINDS, Fault
-from dradriver.node.health.kmsg import KernelLog
+from dradriver.node.health.kernel_log import KernelLog
 from dradriver.node.vendors.nvidia.xid_reports import SOUND_S, WARNED_S, XidReports
 
 BUSID = "0000:3b:00.0"

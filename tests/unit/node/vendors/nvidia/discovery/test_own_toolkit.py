@@ -13,11 +13,7 @@ import pytest
 
 from dradriver.node.container_edits import GPU_FILE
 from dradriver.node.errors import SetupError
-from dradriver.node.vendors.nvidia.discovery import (
-    base_specification,
-    ctk,
-    own_toolkit,
-)
+from dradriver.node.vendors.nvidia.discovery import base_specification, ctk, own_toolkit
 from tests.fakes.node import uuid
 from tests.fakes.toolkit import Ctk, ImageCtk, specification
 from tests.fakes.toolkit_host import WHOLE, Host, in_mig_mode, nodes

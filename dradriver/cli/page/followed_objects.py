@@ -19,11 +19,7 @@ from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import LEDGERS
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.cli.cluster import cluster_reading
-from dradriver.cluster.records import (
-    pod_records,
-    records,
-    slice_records,
-)
+from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.errors import DriverError
 from dradriver.kube import codec, isolated
 from dradriver.kube.client import ApiError, Client
@@ -39,7 +35,7 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.kube.store import Key
-from dradriver.view.plain import plain
+from dradriver.view.terminal_text import plain
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
-"""Running a program of the driver's own file system, with the folders of one control daemon at their usual places.
+"""Runs a program in a mount namespace of the driver's own file system, with one MPS daemon's folders in place.
 
-``python -I enter.py ROOT FOLDER WORD…`` takes mounts of its own, puts the daemon's ``shm`` at
+``python -I mount_namespace.py ROOT FOLDER WORD…`` takes mounts of its own, puts the daemon's ``shm`` at
 ``/dev/shm`` and its ``pipe`` and ``log`` below an empty ``/tmp``, makes ROOT its root and becomes the program. So what
 the program opens has the same short paths on every host, whose length a socket's name limits, and the libraries are
 those that fit it.
@@ -33,7 +33,7 @@ _DETACH: Final = 2
 
 
 def mount(target: Path, options: str) -> None:
-    """Mount an empty file system in memory for MPS clients that containers may write to, but run nothing from.
+    """Mount an empty file system in memory that the mount namespaces of MPS daemons and clients share.
 
     Raises:
         OSError: It cannot be mounted.
@@ -42,7 +42,7 @@ def mount(target: Path, options: str) -> None:
 
 
 def resize(target: Path, options: str) -> None:
-    """Give a mount for MPS clients other limits.
+    """Change the limits of a mount of ``mount``.
 
     Raises:
         OSError: It holds more than that already.
@@ -51,7 +51,7 @@ def resize(target: Path, options: str) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Remove a mount for MPS clients; none there is fine. A process that has it open keeps it until the end.
+    """Remove a mount of ``mount`` again; none there is fine. A process that has it open keeps it until the end.
 
     Raises:
         OSError: It is still there.

@@ -1,6 +1,6 @@
 """The device nodes of a GPU: the numbers of its card and of its render node are independent, and shift over reboots.
 
-Both stand in the folder ``drm`` of the PCI device: card0 is often a management controller's.
+Both stand in the folder ``amd_device_nodes`` of the PCI device: card0 is often a management controller's.
 """
 
 from __future__ import annotations

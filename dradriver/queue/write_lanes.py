@@ -13,7 +13,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.errors import asked_s
 from dradriver.queue.equivalence_classes import Order
-from dradriver.queue.pace import Pace
+from dradriver.queue.scheduler_pace import Pace
 from dradriver.queue.tenant_turns import Turn, turn_of
 from dradriver.reason import Cause, Reason
 

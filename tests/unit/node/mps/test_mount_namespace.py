@@ -13,7 +13,7 @@ import pytest
 
 from dradriver.node import selinux
 from dradriver.node.errors import SetupError
-from dradriver.node.mps import enter
+from dradriver.node.mps import mount_namespace
 from dradriver.node.mps.daemon import Daemon
 from tests import needs
 from tests.fakes import mps_control
@@ -72,7 +72,7 @@ def test_a_daemons_folders_are_mounts_of_a_size_of_their_own_that_go_with_it(
 def test_a_daemons_mounts_are_labelled_where_selinux_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, str] = {}
     monkeypatch.setattr(selinux, "_ON", tmp_path)
-    monkeypatch.setattr(enter, "mount", lambda folder, options: asked.update({folder.name: options}))
+    monkeypatch.setattr(mount_namespace, "mount", lambda folder, options: asked.update({folder.name: options}))
     with pytest.raises(SetupError):  # there is no such program
         Daemon(A, tmp_path / "mps", root=Path("/"), path="/nowhere").start(HALF)
     assert asked.keys() == {"pipe", "shm"}
@@ -85,8 +85,8 @@ def test_a_daemon_starts_where_selinux_knows_no_label_for_containers(
 ) -> None:
     (outside / "shm").mkdir()
     try:
-        enter.mount(outside / "shm", "size=1m")
-        enter.unmount(outside / "shm")
+        mount_namespace.mount(outside / "shm", "size=1m")
+        mount_namespace.unmount(outside / "shm")
     except OSError:
         needs.missing("no right to mount")
     if selinux.enabled():
@@ -119,7 +119,7 @@ def test_a_program_of_the_drivers_finds_its_folders_at_short_paths_and_nobody_el
     host.touch()
     for name in ("pipe", "shm"):
         (tmp_path / "gpu" / name / "link").symlink_to(host)
-    command = [sys.executable, "-I", enter.__file__, "/", str(tmp_path / "gpu")]
+    command = [sys.executable, "-I", mount_namespace.__file__, "/", str(tmp_path / "gpu")]
     done = subprocess.run(
         [*command, "/bin/sh", "-c", MOUNTS], capture_output=True, text=True, check=False, env={"PATH": os.defpath}
     )
