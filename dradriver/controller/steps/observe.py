@@ -29,7 +29,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.gang_barrier_device import OFF
+from dradriver.api.base.gang_barrier_device import GO, OFF
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import is_set
 from dradriver.api.gangs.gang_annotations import Size
@@ -168,17 +168,20 @@ def observe_gang(
     """
     state = _gang_state(workload, picture, size, now, done=done, wall=time.time() if wall is None else wall)
     memory = workload.memory.gathered(len(workload.members), now)
-    is_placed = bool(state.claims) and state.ending is None
+    # While members cannot go on, the deadline of the gang's claims runs, also if other pods have to end for them.
+    is_hindered = state.is_hindered
+    is_waiting = state.ending is not None and not is_hindered
+    is_placed = bool(state.claims) and not is_waiting
     workload.memory = memory.placed(now) if is_placed else memory.unplaced()
     for member in workload.members:
         claim = state.claims.get(member.uid)
-        if state.ending is not None:
+        if is_waiting:
             member.memory = member.memory.waits(member.pod.refused)
         if claim is None:
             continue
         if claim.deleting:
             member.memory = _leaving(member.memory, claim, now)
-        elif state.ending is None and not (state.is_hindered or member.pod.gated or is_seated(member, claim)):
+        elif not (is_waiting or is_hindered or member.pod.gated or is_seated(member, claim)):
             member.memory = member.memory.placed(claim.uid, member.pod.refused, now)
     return state
 
@@ -200,7 +203,11 @@ def _remembered(memory: PodMemory, state: PodState, now: float) -> PodMemory:
         case Phase.HANDED_OVER:
             return memory.has(claim.uid)
         case Phase.BARRIER:
-            return memory.at_barrier(claim.uid, pod.metadata.uid in claim.users, now)
+            is_seated_pod = pod.metadata.uid in claim.users
+            # The scheduler's time to bind a seated pod begins when the pod is told to go.
+            if is_seated_pod and claim.seat is not None and GO not in claim.seat.told:
+                return memory.has(claim.uid)
+            return memory.at_barrier(claim.uid, is_seated_pod, now)
         case _:
             return memory
 

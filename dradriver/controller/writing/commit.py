@@ -103,8 +103,9 @@ class Commit:
                 back = [claim for claim in made if self._picture.accounts.has(claim)]
                 await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
             raise
-        self._writer.go_on(slot)
-        await self._open({member: placement for member, placement in plan.items() if member.pod.gated}, slot, began)
+        if gated := {member: placement for member, placement in plan.items() if member.pod.gated}:
+            self._writer.go_on(slot)
+            await self._open(gated, slot, began)
         for member in plan:
             self._reasons.taken_away(member.key)
 
@@ -152,7 +153,8 @@ class Commit:
             concern = outcome(error)
             # Of many gates, some may be gone although no answer came.
             is_refused = concern is Outcome.OBJECT or (concern is Outcome.MOMENT and not is_gang)
-            if is_refused and not self._lanes.paused() and all(self._now(member).gated for member in places):
+            if is_refused and all(self._now(member).gated for member in places):
+                self._writer.go_on(slot)  # after a pause the gates are tried again, and not after the back-off
                 known = (self._picture.claims.get(claim) for claim in claims)
                 back = [claim for claim in known if claim is not None and claim.devices is None and not claim.deleting]
                 await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
