@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.loop.gang_observer import GangObserver
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.loop.step_runner import StepRunner
-from dradriver.controller.reading.prerequisites import Prerequisites
+from dradriver.controller.reading.prerequisites import Missing, Prerequisites
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.writing.executor import OWN_ERROR, Executor
 from dradriver.controller.writing.reasons import Reasons
@@ -81,36 +82,53 @@ class Dispatcher:
         if key in self._picture.gangs:
             self._look_at_gang(key)
             return
-        pod, workload = self._picture.pods.get(key), self._workloads.get(key)
+        pod = self._picture.pods.get(key)
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
             self._forget(key)
             return
-        gang = self._picture.gangs.of(key)
-        if gang is not None and not self._picture.gangs.started(gang.gang):
-            self._agenda.add(gang.gang)
+        # The pods of a gang that has not started are placed together.
+        membership = self._picture.gangs.of(key)
+        if membership is not None and not self._picture.gangs.started(membership.gang):
+            self._agenda.add(membership.gang)
             return
         self._prerequisites.request(pod)
         if (missing := self._prerequisites.missing(key, pod)) is not None:
-            self._queue.drop(key)
-            if missing.reason is not None:
-                self._reasons.want(pod, missing.reason)
-            if missing.look_after_s is not None:
-                self._agenda.add_at(self._now() + missing.look_after_s, key)
+            self._hold_back(key, pod, missing)
             return
-        where = self._picture.volumes.of(pod)
-        if workload is None or workload.lead.uid != pod.metadata.uid:
-            self._disband(key)
-            workload = PendingWorkload(Member(pod, self._picture.templates.of(pod), where))
-            workload.lead.near = "" if gang is None else gang.gang[1]
-            self._workloads.add(workload)
-        elif workload.busy:
+        workload = self._workload_of(key, pod, near="" if membership is None else membership.gang[1])
+        if workload.busy:
             return  # its writer looks again when it is done
-        elif workload.lead.update(pod, self._picture.templates.of(pod), where):
-            workload.forgive()
         self._workloads.enter(workload)
         self._count(workload, workload.lead)
         if self._may_go_on(workload) and self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
             self._forget(key)
+
+    def _hold_back(self, key: Key, pod: Pod, missing: Missing) -> None:
+        """Keep a pod at its gate while something is missing that it needs."""
+        self._queue.drop(key)
+        if missing.reason is not None:
+            self._reasons.want(pod, missing.reason)
+        if missing.look_after_s is not None:
+            self._agenda.add_at(self._now() + missing.look_after_s, key)
+
+    def _workload_of(self, key: Key, pod: Pod, *, near: str) -> PendingWorkload:
+        """Return the workload of a single pod with the pod's newest state, unless a writer is at work on it.
+
+        Args:
+            key: The key of the pod.
+            pod: The newest state of the pod.
+            near: The gang that runs and that the pod comes to; empty for none.
+        """
+        template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
+        workload = self._workloads.get(key)
+        if workload is None or workload.lead.uid != pod.metadata.uid:  # also another pod of the same name
+            self._disband(key)
+            workload = PendingWorkload(Member(pod, template, volumes))
+            workload.lead.near = near
+            self._workloads.add(workload)
+        elif not workload.busy and workload.lead.update(pod, template, volumes):
+            workload.forgive()
+        return workload
 
     @staticmethod
     def _now() -> float:
@@ -121,41 +139,61 @@ class Dispatcher:
         self._reasons.forget(key)
 
     def _look_at_gang(self, key: Key) -> None:
-        workload = self._workloads.get(key)
-        if workload is not None and (workload.busy or self._gangs.looks_later(workload, is_queued=key in self._queue)):
+        gang = self._workloads.get(key)
+        if gang is not None and (gang.busy or self._gangs.looks_later(gang, is_queued=key in self._queue)):
             return  # its writer looks again when it is done
-        pods = self._picture.gangs.pods(key)
         if self._picture.gangs.started(key):
-            if workload is not None:  # it starts just now
-                now = self._now()
-                metrics.GANG_START.observe(now - workload.memory.gathered(len(workload.members), now).gathered_at)
-                self._forget(key)
-                for member in workload.members:  # what each was promised, and since when, stays known
-                    is_waiting = self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name
-                    if is_waiting and member.key not in self._workloads:
-                        self._workloads.add(PendingWorkload(member))
-            self._running.look(key)
-            for pod in (one for one in pods if not self._picture.pods[one].spec.node_name):
-                self._agenda.add(pod)
+            self._look_at_running(key, gang)
             return
         self._running.forget(key)
-        for pod in pods:
-            self._prerequisites.request(self._picture.pods[pod])
-        alone = [one for pod in pods if (one := self._workloads.get(pod)) is not None]
-        if any(one.busy for one in alone):
+        for pod_key in self._picture.gangs.pods(key):
+            self._prerequisites.request(self._picture.pods[pod_key])
+        gang = self._gathered(key, gang)
+        if gang is None:
             return
-        for one in alone:  # those that ran are gone
-            self._disband(one.key)
-        workload, is_changed = self._gangs.gathered(workload, key, [one.lead for one in alone])
-        if is_changed:
-            self._queue.drop(key)  # it requests something else, and may find a place now
-            workload.forgive()
-            self._workloads.add(workload)
-        self._workloads.enter(workload)
-        for member in workload.members:
-            self._count(workload, member)
-        if self._may_go_on(workload) and (state := self._gangs.observe(workload)) is not None:
-            self._runner.run(workload, state)
+        self._workloads.enter(gang)
+        for member in gang.members:
+            self._count(gang, member)
+        if self._may_go_on(gang) and (state := self._gangs.observe(gang)) is not None:
+            self._runner.run(gang, state)
+
+    def _look_at_running(self, key: Key, starting: PendingWorkload | None) -> None:
+        """Look at a gang that has started: from now on each pod that is not bound goes on by itself.
+
+        Args:
+            key: The key of the gang.
+            starting: The gang as it waited, if this is the first look since it started.
+        """
+        if starting is not None:
+            now = self._now()
+            metrics.GANG_START.observe(now - starting.memory.gathered(len(starting.members), now).gathered_at)
+            self._forget(key)
+            # What is remembered of each pod stays: since when it has its claim, and what the scheduler said.
+            for member in starting.members:
+                is_waiting = self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name
+                if is_waiting and member.key not in self._workloads:
+                    self._workloads.add(PendingWorkload(member))
+        self._running.look(key)
+        for pod_key in self._picture.gangs.pods(key):
+            if not self._picture.pods[pod_key].spec.node_name:
+                self._agenda.add(pod_key)
+
+    def _gathered(self, key: Key, gang: PendingWorkload | None) -> PendingWorkload | None:
+        """Return a gang with its living pods; None while a writer is at work on one of them.
+
+        After all pods that ran are gone, those that waited by themselves become members again.
+        """
+        single = [self._workloads[pod] for pod in self._picture.gangs.pods(key) if pod in self._workloads]
+        if any(workload.busy for workload in single):
+            return None
+        for workload in single:
+            self._disband(workload.key)
+        gang, is_changed = self._gangs.gathered(gang, key, [workload.lead for workload in single])
+        if is_changed:  # it requests something else, and may find a place now
+            self._queue.drop(key)
+            gang.forgive()
+            self._workloads.add(gang)
+        return gang
 
     def _may_go_on(self, workload: PendingWorkload) -> bool:
         """Return whether a workload's pause is over, and what became of its last write is known."""

@@ -4,7 +4,7 @@ phase         record in the API                           goes on when          
 unclaimed     a pod without a claim                       it has a place                       is told why
 sharing       a claim that was made for another pod       that pod has it                      waits
 foreign       a claim of somebody else under its name     somebody deletes one of them         waits
-leaving       a claim that is being deleted               it is gone                           freed, at a deadline
+leaving       a claim that is being deleted               it is gone                           a barrier is freed
 meddled       a gated pod, its claim used or allocated    somebody deletes the pod             waits
 outdated      a gated pod, others had to end by now       -                                    revoked
 blocked       a gated pod with a claim, gates of others   -                                    revoked
@@ -14,7 +14,7 @@ tentative     no gate, a claim that is not allocated      the scheduler allocate
 preempting    the same, other pods have to end first      they have ended                      revoked, at a deadline
 broken        the same, its GPUs are gone or taken        -                                    revoked
 handed over   no gate, a claim for any GPUs               the scheduler allocates it           waits
-barrier       a claim with a gang barrier, seated or not  the pod is bound                     freed, at a deadline
+barrier       a claim with a gang barrier, told to go     the pod is bound                     freed, at a deadline
 allocated     a claim with its devices                    the pod is bound                     waits
 bound         a node, and a claim with its devices        it is settled                        -
 bypassed      a node, and no claim that is allocated      the reflectors show the claim        told, at a deadline
@@ -161,27 +161,28 @@ def observe_gang(
     Args:
         workload: The gang: its living pods in the order of their ranks.
         picture: The cluster cache.
-        size: See ``GangState``. Claims that are there go on by the number that they say.
+        size: How few pods it may start with, and how many it has; or why that is not known, None while it is read.
+            Claims that exist keep the size that is written in them.
         now: The loop's clock.
         done: Pods that ended well.
         wall: The time that claims are written by, seconds since the epoch; None for this process's.
     """
     state = _gang_state(workload, picture, size, now, done=done, wall=time.time() if wall is None else wall)
-    memory = workload.memory.gathered(len(workload.members), now)
     # While members cannot go on, the deadline of the gang's claims runs, also if other pods have to end for them.
     is_hindered = state.is_hindered
-    is_waiting = state.ending is not None and not is_hindered
-    is_placed = bool(state.claims) and not is_waiting
-    workload.memory = memory.placed(now) if is_placed else memory.unplaced()
+    waits_for_others = state.ending is not None and not is_hindered
+    memory = workload.memory.gathered(len(workload.members), now)
+    workload.memory = memory.placed(now) if state.claims and not waits_for_others else memory.unplaced()
     for member in workload.members:
         claim = state.claims.get(member.uid)
-        if is_waiting:
+        if waits_for_others:
             member.memory = member.memory.waits(member.pod.refused)
         if claim is None:
             continue
+        is_scheduled = not member.pod.gated and not is_seated(member, claim)  # the scheduler has it and gave it no seat
         if claim.deleting:
-            member.memory = _leaving(member.memory, claim, now)
-        elif not (is_waiting or is_hindered or member.pod.gated or is_seated(member, claim)):
+            member.memory = _remembered_leaving(member.memory, claim, now)
+        elif is_scheduled and not (waits_for_others or is_hindered):
             member.memory = member.memory.placed(claim.uid, member.pod.refused, now)
     return state
 
@@ -195,7 +196,7 @@ def _remembered(memory: PodMemory, state: PodState, now: float) -> PodMemory:
         case Phase.BYPASSED:
             return memory.bound(now)
         case Phase.LEAVING:
-            return _leaving(memory, claim, now)
+            return _remembered_leaving(memory, claim, now)
         case Phase.UNREAD | Phase.TENTATIVE:
             return memory.placed(claim.uid, pod.refused, now)
         case Phase.PREEMPTING:
@@ -212,8 +213,8 @@ def _remembered(memory: PodMemory, state: PodState, now: float) -> PodMemory:
             return memory
 
 
-def _leaving(memory: PodMemory, claim: ClaimRecord, now: float) -> PodMemory:
-    """Remember since when a scheduler may let go of a claim with a gang barrier."""
+def _remembered_leaving(memory: PodMemory, claim: ClaimRecord, now: float) -> PodMemory:
+    """Return what is remembered of a claim that is deleted: since when the scheduler may let go of its barrier."""
     return memory.leaves(claim.uid, now) if claim.seat is not None and OFF in claim.seat.told else memory
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.actions import OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.observe import GangState, PodState, observe, observe_gang
@@ -159,3 +160,27 @@ async def test_a_placement_whose_gpus_another_claim_was_given_is_revoked_at_once
     revoked = step_at(cluster, looks(cluster, pods, kind)(0.0), 0.0, monkeypatch)
     assert isinstance(revoked, Release)
     assert (revoked.cause, revoked.reason) == (WithdrawReason.TAKEN, None)
+
+
+@pytest.mark.parametrize("size", [8, 40])
+async def test_a_look_at_a_gang_reads_each_claim_a_few_times(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster()
+    for node in "abcde":
+        cluster.node(node)
+    pods = gang(cluster, size, gpus=1)
+    await cluster.settle()
+    picture = cluster.worker.picture
+    members = [Member(picture.pods["default", name]) for name in pods]
+    membership = picture.gangs.of(members[0].key)
+    assert membership is not None
+    reads = 0
+
+    def deleting(claim: ClaimRecord) -> bool:
+        nonlocal reads
+        reads += 1
+        return claim.metadata.deletion_timestamp is not None
+
+    monkeypatch.setattr(ClaimRecord, "deleting", property(deleting))
+    waiting = PendingWorkload(*members, key=membership.gang)
+    step(observe_gang(waiting, picture, (size, size), 0.0, done=0), picture, 0.0)
+    assert size <= reads <= 6 * size
