@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -61,6 +61,22 @@ SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
 OFF: Final = "preemption was switched off in the policies file"
 
 
+class _Try(NamedTuple):
+    """The last try to find a place for a workload.
+
+    Attributes:
+        times: How many tries there were.
+        not_before: When the next one may be, by the loop's clock.
+        version: The version of the cluster cache at that time.
+        changes_at: When the answer can be another one without any event, seconds since the epoch.
+    """
+
+    times: int
+    not_before: float
+    version: int
+    changes_at: float
+
+
 class Preemptions:
     """Finds places for those who find none, and says what becomes of them."""
 
@@ -90,8 +106,7 @@ class Preemptions:
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
         self._executor, self._evictions, self._limits = executor, evictions, limits
         self._preemptable = Preemptable(picture, tenants, evictions, whose)
-        # By workload: how often, not before, the picture's version, and when it may be another without any event.
-        self._tried: dict[Key, tuple[int, float, int, float]] = {}
+        self._tries: dict[Key, _Try] = {}
 
     @property
     def _terms(self) -> Terms:
@@ -104,52 +119,66 @@ class Preemptions:
     def follow(self, policies: Policies) -> None:
         """Take in the policies in force."""
         self._preemptable.terms = policies.queue.preemption
-        self._tried.clear()
+        self._tries.clear()
 
     # Who gets a place.
 
     def look(self) -> bool:
-        """Try to find places for some of those that wait and find none. Returns whether any was found."""
+        """Try to find places for some workloads that found none. Returns whether any place was found."""
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
-        now, clock = time.time(), asyncio.get_running_loop().time()
-        left = self._preemptable.left(now)
-        looks = 0
-        asked: collections.Counter[str] = collections.Counter()
-        found = False
+        now = time.time()
+        may_end = self._preemptable.left(now)
+        plans = 0
+        looks_of: collections.Counter[str] = collections.Counter()  # of tenants with a cap
+        is_found = False
         waiting = self._queue.blocked()
-        self._tried = {
-            workload.key: known for workload in waiting if (known := self._tried.get(workload.key)) is not None
-        }
+        self._tries = {workload.key: self._tries[workload.key] for workload in waiting if workload.key in self._tries}
         for workload in waiting:
-            if looks >= MOST_LOOKS or left <= 0:
+            if plans >= MOST_LOOKS or may_end <= 0:
                 break
-            times, not_before, version, changes_at = self._tried.get(workload.key, (0, 0.0, -1, math.inf))
-            if clock < not_before or (version == self._picture.version and now < changes_at) or not self._may(workload):
+            if not self._is_due(workload, now) or not self._may(workload):
                 continue
+            # Thousands of workloads can be parked at a cap, and each look at a cap takes time.
             tenant = self._tenants.of(workload.key[0])
-            asked[tenant] += bool(self._tenants.caps(tenant))
-            if asked[tenant] > MOST_ASKED:
+            looks_of[tenant] += bool(self._tenants.caps(tenant))
+            if looks_of[tenant] > MOST_ASKED:
                 continue
-            pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
-            self._tried[workload.key] = times + 1, clock + pause_s, self._picture.version, math.inf
+            self._note_try(workload, changes_at=math.inf)
             try:
                 limits = self._limits(workload)
                 if limits is None:
-                    continue  # nobody ends for one whom its tenant's cap keeps waiting
-                looks += 1
-                ended, changes_at = self._try(workload, limits, now, most=left)
-                self._tried[workload.key] = times + 1, clock + pause_s, self._picture.version, changes_at
+                    continue  # no pod ends for a workload that the cap of its tenant keeps waiting
+                plans += 1
+                ended, changes_at = self._try(workload, limits, now, most=may_end)
             except WordError:
                 continue  # it is told so when it is looked at
             except Exception:  # a bug in what one workload meets must not stop the others
                 logger.exception("pod %s/%s: an error in this program; nobody ends for it", *workload.key)
                 continue
             if ended:
-                left -= ended
-                found = True
-                del self._tried[workload.key]
-        return found
+                may_end -= ended
+                is_found = True
+                del self._tries[workload.key]
+            else:
+                self._tries[workload.key] = self._tries[workload.key]._replace(changes_at=changes_at)
+        return is_found
+
+    def _is_due(self, workload: PendingWorkload, now: float) -> bool:
+        """Return whether a workload's pause is over, and something has changed since it was tried."""
+        last_try = self._tries.get(workload.key)
+        if last_try is None:
+            return True
+        if asyncio.get_running_loop().time() < last_try.not_before:
+            return False
+        return last_try.version != self._picture.version or now >= last_try.changes_at
+
+    def _note_try(self, workload: PendingWorkload, *, changes_at: float) -> None:
+        """Note that a workload is tried now; each pause until the next try is twice as long."""
+        times = self._tries[workload.key].times if workload.key in self._tries else 0
+        pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
+        not_before = asyncio.get_running_loop().time() + pause_s
+        self._tries[workload.key] = _Try(times + 1, not_before, self._picture.version, changes_at)
 
     def _may(self, workload: PendingWorkload) -> bool:
         """Return whether others may end for a workload at all, and it may be written now."""

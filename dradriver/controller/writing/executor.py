@@ -248,77 +248,86 @@ class Executor:
         return task
 
     async def _run(self, workload: PendingWorkload, action: Action, *, creates: bool) -> None:
+        """Run the writes of a workload, and decide by what went wrong who waits: the workload, its namespace, or all.
+
+        Args:
+            workload: The workload.
+            action: Its writes.
+            creates: Whether claims are created, which a quota counts.
+        """
+        key, clock = workload.key, asyncio.get_running_loop().time
         try:
             await action
-            self._lanes.succeeded(created_in=workload.key[0] if creates else "")
+            self._lanes.succeeded(created_in=key[0] if creates else "")
             workload.failures.written()
         except MovedOnError as error:
-            logger.info("pod %s/%s: %s; looking again", *workload.key, error)
+            logger.info("pod %s/%s: %s; looking again", *key, error)
             self._lanes.succeeded()
-            # A gated pod may go on with what was read since; the claim of a lifted one the scheduler may be allocating.
-            gated = all(member.pod.gated for member in workload.members)
-            workload.failures.moved(asyncio.get_running_loop().time(), at_once=gated)
+            # A gated pod can go on with what was read since. The scheduler may be allocating the claim of any other.
+            is_gated = all(member.pod.gated for member in workload.members)
+            workload.failures.moved(clock(), at_once=is_gated)
         except CrowdedError as error:
-            logger.info("pod %s/%s: %s; trying again in its turn", *workload.key, error)
+            logger.info("pod %s/%s: %s; trying again in its turn", *key, error)
             self._lanes.succeeded()
-            self._lanes.crowded(workload.key[0])
+            self._lanes.crowded(key[0])
         except PausedError as error:
-            logger.info("pod %s/%s: %s; going on after it", *workload.key, error)
+            logger.info("pod %s/%s: %s; going on after it", *key, error)
         except UnsureError as error:
-            logger.warning("pod %s/%s: %s; asking the server what became of it", *workload.key, error)
+            logger.warning("pod %s/%s: %s; asking the server what became of it", *key, error)
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
                 self._lanes.failed(error.__cause__)
             workload.unsure = True
             if not self._workloads.has(workload):
-                self.forget_claims(workload)  # nobody asks any more; if a claim is there, the reflector shows it
-            workload.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
+                # The workload is forgotten, so the server is not asked. If a claim exists, the reflector shows it.
+                self.forget_claims(workload)
+            workload.failures.pause(clock(), SERVER_BACKOFF_S)
         except (ApiError, Unreachable) as error:
-            logger.warning("pod %s/%s: %s", *workload.key, error)
-            concern = outcome(error)
-            if concern is Outcome.SERVER:
-                self._lanes.failed(error)
-                # The pause of all is its own, too, and then it is in its turn; unless it goes on meeting it alone.
-                if workload.failures.meets_trouble(self._lanes.successes) >= ALONE:
-                    workload.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
-            else:
-                if isinstance(error, ApiError) and error.status < 500:
-                    self._lanes.succeeded()
-                self.fail(workload, reason_of(error), in_turn=concern is Outcome.MOMENT)
+            logger.warning("pod %s/%s: %s", *key, error)
+            self._refused(workload, error)
         except RefusedError as error:
             self.fail(workload, Reason(Cause.POD, str(error)), longest_s=REFUSED_BACKOFF_S)
         except DriverError as error:
             self.fail(workload, Reason(Cause.POD, str(error)))
         except Exception:
-            logger.exception("pod %s/%s: an error in this program; trying again later", *workload.key)
+            logger.exception("pod %s/%s: an error in this program; trying again later", *key)
             self.fail(workload, OWN_ERROR)
         finally:
             workload.busy -= 1
-            self._agenda.add(workload.key)
+            self._agenda.add(key)
+
+    def _refused(self, workload: PendingWorkload, error: ApiError | Unreachable) -> None:
+        """Let a workload wait for which the server failed or refused a write; trouble with the server pauses all."""
+        concern = outcome(error)
+        if concern is Outcome.SERVER:
+            self._lanes.failed(error)
+            # All pause, and the workload keeps its turn. If others' writes go well meanwhile, it alone meets the
+            # trouble, and waits longer than they do.
+            if workload.failures.meets_trouble(self._lanes.successes) >= ALONE:
+                workload.failures.pause(asyncio.get_running_loop().time(), SERVER_BACKOFF_S)
+            return
+        if isinstance(error, ApiError) and error.status < 500:
+            self._lanes.succeeded()  # the server answered well: it is the object that was refused
+        self.fail(workload, reason_of(error), in_turn=concern is Outcome.MOMENT)
 
     async def _let_go(self, workload: PendingWorkload, slot: Slot) -> None:
-        """Take back the GPUs of a workload of which a write hangs: somebody's webhook may hold it up for long.
+        """Revoke the claims of a workload of which a write hangs, so that others can have the GPUs.
 
-        Unless it is the server that is slow, for all: then nobody else could have it sooner, and a pod that is lifted
-        after all would have lost its GPUs. No webhook is asked about reading, so reading tells the two apart.
-        The write goes on. Were it ended after a time, a server that takes longer for each would never have done one.
+        Somebody's webhook can hold up a write for long. If the server itself is slow, nobody else could have the GPUs
+        sooner, and a pod whose gate is removed after all would have lost its claim. Webhooks are not asked about reads,
+        so a quick read shows that it is not the server. The write itself goes on: with a timeout, a slow server would
+        never complete one.
         """
         clock = asyncio.get_running_loop().time
-        write, pause_s = slot.since, SLOW_S
-        while write is not None and slot.since == write:
-            began = clock()
+        hanging_since, pause_s = slot.since, SLOW_S
+        while hanging_since is not None and slot.since == hanging_since:
+            read_since = clock()
             try:
-                late = await self._late(workload)
-                if not late:
-                    return  # only the answer is
-                quick = clock() - began < (began - write) * QUICK
-                if quick and slot.since == write and not self._lanes.paused():
-                    workload.busy += 1  # whoever looks at it meanwhile would count on what is being taken back
-                    try:
-                        for member in late:
-                            await self._take_back(member, slot)
-                    finally:
-                        workload.busy -= 1
-                        self._agenda.add(workload.key)
+                gated = await self._still_gated(workload)
+                if not gated:
+                    return  # only the answer is late
+                is_quick = clock() - read_since < (read_since - hanging_since) * QUICK
+                if is_quick and slot.since == hanging_since and not self._lanes.paused():
+                    await self._revoke(workload, gated, slot)
                     return
             except DriverError as error:
                 logger.warning("pod %s/%s: a write hangs, and %s", *workload.key, error)
@@ -327,22 +336,33 @@ class Executor:
                 pause_s *= 2
             await asyncio.sleep(pause_s)
 
-    async def _late(self, workload: PendingWorkload) -> list[Member]:
-        """Return the members whose pods are still gated, as the server has them, all of them asked at once.
+    async def _revoke(self, workload: PendingWorkload, members: Iterable[Member], slot: Slot) -> None:
+        """Revoke the claims of members one after the other."""
+        workload.busy += 1  # a look at it meanwhile would count on claims that are being deleted
+        try:
+            for member in members:
+                await self._take_back(member, slot)
+        finally:
+            workload.busy -= 1
+            self._agenda.add(workload.key)
 
-        One after another a gang's would take so long that the server seems slow.
+    async def _still_gated(self, workload: PendingWorkload) -> list[Member]:
+        """Return the members whose pods are still gated, as the server has them.
+
+        All are asked at once: one after another, a gang's would take so long that the server seems slow.
         """
-        room, members = asyncio.Semaphore(MOST_READS), workload.members  # others may come meanwhile
+        room = asyncio.Semaphore(MOST_READS)
+        members = workload.members  # of a gang they can change during the reads
 
-        async def lifted(member: Member) -> bool:
+        async def is_ungated(member: Member) -> bool:
             async with room:
                 return await self._writer.pods.lifted(member.pod) and member.pod.gated
 
-        found = await asyncio.gather(*map(lifted, members), return_exceptions=True)
-        for one in found:
-            if isinstance(one, BaseException):
-                raise one
-        return [member for member, one in zip(members, found, strict=True) if not one]
+        answers = await asyncio.gather(*map(is_ungated, members), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return [member for member, answer in zip(members, answers, strict=True) if not answer]
 
     async def _take_back(self, member: Member, slot: Slot) -> None:
         if (key := claim_key(member.pod)) is None:
