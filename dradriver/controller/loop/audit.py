@@ -69,34 +69,56 @@ class Audit:
     # What the reflectors show, object by object.
 
     async def _objects(self) -> None:
+        """Compare each object in the cluster cache with what the reflectors have stored."""
+        await self._claims()
+        await self._pods()
+        await self._nodes()
+        await self._gpu_slices()
+        channels, nics = self._picture.channels, self._picture.nics
+        await self._slices_of(ChannelSlice, channels.slices(), channels.slice_of, self._picture.channels_changed)
+        await self._slices_of(NicSlice, nics.slices(), nics.slice_of, self._picture.nics_changed)
+
+    async def _claims(self) -> None:
         picture = self._picture
-        (pods,), (claims,), (nodes,) = map(self._of, (PODS, RESOURCE_CLAIMS, NODES))
-        async for key in _in_slices(_both(claims, picture.claims)):
-            new, known = claims.get(key), picture.claims.get(key)
-            # Of somebody else's claim that has a set's name, and holds nothing, only whoever met it knows.
-            met = new is None and known is not None and is_set(key) and not (known.ours or known.devices)
-            if new != known and not (met or picture.accounts.ahead(key)):
-                self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, new)))
-        async for key in _in_slices(_both(pods, picture.pods)):
-            pod, known_pod = pods.get(key), picture.pods.get(key)
-            new_pod = pod if isinstance(pod, Pod) else None  # what others' take is counted by node
-            if new_pod is not known_pod and new_pod != known_pod and not picture.pod_is_ahead(key):
-                self._differs("pods", key, partial(picture.pod_changed, self._change(key, None, new_pod)))
-        async for key in _in_slices(_both(nodes, (("", name) for name in picture.nodes.names()))):
-            if not picture.nodes.is_as(key[1], nodes.get(key)):
-                self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, nodes.get(key))))
-        pieces = self._of(RESOURCE_SLICES)
-        pools = {("", name): piece.pool for name, piece in picture.offered.slices().items()}
-        pools |= {key: piece.pool for store in pieces for key, piece in store.items() if isinstance(piece, SliceRecord)}
-        async for key in _in_slices(pools):
-            piece = next((store[key] for store in pieces if isinstance(store.get(key), SliceRecord)), None)
-            known_piece = picture.offered.slice_of(pools[key], key[1])
-            left = None if piece is None else picture.offered.taint_rules.left(piece)
-            if left != known_piece:
-                self._differs("slices", key, partial(picture.slice_changed, self._change(key, known_piece, piece)))
-        channels, nics = picture.channels, picture.nics
-        await self._slices_of(ChannelSlice, channels.slices(), channels.slice_of, picture.channels_changed)
-        await self._slices_of(NicSlice, nics.slices(), nics.slice_of, picture.nics_changed)
+        (stored,) = self._of(RESOURCE_CLAIMS)
+        async for key in _in_slices(_both(stored, picture.claims)):
+            claim, known = stored.get(key), picture.claims.get(key)
+            # The reflector does not keep a claim of somebody else that has the name of a set and no devices. The cache
+            # knows it from the answer to a write.
+            is_met = claim is None and known is not None and is_set(key) and not (known.ours or known.devices)
+            if claim != known and not (is_met or picture.accounts.ahead(key)):
+                self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, claim)))
+
+    async def _pods(self) -> None:
+        picture = self._picture
+        (stored,) = self._of(PODS)
+        async for key in _in_slices(_both(stored, picture.pods)):
+            record, known = stored.get(key), picture.pods.get(key)
+            pod = record if isinstance(record, Pod) else None  # what pods of others use is counted by node
+            if pod is not known and pod != known and not picture.pod_is_ahead(key):
+                self._differs("pods", key, partial(picture.pod_changed, self._change(key, None, pod)))
+
+    async def _nodes(self) -> None:
+        picture = self._picture
+        (stored,) = self._of(NODES)
+        async for key in _in_slices(_both(stored, (("", name) for name in picture.nodes.names()))):
+            if not picture.nodes.is_as(key[1], stored.get(key)):
+                self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, stored.get(key))))
+
+    async def _gpu_slices(self) -> None:
+        """Compare ResourceSlices of GPUs: one can be in the stores of several reflectors, or in none of them."""
+        picture, stores = self._picture, self._of(RESOURCE_SLICES)
+        pool_of = {("", name): piece.pool for name, piece in picture.offered.slices().items()}
+        pool_of |= {
+            key: piece.pool for store in stores for key, piece in store.items() if isinstance(piece, SliceRecord)
+        }
+        async for key in _in_slices(pool_of):
+            stored = next((store[key] for store in stores if isinstance(store.get(key), SliceRecord)), None)
+            known = picture.offered.slice_of(pool_of[key], key[1])
+            # The cache keeps a slice without the devices that taint rules leave out.
+            untainted = None if stored is None else picture.offered.taint_rules.left(stored)
+            if untainted != known:
+                self._differs("slices", key, partial(picture.slice_changed, self._change(key, known, stored)))
 
     async def _slices_of(
         self,

@@ -146,35 +146,41 @@ class UsageStore:
             Unreachable: No answer.
         """
         self._class = await class_uid(self._client)
-        now = self._clock()
-        first, last = int(now // HOUR_S) - self.keep_days * DAY_H, int((now + _SKEW_S) // HOUR_S)
-        hours: Hours = {}
-        details: Details = {}
+        # 1. Read all ConfigMaps at once.
         self._versions.clear()
         names_of = usage.every_name()
         answers = await asyncio.gather(*map(self._read, names_of), return_exceptions=True)
-        if (wrong := next((one for one in answers if isinstance(one, BaseException)), None)) is not None:
-            raise wrong
-        found = {n: kept for n, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage.Kept)}
-        self._until = {name: kept.until for name, kept in found.items()}
-        every = sorted(found.values(), key=lambda kept: kept.until)
-        for kept in every:  # an hour may stand in two: the later one has all of it
-            own = {hour: rows for hour, rows in kept.hours.items() if first <= hour <= last}
-            hours |= own
-            details |= {hour: kept.details.get(hour, Detail()) for hour in own}
-        until = min(max((kept.until for kept in every), default=0.0), now + _SKEW_S)
-        current = found.get(usage.name_of(None))
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        kept_of = {name: kept for name, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage.Kept)}
+        self._until = {name: kept.until for name, kept in kept_of.items()}
+
+        # 2. Join their hours. An hour can stand in two: the later one has all of it.
+        now = self._clock()
+        first_hour, last_hour = int(now // HOUR_S) - self.keep_days * DAY_H, int((now + _SKEW_S) // HOUR_S)
+        hours: Hours = {}
+        details: Details = {}
+        for kept in sorted(kept_of.values(), key=lambda kept: kept.until):
+            valid = {hour: rows for hour, rows in kept.hours.items() if first_hour <= hour <= last_hour}
+            hours |= valid
+            details |= {hour: kept.details.get(hour, Detail()) for hour in valid}
+        current = kept_of.get(usage.name_of(None))
         self._late = set() if current is None else hours.keys() & current.hours.keys()
+
+        # 3. Count on from when it was written last. The days from the first late hour on are written again as a whole.
+        until = min(max((kept.until for kept in kept_of.values()), default=0.0), now + _SKEW_S)
+        rewritten_from = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H
+        counted_from = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
         gpu_time = self._picture.gpu_time
-        recent = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H  # from there all is written again
-        begun = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
         gpu_time.begin(
-            {h: rows for h, rows in hours.items() if h >= recent}, begun, self._given_at,
-            details={h: detail for h, detail in details.items() if h >= recent},
+            {hour: rows for hour, rows in hours.items() if hour >= rewritten_from}, counted_from, self._given_at,
+            details={hour: detail for hour, detail in details.items() if hour >= rewritten_from},
         )  # fmt: skip
         await gpu_time.catch_up()
-        now = self._clock()
-        used = decayed(hours | gpu_time.hours, now, half_life_s=self._tenants.shares.half_life_s)
+
+        # 4. The shares of tenants begin with what all hours say.
+        used = decayed(hours | gpu_time.hours, self._clock(), half_life_s=self._tenants.shares.half_life_s)
         self._tenants.shares.restart(used, gpu_time.now())
         self._warned.pop("", None)
 
