@@ -186,29 +186,35 @@ class Reservations:
             await self._look(self.terms)
 
     async def _judge(self, who: str) -> None:
+        """Look at one reservation again: it is kept, moved to other GPUs, or ends."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()
-        here = self._reservable.here(self._held[who].gpus, besides=() if workload is None else _claims(workload))
         before = self._held[who]
+        # 1. When will its GPUs be free? If that has changed, other pods can run there now, and are told another reason.
+        here = self._reservable.here(before.gpus, besides=() if workload is None else _claims(workload))
         held = self._held[who] = reservation.seen(before, here)
-        if held is not before:  # others may run there now, and the reason is another one
+        if held is not before:
             for node in dict.fromkeys(node for node, _ in held.gpus):
                 self._picture.nodes.helped(node)
             self._apply(who, news=False)
-        wanted, elsewhere, gone = self.terms is not None and self._waits(who), None, list[Device]()
-        known = workload if workload is not None and workload.who == who else None
-        if wanted and known is not None:
+        # 2. Does the workload still wait for GPUs that it could have? Are these still there, or others sooner?
+        is_needed = self.terms is not None and self._waits(who)
+        gone, elsewhere = list[Device](), None
+        if is_needed and workload is not None and workload.who == who:
             try:
-                if (limits := self._limits(known)) is None:
-                    wanted = False  # its tenant's cap keeps it from all GPUs: it could not have these if they were free
+                limits = self._limits(workload)
+                if limits is None:
+                    is_needed = False  # the cap of its tenant keeps all GPUs from it: free ones would be of no use
                 else:
-                    gone = self._reservable.gone(known, limits, held.gpus)
-                    if gone or held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9):
-                        elsewhere = await self._reservable.best(known, limits, besides=held.gpus)
+                    gone = self._reservable.gone(workload, limits, held.gpus)
+                    has_cost_enough = held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9)
+                    if gone or has_cost_enough:
+                        elsewhere = await self._reservable.best(workload, limits, besides=held.gpus)
             except WordError:
-                wanted = False  # it asks for something else now, which cannot be read
-        held, now = self._held[who], self._clock()  # as counted meanwhile
+                is_needed = False  # its request was changed, and cannot be read
+        # 3. Decide by what has been counted meanwhile.
+        held, now = self._held[who], self._clock()
         step, why = reservation.judge(
-            held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=wanted, gone=gone
+            held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=is_needed, gone=gone
         )
         if step is Step.KEEP:
             return
@@ -217,34 +223,22 @@ class Reservations:
             logger.info("reserved for %s: other GPUs, on %s: %s", who, _nodes(self._held[who]), why)
         else:
             del self._held[who]
-            if wanted and not gone:
+            if is_needed and not gone:
                 failed = self._since[who].failed if who in self._since else 0
-                self._since[who] = stored.Since(who, now, failed + 1)  # others have their turn
+                self._since[who] = stored.Since(who, now, failed + 1)  # other workloads have their turn
             logger.info("nothing is reserved for %s any more: %s", who, why)
         self._apply(who)
 
     async def _look(self, terms: Terms) -> None:
-        """Take in who is blocked, and reserve GPUs for the first of those that have been for too long."""
+        """Note which workloads are blocked, and reserve GPUs for the first of those that have been for too long."""
         now = self._clock()
-        waits = {who: since for who, since in self._since.items() if self._waits(who)}
-        # A clock that was set back would have them wait until it is as late again.
-        self._since = {
-            who: since if since.at <= now else msgspec.structs.replace(since, at=now) for who, since in waits.items()
-        }
-        self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
-        workloads, turn = list[PendingWorkload](), asyncio.get_running_loop().time
-        until = turn() + SLICE_S
-        for workload in list(self._queue.first_blocked()):
-            if turn() > until:
-                await asyncio.sleep(0)
-                until = turn() + SLICE_S
-            if self._may(workload):
-                workloads.append(workload)
+        self._forget_others(now)
+        workloads = await self._reservable_workloads()
         for workload in workloads:
             self._since.setdefault(workload.who, stored.Since(workload.who, now))
-        workloads.sort(key=lambda workload: self._queue.turn(workload.key, workload.order))
+        workload_of = {workload.who: workload for workload in workloads}
         blocked = [self._blocked(workload) for workload in workloads if workload.who not in self._hopeless]
-        by_who = {workload.who: workload for workload in workloads}
+        # After a reservation that came to nothing, its partition has none for a while.
         resting = {
             self._tenants.partition_of(key_of(who)[0])
             for who, since in self._since.items()
@@ -254,9 +248,31 @@ class Reservations:
             due = reservation.due(blocked, self._held.values(), terms, now, resting=resting)
             if not due:
                 return
-            for each in due:
-                await self._reserve(by_who[each.who], each)
-                blocked.remove(each)
+            for first in due:
+                await self._reserve(workload_of[first.who], first)
+                blocked.remove(first)
+
+    def _forget_others(self, now: float) -> None:
+        """Forget since when workloads were blocked that wait no more, and which were hopeless some time ago."""
+        self._since = {
+            # If the clock was set back, nobody waits until it is as late again.
+            who: since if since.at <= now else msgspec.structs.replace(since, at=now)
+            for who, since in self._since.items()
+            if self._waits(who)
+        }
+        self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
+
+    async def _reservable_workloads(self) -> list[PendingWorkload]:
+        """Return the blocked workloads for which GPUs may be reserved, in the order of the queue."""
+        workloads, clock = list[PendingWorkload](), asyncio.get_running_loop().time
+        slice_ends = clock() + SLICE_S
+        for workload in list(self._queue.first_blocked()):
+            if clock() > slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = clock() + SLICE_S
+            if self._may(workload):
+                workloads.append(workload)
+        return sorted(workloads, key=lambda workload: self._queue.turn(workload.key, workload.order))
 
     def _may(self, workload: PendingWorkload) -> bool:
         """Return whether GPUs may be reserved for a workload: the cap of its tenant leaves some to it."""
