@@ -91,7 +91,8 @@ class Placer:
             self.wait(workload, wait)
             return
         plan = self._planner.plan(workload, rows)
-        workload.finds_place()
+        if workload.is_gang:  # a single pod may lose its place at once, and is handed over for having waited since
+            workload.finds_place()
         self._queue.leave(workload)
         self._executor.place(workload, plan)
 
@@ -107,9 +108,9 @@ class Placer:
         for workload, reason in self._planner.widened():
             self.without_place(workload, reason)
 
-    def refuse(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Tell a workload's pods what keeps it from being placed at all."""
-        for member in workload.members:
+    def refuse(self, workload: PendingWorkload, reason: Reason, *, is_for_all: bool = True) -> None:
+        """Tell a workload's pods, or the first of them, what keeps it from being placed at all."""
+        for member in workload.members if is_for_all else (workload.lead,):
             self._reasons.want(member.pod, reason)
 
     def without_place(self, workload: PendingWorkload, reason: Reason) -> None:

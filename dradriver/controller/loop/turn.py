@@ -101,7 +101,7 @@ class Turn:
         workload, rows = due
         if (obstacle := self._lanes.obstacle(workload.key, workload.order, scheduler=workload.scheduler)) is not None:
             self._queue.leave(workload)
-            self._placer.refuse(workload, obstacle.why)
+            self._placer.refuse(workload, obstacle.why, is_for_all=False)
             return True
         try:
             self._placer.place(workload, rows)

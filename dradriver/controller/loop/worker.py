@@ -52,7 +52,6 @@ from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 
-SLICE_S: Final = 0.01  # of work before others get the loop
 RECHECK_S: Final = 0.5
 
 

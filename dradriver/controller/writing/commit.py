@@ -99,7 +99,9 @@ class Commit:
             for member in plan:
                 self._picture.release(member.wish.claim)
             is_server = isinstance(error, DriverError) and outcome(error) is Outcome.SERVER
-            if isinstance(error, Exception) and not (is_server or self._lanes.paused()):
+            if isinstance(error, Exception) and not is_server:
+                if made:
+                    self._writer.go_on(slot)  # in a pause the claims stay, and are deleted after it
                 back = [claim for claim in made if self._picture.accounts.has(claim)]
                 await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
             raise

@@ -1,4 +1,4 @@
-"""What is undone after a write that fails, and what is told: for single pods as before, for a gang as a whole."""
+"""What is undone after a write that fails, and what is told: for single pods, and for a gang as a whole."""
 
 from __future__ import annotations
 
@@ -7,49 +7,170 @@ from typing import Any
 
 import pytest
 
-from dradriver.kube.client import ApiError, PatchKind, Unreachable
+from dradriver.api.base import names
+from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from tests.fakes.gang_pods import bound, gang, lifted, nodes
+from tests.fakes.gang_pods import bound, claims, gang, nodes
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.troubles import working
 
-DENIED = 'admission webhook "x.example.com" denied the request: no'
-TIMEOUT = Unreachable("PATCH: timeout", timed_out=True)
+DENIED = ApiError(403, "Forbidden", 'admission webhook "x.example.com" denied the request: no')
 
 
-async def test_what_a_pod_waits_for_now_is_told_although_a_write_failed_before() -> None:
-    cluster = GpuCluster()
-    cluster.node("a")
+def at_gate(cluster: GpuCluster, pod: str, answer: Any) -> None:
+    """Call ``answer`` with the number of each removal of a pod's gate, before it is done; it may raise."""
+    original, count = cluster.client.patch, 0
+
+    async def patch(resource: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        if resource is PODS and name == pod and "JSON" in str(kwargs.get("kind")):
+            count += 1
+            answer(count)
+        return await original(resource, name, *args, **kwargs)
+
+    cluster.client.patch = patch  # type: ignore[method-assign]
+
+
+async def test_a_pod_whose_claim_is_somebody_elses_is_told_so_also_after_a_refusal() -> None:
+    cluster = nodes("a")
     cluster.pod("p", 8)
-    cluster.client.refuse["create"] = [ApiError(403, "Forbidden", DENIED)]
+    cluster.client.refuse["create"] = [DENIED]
     async with working(cluster):
         await asyncio.sleep(0.3)
         cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": claim_of("p"), "namespace": "default"}, "spec": {}})
-        await asyncio.sleep(120)
-        assert "belongs to somebody else" in (cluster.note("p", "reason") or "")
+        await asyncio.sleep(60)
+    assert "belongs to somebody else; delete this pod" in (cluster.note("p", "reason") or "")
 
 
-@pytest.mark.parametrize("error", [ApiError(504, "Timeout", "request did not complete in time"), TIMEOUT])
-async def test_the_last_gate_of_a_gang_that_is_not_removed_at_once_costs_no_claim(
-    error: ApiError | Unreachable,
-) -> None:
-    cluster = nodes("ab")
-    cluster.barrier()
-    pods = gang(cluster, 2)
-    patch, failures = cluster.client.patch, [error] * 4
-
-    async def fails(resource: Any, name: str, *args: Any, **more: Any) -> Any:
-        if name == "train-1" and resource is PODS and more["kind"] is PatchKind.JSON and failures:
-            raise failures.pop()
-        return await patch(resource, name, *args, **more)
-
-    cluster.client.patch = fails  # type: ignore[method-assign]
+async def test_a_pod_whose_earlier_claim_stays_is_told_so() -> None:
+    cluster = nodes("a", promise_s=30, unschedulable_s=5)
+    cluster.pod("p", 8)
     async with working(cluster):
-        await asyncio.sleep(0.5)
-        cluster.pod("single", 8)  # it would have the GPUs of a claim that is deleted
-        for _ in range(60):
+        await asyncio.sleep(5)
+        claim = cluster.claim("p")
+        assert claim is not None
+        claim["metadata"].setdefault("finalizers", []).append("x.example.com/keep")
+        cluster.put(RESOURCE_CLAIMS, claim)
+        await asyncio.sleep(200)
+    assert cluster.note("p", "reason") == f"waits until its earlier claim {claim_of('p')} is gone"
+
+
+@pytest.mark.parametrize("barrier", [False, True])
+@pytest.mark.parametrize(
+    "error", [ApiError(504, "Timeout"), ApiError(500, "InternalError", "x"), Unreachable("timeout", timed_out=True)]
+)
+@pytest.mark.parametrize("size", [1, 2])
+async def test_the_last_gate_of_a_gang_is_tried_again_with_its_claim(
+    barrier: bool, error: Exception, size: int
+) -> None:
+    cluster = nodes("ab"[:size], promise_s=30, unschedulable_s=5)
+    if barrier:
+        cluster.barrier()
+    pods = gang(cluster, size)
+
+    def answer(count: int) -> None:
+        if count <= 2:
+            raise error
+
+    at_gate(cluster, pods[-1], answer)
+    async with working(cluster):
+        await asyncio.sleep(0.3)
+        cluster.pod("single", 8)
+        for _ in range(10):
             await asyncio.sleep(1)
             cluster.schedule()
-        assert not failures
-        assert lifted(cluster, pods) == bound(cluster, pods) == pods
-        assert cluster.claim("single") is None
+    assert bound(cluster, pods) == pods
+
+
+@pytest.mark.parametrize("size", [0, 2])
+async def test_gates_that_are_refused_in_a_pause_keep_no_gpus_from_others_for_long(size: int) -> None:
+    cluster = nodes("ab", promise_s=300)
+    pods = gang(cluster, size) if size else ["train-0"]
+    if not size:
+        cluster.pod("train-0", 8)
+    original, count = cluster.client.patch, 0
+
+    async def patch(resource: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        if resource is PODS and name in pods and "JSON" in str(kwargs.get("kind")):
+            count += name == "train-0"
+            if count == 7:  # by now it waits for a minute after each refusal
+                cluster.client.refuse["create"] = [ApiError(429, "TooManyRequests", retry_after_s=1)]
+                cluster.pod("other", 1, nodeSelector={"kubernetes.io/hostname": "c"})
+                await asyncio.sleep(0.1)
+            raise DENIED
+        return await original(resource, name, *args, **kwargs)
+
+    cluster.node("c")
+    cluster.client.patch = patch  # type: ignore[method-assign]
+    held = 0
+    async with working(cluster):
+        for _ in range(130 * 4):
+            await asyncio.sleep(0.25)
+            held += bool(claims(cluster, pods))
+    assert count >= 7
+    assert held / 4 < 5
+
+
+async def test_a_pod_that_has_its_claim_again_is_not_told_why_it_had_none() -> None:
+    cluster = nodes("a", promise_s=30, unschedulable_s=5)
+    cluster.pod("p", 8)
+
+    def refused(pod: Any) -> None:
+        message = "0/1 nodes are available: 1 Insufficient cpu."
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        pod["status"]["conditions"] = [condition]
+
+    original, count = cluster.client.create, 0
+    refusals: list[str] = []
+
+    async def create(resource: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        if resource is RESOURCE_CLAIMS and body["metadata"]["name"] == claim_of("p"):
+            count += 1
+            if count > 1:  # another pod's write is refused meanwhile: the server wants a pause
+                cluster.pod(f"other-{count}", 1, nodeSelector={"kubernetes.io/hostname": "b"})
+                await asyncio.sleep(0.1)
+        elif resource is RESOURCE_CLAIMS and body["metadata"]["name"] not in refusals:
+            refusals.append(body["metadata"]["name"])
+            raise ApiError(429, "TooManyRequests", retry_after_s=0.5)
+        return await original(resource, body, *args, **kwargs)
+
+    cluster.node("b")
+    cluster.client.create = create  # type: ignore[method-assign, assignment]
+    told = 0
+    on_a = {"kubernetes.io/hostname": "a"}
+    cluster.store.edit(PODS, ("default", "p"), lambda pod: pod["spec"].update(nodeSelector=on_a))
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.store.edit(PODS, ("default", "p"), refused)
+        for _ in range(100):
+            await asyncio.sleep(0.25)
+            told += cluster.claim("p") is not None and cluster.note("p", "reason") is not None
+    assert count > 1
+    assert not told
+
+
+async def test_a_pod_is_handed_over_in_time_although_it_finds_places_that_it_loses_again() -> None:
+    cluster = GpuCluster()
+    cluster.hand_over_s = 5.0
+    cluster.restart()
+    cluster.node("a")
+    cluster.pod("p", wishes={"policy": "nvlink", "when-full": "hand-over"})
+
+    original = cluster.client.create
+
+    async def create(resource: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        if resource is RESOURCE_CLAIMS and names.CHOICE in body["metadata"]["annotations"]:
+            raise ApiError(409, "Conflict", "Operation cannot be fulfilled on resourcequotas")
+        return await original(resource, body, *args, **kwargs)
+
+    cluster.client.create = create  # type: ignore[method-assign, assignment]
+    async with working(cluster):
+        for _ in range(6):  # for half a second in four the GPUs are free
+            cluster.rival("other", "a", range(8))
+            await asyncio.sleep(3.5)
+            cluster.remove(RESOURCE_CLAIMS, "other", "default")
+            await asyncio.sleep(0.5)
+    assert not cluster.get_pod("p")["spec"]["schedulingGates"]
+    assert cluster.claim("p") is not None
