@@ -136,6 +136,17 @@ def read(template: Template, words: Whole) -> TemplateRequest:
 
 
 def _read(template: Template, words: Whole) -> TemplateRequest:
+    """Return what a ResourceClaimTemplate and the pod's annotations request together.
+
+    Requests for NICs are read apart from those for GPUs. Configuration and constraints are sorted the same way.
+
+    Args:
+        template: The template.
+        words: The pod's annotations, as a request for whole GPUs.
+
+    Raises:
+        WordError: The template cannot be read, or contradicts the annotations, or the driver cannot place it.
+    """
     if not template.spec:
         raise WordError(f"more than {LONGEST} bytes; write a shorter one")
     try:
@@ -143,30 +154,34 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
     except (ValueError, RecursionError) as error:
         raise WordError(f"it cannot be read: {error}") from None
     devices = spec.spec.devices
-    asked: dict[str, dict[str, Any]] = {}
+    gpu_requests: dict[str, dict[str, Any]] = {}
     nic_entries: dict[str, dict[str, Any]] = {}
     for request in devices.requests or ():
         name = str(request.get("name", ""))
         if nic_templates.is_for_nics(request, template.nic_classes):
             nic_entries[name] = request
         else:
-            asked[name] = _exactly(request)
-    if not asked:
+            gpu_requests[name] = _exactly(request)
+    if not gpu_requests:
         raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
-    told, others = _configured(devices.config or (), asked)
-    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(asked), nic_entries)
-    nics = nic_templates.ask(nic_entries, about_nics, asked, template.nic_classes, near=words.near_nic)
+    claim_config, others = _configured(devices.config or (), gpu_requests)
+    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(gpu_requests), nic_entries)
+    nics = nic_templates.ask(nic_entries, about_nics, gpu_requests, template.nic_classes, near=words.near_nic)
+    # "Near a NIC" now means the NICs of these requests, not any NIC of the machine.
     if nics is not None:
-        words = msgspec.structs.replace(words, near_nic="")  # it is about these NICs, not about any
-    fields = _selected(words, asked)
-    required = _alike(constraints, asked)
+        words = msgspec.structs.replace(words, near_nic="")
+    selected_kind = _selected(words, gpu_requests)
+    required = _alike(constraints, gpu_requests)
     return TemplateRequest(
-        request=_request(words, asked, told, fields, required),
-        requests=tuple(asked),
+        request=_request(words, gpu_requests, claim_config, selected_kind, required),
+        requests=tuple(gpu_requests),
         metadata={"labels": _theirs(spec.metadata.labels), "annotations": _theirs(spec.metadata.annotations)},
-        devices={name: {key: one[key] for key in ("tolerations",) if one.get(key)} for name, one in asked.items()},
-        keep_env=tuple(told.keep_env) if told is not None else (),
-        nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
+        devices={
+            name: {key: exactly[key] for key in ("tolerations",) if exactly.get(key)}
+            for name, exactly in gpu_requests.items()
+        },
+        keep_env=tuple(claim_config.keep_env) if claim_config is not None else (),
+        nccl=claim_config.nccl if claim_config is not None and claim_config.nccl != values.NCCL_AUTO else None,
         others=others,
         spec=msgspec.json.decode(template.spec)["spec"],
         nics=nics,
@@ -181,7 +196,12 @@ def _theirs(texts: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
-    ledger, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
+    """Return the ``exactly`` part of a request for GPUs, if the driver can place it.
+
+    Raises:
+        WordError: It has alternatives, another class, fields that only the scheduler reads, or an impossible count.
+    """
+    device_driver, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
     if "firstAvailable" in request:
         raise WordError(
             f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
@@ -195,15 +215,15 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
             f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
             f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
         )
-    classes = (*ledger.vendor_of, *(_PARTS if ledger is OURS else ()))
+    classes = (*device_driver.vendor_of, *(_PARTS if device_driver is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
             f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
             "class of NICs of the policies file (nics.classes); have a template of its own for other devices, or "
             f"remove the pod's {names.PREFIX} annotations"
         )
-    if strange := sorted(set(exactly) - set(_KNOWN)):
-        raise WordError(f"{where}: {shown(strange[0])} cannot be placed; remove it")
+    if unknown_fields := sorted(set(exactly) - set(_KNOWN)):
+        raise WordError(f"{where}: {shown(unknown_fields[0])} cannot be placed; remove it")
     if exactly.get("adminAccess"):
         raise WordError(f"{where}: adminAccess takes no GPU; remove the pod's {names.PREFIX} annotations")
     if exactly.get("allocationMode", "ExactCount") != "ExactCount":
@@ -211,11 +231,11 @@ def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
     count = exactly.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
         raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    part = exactly["deviceClassName"] not in ledger.vendor_of
-    if part and count > 1:
+    is_fraction = exactly["deviceClassName"] not in device_driver.vendor_of
+    if is_fraction and count > 1:
         raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
-    if not part and exactly.get("capacity"):
-        cure = f"write the class {names.SHARE_CLASS}, or none" if ledger is OURS else f"write {names.MIN_MEMORY}"
+    if not is_fraction and exactly.get("capacity"):
+        cure = f"write the class {names.SHARE_CLASS}, or none" if device_driver is OURS else f"write {names.MIN_MEMORY}"
         raise WordError(f"{where}: capacity asks for a part of a GPU; {cure}")
     return exactly
 
@@ -254,7 +274,17 @@ def _check_theirs(parameters: Any) -> None:
 
 
 def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return which GPUs selectors want, as fields of a request: those of the words, where they say the same."""
+    """Return the product and architecture that selectors require, as fields of a request.
+
+    Only selectors of the form ``attribute == value`` are read.
+
+    Args:
+        words: The pod's annotations, as a request for whole GPUs.
+        asked: The template's requests for GPUs, by name.
+
+    Raises:
+        WordError: Another selector, selectors that contradict each other, or that contradict the annotations.
+    """
     wanted: dict[str, str] = {}
     for name, request in asked.items():
         for selector in request.get("selectors") or ():
@@ -262,8 +292,8 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
             match = _EQUALS.fullmatch(text)
             value = None
             if match is not None and match["domain"] == current_ledger().attribute_domain:
-                read = values.architecture if match["name"] == "architecture" else values.product
-                value = None if re.search(r"[*?\[]", match["value"]) else read(match["value"])
+                normalise = values.architecture if match["name"] == "architecture" else values.product
+                value = None if re.search(r"[*?\[]", match["value"]) else normalise(match["value"])
             if match is None or value is None:
                 raise WordError(
                     f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
@@ -276,9 +306,11 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
                     "name"
                 )
     for field, value in wanted.items():
-        said = getattr(words, field)
-        if said and said != value:
-            raise WordError(f"its selectors want {field} {value!r}, and the pod {said!r}; write one of the two")
+        annotated_value = getattr(words, field)
+        if annotated_value and annotated_value != value:
+            raise WordError(
+                f"its selectors want {field} {value!r}, and the pod {annotated_value!r}; write one of the two"
+            )
     return wanted
 
 
@@ -306,21 +338,40 @@ def _request(
     fields: Mapping[str, str],
     required: tuple[Constraint, ...],
 ) -> Request:
-    kinds = {str(exactly["deviceClassName"]) for exactly in asked.values()}
-    if len(kinds) > 1:
-        raise WordError(f"requests of {' and '.join(sorted(kinds))}: a pod gets one kind of these; use several pods")
-    kind = kinds.pop()
+    """Return the request of a template: whole GPUs, shares or MIG slices, by its device class.
+
+    Args:
+        words: The pod's annotations, as a request for whole GPUs.
+        asked: The ``exactly`` parts of the template's requests for GPUs, by name.
+        told: The template's configuration for this driver; None if it has none.
+        fields: Product and architecture from selectors.
+        required: The properties that the template's constraints demand.
+
+    Raises:
+        WordError: Several classes, too many GPUs, or properties of sets with a class of fractions.
+    """
+    device_classes = {str(exactly["deviceClassName"]) for exactly in asked.values()}
+    if len(device_classes) > 1:
+        raise WordError(
+            f"requests of {' and '.join(sorted(device_classes))}: a pod gets one kind of these; use several pods"
+        )
+    device_class = device_classes.pop()
     counts = tuple(int(exactly.get("count", 1)) for exactly in asked.values())
     if sum(counts) > values.MOST_GPUS:
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
-    both = tuple(dict.fromkeys((*words.required, *required)))
-    whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
-    if (vendor := current_ledger().vendor_of.get(kind)) is not None:
-        return _of_vendor(whole, vendor, kind)
+    all_required = tuple(dict.fromkeys((*words.required, *required)))
+    whole = msgspec.structs.replace(words, containers=counts, required=all_required, **fields)
+    # A class of whole GPUs.
+    if (vendor := current_ledger().vendor_of.get(device_class)) is not None:
+        return _of_vendor(whole, vendor, device_class)
+    # Fractions take the common fields only. Anything else that is set is about sets of whole GPUs.
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
-        raise WordError(f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {kind}")
-    if kind == names.SHARE_CLASS:
+        raise WordError(
+            f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {device_class}"
+        )
+    # One class is left besides shares: MIG.
+    if device_class == names.SHARE_CLASS:
         amounts = tuple(_amount(name, exactly) for name, exactly in asked.items())
         return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
     profiles = tuple((_profile(name, told),) for name in asked)
