@@ -39,6 +39,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     path = Path(source)
     pasted = _text(path)
     text = re.sub(r"\r*\n|\r", "\n", pasted)
+
     # The order matters: a later test would also fit some texts of an earlier kind.
     try:
         if _JSON.match(text):

@@ -76,6 +76,7 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     else:
         kind = f"{properties} set" if properties else "set"
         nearest = f"largest free {kind} is {largest.bit_count()} ({gpu_numbers(largest)})"
+
     # Some machines give only certain sets of GPUs together.
     if rule := phrases.together(machine):
         nearest += f", as {rule}"

@@ -112,8 +112,10 @@ def dealt(
     if len(columns) < needed or ((usable_costs < NEVER).sum(axis=1) < each_gets).any():
         return None
     nics, slots = len(columns), list(range(gpus)) * (each_gets + bool(extra))
+
     # So many GPUs get one NIC less: one of their slots stays empty.
     empty_slots = gpus - extra if extra else 0
+
     # With a single request it does not matter which NIC is whose: the slots of GPUs take NICs directly.
     if len(counts) == 1:
         assignment_costs = np.full((len(slots), empty_slots + nics), NEVER, dtype=np.int64)
@@ -125,6 +127,9 @@ def dealt(
             return None
         filled = [(slots[at], nic - empty_slots) for at, nic in enumerate(columns_of_rows) if nic >= empty_slots]
         return (tuple(sorted((gpu, columns[column]) for gpu, column in filled)),)
+
+    # Rows: the NICs, then one taker for each NIC that a request needs, then one filler for each empty slot.
+    # Columns: the NICs, then the slots of GPUs. A NIC's row keeps its own column unless a taker takes it.
     request_of_taker = np.repeat(range(len(counts)), counts)
     assignment_costs = np.full((nics + needed + empty_slots, nics + len(slots)), NEVER, dtype=np.int64)
     np.fill_diagonal(assignment_costs[:nics, :nics], 0)
@@ -135,6 +140,8 @@ def dealt(
     columns_of_rows = _assigned(assignment_costs, begun=nics)
     if columns_of_rows is None:
         return None
+
+    # A taker has a NIC's column, and that NIC's row has a slot: the slot's GPU gets the NIC.
     pairs = [
         (slots[columns_of_rows[column] - nics], columns[column]) for column in columns_of_rows[nics : nics + needed]
     ]

@@ -44,9 +44,14 @@ def served(
             preferably those that no other pod can use, and exactly ``gpus`` are returned.
     """
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
+
+    # A single GPU: each one that can have all NICs by itself.
     if gpus == 1 and (alone or not is_alike):
         return [gpu for gpu in order if _Flow(kinds, counts).give(gpu, sum(counts))]
     each_gets, extra = divmod(sum(counts), gpus)
+
+    # The GPUs that can all have their full number at once, taken in order of preference. If every NIC is good for every
+    # request, requests need not be told apart.
     flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
     best = [gpu for gpu in order if flow.give(gpu, each_gets + bool(extra))]
     if is_alike and len(best) >= gpus and not (deal and extra):
@@ -54,10 +59,13 @@ def served(
     with_extra = extra if deal and extra else len(best)
     preferred = [*best[:with_extra], *(gpu for gpu in order if gpu not in best), *best[with_extra:]]
     flow = _Flow(kinds, counts)
+
     # Each GPU needs at most one NIC, and ``best`` has as many GPUs as can have one: no other set is larger.
     if each_gets + bool(extra) == 1:
         chosen = preferred[:gpus]
         return chosen if len(chosen) == gpus and sum(flow.give(gpu, 1) for gpu in chosen) == sum(counts) else best
+
+    # Otherwise try the sets one after another: each GPU gets the common number, then enough of them one more.
     for remaining_flow, chosen in _sets(flow, preferred, gpus, each_gets, may_go_on):
         if sum(remaining_flow.give(gpu, 1) for gpu in chosen) >= extra:
             return chosen

@@ -63,6 +63,7 @@ def hold_all(
     ranks_in_domains = np.flatnonzero(whose >= 0)
     domain, free_gpus = whose[ranks_in_domains], np.bitwise_count(free[ranks_in_domains]).astype(np.int64)
     has_room = np.ones(int(domain.max(initial=-1)) + 1, dtype=np.bool_)
+
     # One check for each different size: does the domain hold all pods of at least this size?
     for gpus, needs in dict.fromkeys((gpus, needs) for gpus, needs, _ in waiting_pods):
         pods = sum(

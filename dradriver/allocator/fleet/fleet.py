@@ -290,6 +290,7 @@ class Fleet:
         check(request)
         candidates = self.candidates(request, eligible)
         attempts = [candidates]
+
         # GPUs that can be shared or split come last on each fallback level: fractions need them.
         if self.has_parts:
             attempts.insert(0, self.candidates(request, eligible, is_spared=True))

@@ -70,14 +70,17 @@ def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tu
         return at, at, at
     owner, size = owner[at], size[at]
     is_counted = np.ones(len(at), dtype=np.int64) if own is None else 1 - own[at].astype(np.int64)
+
     # One key sorts by owner, then free items before counted ones, then the largest first.
     order = np.argsort((owner << (_ITEM_BITS + 1)) + (is_counted << _ITEM_BITS) - size)
     owner, size, is_counted = owner[order], size[order], is_counted[order]
     starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
     lengths = np.diff(np.append(starts, len(owner)))
+
     # Running sums over all items; an owner's own sum is the difference from where its items start.
     size_before, counted_before = (np.concatenate(([0], np.cumsum(each))) for each in (size, is_counted))
     is_reached = size_before[1:] - np.repeat(size_before[starts], lengths) >= needed
+
     # Counted from the end, so that the maximum is the first item at which the sum is reached.
     from_end = np.maximum.reduceat(np.where(is_reached, len(owner) - np.arange(len(owner)), 0), starts)
     number = counted_before[len(owner) - from_end + 1] - counted_before[starts]

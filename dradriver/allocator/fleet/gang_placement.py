@@ -94,6 +94,7 @@ def place_gang(
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     effort = Effort() if effort is None else effort
     tables_by_level = _rungs(fleet, request, by_role, amounts)
+
     # Building the tables of several roles is work, too. A gang of equal pods does not count it.
     if len(tables_by_level[0]) > 1:
         effort.spend(len(tables_by_level) * sum(10 * CALL + 50 * len(nodes.kind) for nodes in tables_by_level[0]))
@@ -101,15 +102,19 @@ def place_gang(
     counts = _counts(request.members, kept_places)
     if not any(counts):
         return _described(fleet, request, (None,) * len(counts), kept_places)
+
+    # A gang of equal pods that starts as a whole takes nothing yet.
     taken_by_kept = _taken(fleet, amounts, kept_places) if kept_places or home or len(request.members) > 1 else None
     if taken_by_kept is not None and (broken := unmet(fleet, request, taken_by_kept, whole=False)):
         raise gang_refusals.of_those_that_stay(request, broken)
+
     # An elastic gang asks for as many pods as the cluster can hold now, if that is enough to start.
     if request.least_pods is not None and not kept_places:
         widest = request.near if request.near_required else CLUSTER
         pods_possible = most_pods(fleet, request, tables_by_level[-1][0], widest)
         if pods_possible >= max(request.least_pods, 1):
             request = msgspec.structs.replace(request, pods=pods_possible, least_pods=None)
+
     # First with the members at their former places. Half of the effort is kept for the search without that.
     placed_home = None
     if home and taken_by_kept is not None:
@@ -272,6 +277,8 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
         kept: Members that keep their places, by index.
     """
     pods = dict(kept)
+
+    # The places of each role in the order of the network, given to the role's pods by index.
     for plan, role_indices in zip(found, _indices(request.members), strict=True):
         if plan is None:
             continue
@@ -284,12 +291,16 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
         ]
         order = _in_order(fleet, np.array([rank for rank, _, _ in places]))
         pods |= _matched(fleet, [places[at][2] for at in order.tolist()], indices, kept)
+
+    # How near the nodes are to each other. A node that the fleet does not know is near none.
     by_index = tuple(pods[index] for index in sorted(pods))
     ranks = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
     names = [name for name, rank in ranks.items() if rank is not None]
     known_ranks = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
     unknown_nodes = ranks.keys() - set(names)
     reach = CLUSTER if unknown_nodes else _reach(fleet, known_ranks)
+
+    # The gang counts as having missed what its worst pod has missed.
     missed_preferences = max((choice.fallback for choice in by_index), key=len)
     is_near = reach == NODE or (not unknown_nodes and holds(fleet, request.near, fleet.sites_by_name()[known_ranks]))
     missed_near = [f"near: {request.near}"] if request.near and not is_near else []

@@ -52,6 +52,7 @@ def refusal(
         stable = f"{wanted_gang}, of which {without_place} {'has' if without_place == 1 else 'have'} no place now"
         reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)
         return NoPlaceError(f"{stable}: {reason}", stable=stable, cause=Cause.GPUS)
+
     # Can the gang ever have a place? If not, waiting does not help, and the stable text says so.
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
     is_possible, reason = _could_hold(fleet, smallest, effort)
@@ -149,6 +150,7 @@ def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[boo
         or effort.gave_up
     ):
         return True, ""
+
     # Is the required level the cause? Then the whole cluster has a place without it, and the figures can be named.
     without_fabric = msgspec.structs.replace(request, one_fabric=False)
     if near_level == CLUSTER or search(

@@ -62,6 +62,7 @@ def shares(
         By ``GangNodes.name_rank`` the sets of each role's pods. None if there is no place, or the search gave up.
     """
     cells = int(np.prod([count + 1 for count in asked.counts], dtype=np.float64))
+
     # Too large a table: give up before anything is spent.
     if cells > _MOST_CELLS:
         effort.gave_up = True
@@ -77,6 +78,7 @@ def shares(
     fewest_nodes[(0,) * fewest_nodes.ndim] = 0
     max_nodes = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
     uses_of_options: dict[bytes, int] = {}
+
     # Of each step: the node, the combinations of pods it can hold, and by cell the combination that was used.
     steps: list[tuple[int, Ints, NDArray[np.int16]]] = []
     for node, is_new in enumerate((gpus[ranks] == 0).tolist()):
@@ -148,6 +150,7 @@ class _OneNode:
         self._needs = np.array([(*role.needs, *[0] * (columns - len(role.needs))) for role in asked.members])
         is_usable = at >= 0
 
+        # An array (roles, nodes) of one field of the roles' tables; ``missing`` where the role may not use the node.
         def field_of(name: str, missing: int) -> Ints:
             columns_of_roles = [getattr(nodes, name) for nodes in tables]
             return np.array([
@@ -163,12 +166,14 @@ class _OneNode:
             # A node without counted resources has no room for pods that need some: ``capacity`` says so already.
             is_counted = (row >= 0) & (row < len(amounts))
             self._free[is_counted] = amounts[row[is_counted], :columns]
+
         # Nodes are alike if they differ only in resources that the gang could not use anyway.
         useful_free = np.minimum(self._free, self._capacity @ self._needs)
         keys = np.column_stack((self._kind.T, self._mask.T, self._capacity, useful_free, gpus))
         self._alike = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
         self._options: dict[int, Ints] = {}
         self._known: dict[tuple[tuple[int, ...], ...], Sets | None] = {}
+
         # Larger sets first: where they do not fit nothing smaller need be tried.
         self._order = sorted(range(len(tables)), key=lambda role: -asked.members[role].pod.gpus)
 

@@ -166,6 +166,7 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
     if request.max_nodes is not None and taken.nodes > request.max_nodes:
         return f"they are on {taken.nodes} nodes"
     least = request.min_gpus_per_node
+
     # Nodes that the fleet does not know get no further members.
     if too_few := [(count, name) for name, count in taken.elsewhere.items() if count < least]:
         count, name = too_few[0]
@@ -383,5 +384,6 @@ class _Domain(NamedTuple):
             for node, sets in node_sets:
                 for mask in sets:
                     so_far.add(int(nodes.name_rank[node]), int(nodes.row[node]), mask, request.members[role])
+
         # The exact search does not know the limits of the network: check them at the end.
         return None if unmet(self.fleet, request, so_far, whole=True) else tuple(plans)

@@ -60,6 +60,7 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
         (len(slots),) int64; ``FAR`` for a node without a place.
     """
     rooms = nodes.rooms
+
     # First with the GPUs that have fractions already: by number of placed fractions, the least cost on each node.
     least_so_far = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
     for position in rank_order.positions(nodes.suitable):

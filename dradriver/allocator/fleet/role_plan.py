@@ -167,6 +167,8 @@ def _on_new(
         at = at[np.argsort(-nodes.capacity[at], kind="stable")]
     if wish.spread:
         return at, _evenly(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
+
+    # Fill the nodes one after another; the last one is the smallest that holds what is left.
     at = _tightest(nodes, at, new, pods, least=wish.least, around=around)
     return at, _fullest(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
 

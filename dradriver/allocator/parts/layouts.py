@@ -103,11 +103,13 @@ class Layout:
         self._states = states
         shape = (self.closed + 1, len(profiles))
         self.most = np.zeros(shape, dtype=np.int32)
+
         # From the fullest state back to the empty one, so that the states a placement leads to are known.
         for state in reversed(states.by_slices()):
             for (profile, _), next_state in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[next_state, profile])
         slices_of_profiles = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)
+
         # The largest number of slices, which is last, counts twice as much as the one before, and so on.
         exponent = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
         self.worth: NDArray[np.int32] = slices_of_profiles @ (1 << exponent)
@@ -124,6 +126,7 @@ class Layout:
                 if cost <= self.cost[state, profile]:
                     self.cost[state, profile], self.start[state, profile] = cost, start
         capped_worth = np.minimum(self.worth, _MOST_WORTH)[:, None]
+
         # One number: the cost first, then how much the state is still worth.
         self.order = np.where(self.cost < NONE, self.cost * (_MOST_WORTH + 1) + capped_worth, NONE).astype(np.int32)
         self._answers: dict[Hashable, Any] = {}

@@ -68,6 +68,7 @@ def predict(
     masks = np.arange(1 << g)
     count = np.bitwise_count(masks).astype(np.float32)
     out = np.zeros((2, len(masks)), dtype=np.float32)
+
     # Behind NVLink switches a formula gives the bandwidth: no search is needed.
     is_switched = np.zeros(len(masks), dtype=np.bool_)
     if shape.switched and linked:

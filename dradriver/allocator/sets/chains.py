@@ -47,11 +47,13 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
     lanes, up = room.lanes[:, rows, at], places.up[:, rows, at]
     if not room.wires.amd:
         return _fit(room, rows, at, channels, lanes=lanes, up=up)
+
     # Over the wires between AMD's sockets goes one chain again and again, or none (search.cc).
     avoids_sockets = reach.gated[at] | reach.through[at]
     fits = _fit(room, rows, at, channels, lanes=lanes, up=up) & (
         avoids_sockets | (room.wires.sockets[rows] >= channels)
     )
+
     # A chain that does not fit may still fit if it never leaves its NUMA node over PCIe.
     stays_inside = paths.inner[reach.sets.masks[at]] & ~avoids_sockets & ~fits
     if stays_inside.any():
@@ -76,6 +78,7 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
         up: (p, n), channels out of each place over PCIe.
     """
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
+
     # Chain ends that each GPU must take because its links and lanes do not suffice for passing through.
     ends = twice - 2 * lanes
     if room.wires.widths:
@@ -84,6 +87,7 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
         has_few_links = np.bitwise_count(sets.masks[at] & near) < 2
         is_leaf = has_few_links & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
         ends = np.maximum(ends, np.where(is_leaf, channels, 0))
+
     # All chains together have two ends each.
     uses_all = sets.member[:, at] & (ends >= 0)
     ends = np.where(uses_all, ends, 0)

@@ -74,13 +74,17 @@ class Facts:
         )
         for graph in graphs:
             np.fill_diagonal(graph, val=False)
+
         # Many graphs are equal: "NVLink" is a kind of step and a width. The search for rings runs once for each.
-        different = {graph.tobytes(): graph for graph in graphs}
-        graph_numbers = [list(different).index(graph.tobytes()) for graph in graphs]
-        adjacent = np.array(list(different.values()), dtype=np.bool_).reshape(len(different), g, g)
+        distinct_graphs = {graph.tobytes(): graph for graph in graphs}
+        graph_numbers = [list(distinct_graphs).index(graph.tobytes()) for graph in graphs]
+        adjacent = np.array(list(distinct_graphs.values()), dtype=np.bool_).reshape(len(distinct_graphs), g, g)
         cycles, paths = subsets.hamiltonian(adjacent)
+
+        # Back from distinct graphs to all: by step rank, by number of links, by PCIe path.
         cycles, paths = cycles[graph_numbers], paths[graph_numbers]
         by_rank, by_width, by_path = np.split(cycles, (len(steps), len(steps) + len(widths)))
+
         # A ring over better steps is also one over worse steps, so the count of failing ranks is the weakest rank.
         self.weakest = (~by_rank).sum(axis=0).astype(np.uint8)
         _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
@@ -98,12 +102,14 @@ class Facts:
         else:
             self.busbw = predict(shape)
         self.worth = self.busbw
+
         # The CPUs are not known: take the mean of both likely bandwidths between sockets.
         if shape.socket_gbps_or and shape.predicted:
             other = predict(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or))
             worth_one, worth_two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
             self.worth = (worth_one, worth_two)
         self.linked: Bools = by_width[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
+
         # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
 

@@ -69,6 +69,7 @@ class Wires:
         self.hops: Ints = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         self.switches = subsets.components(self.hops <= PathType.PIX)
         links_beating_pcie = 1
+
         # If one link carries nothing, no number of links beats PCIe.
         if self.adjacent.any():
             beating_counts = (
@@ -84,6 +85,7 @@ class Wires:
         speed_gbps = np.array(speeds, dtype=np.float64)
         links = _fitting(self.counts.ravel() * np.float64(shape.link_gbps), speed_gbps)
         sockets = _fitting(np.array([shape.socket_gbps], dtype=np.float64), speed_gbps)
+
         # A GPU's PCIe link carries traffic within its tree and through the host bridge. If a set spans several trees it
         # carries both, and the two figures alone do not give the sum: ``_crossing`` counts it.
         pcie_counts = [_fitting(pcie, speed_gbps), _fitting(pcie, speed_gbps * bridge)]
@@ -101,6 +103,8 @@ class Wires:
         self.sockets: Counts = sockets[first, 0]
         self.uplinks: Counts = np.stack(pcie_counts, axis=-1)[first].swapaxes(0, 1)
         self.widths = sorted(set(self.counts.ravel().tolist()) - {0})
+
+        # The same by number of links that a pair has.
         self.carries: Counts = _fitting(np.array([width * shape.link_gbps for width in self.widths]), speed_gbps)[
             first
         ].T

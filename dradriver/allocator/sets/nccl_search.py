@@ -80,34 +80,44 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
         least: (n,), the fewest channels.
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
+
+    # By what the best rings so far go over (links, third GPUs, PCIe): the channels that fit, and what they go over.
     options, over_what = _options(room, at, least)
     doubtful = _doubtful(room, at, options, over_what)
     channels, over_option = np.zeros((2, len(at)), dtype=np.int16)
-    gbps, carried = np.zeros((2, len(at)), dtype=np.float32)
+    gbps, best_total = np.zeros((2, len(at)), dtype=np.float32)
     tried = np.array(speeds(shape.capability), dtype=np.float32)
     may_try = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
     may_try[-1] = True  # the slowest speed is always tried
+
     # From the fastest speed to the slowest. A set is done if the next speed is too slow to win, or its GPUs are full.
     for speed, is_tried, row in zip(tried, may_try, room.wires.row_of, strict=True):
-        open_ = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (carried < total))
-        if not open_.size:
+        candidates = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (best_total < total))
+        if not candidates.size:
             continue
-        fitting_channels = options[over_option[open_], row, open_]
-        is_better = fitting_channels * speed > carried[open_] + _TINY
-        open_, fitting_channels = open_[is_better], fitting_channels[is_better]
-        way = over_what[over_option[open_], row, open_]
+        fitting_channels = options[over_option[candidates], row, candidates]
+        is_better = fitting_channels * speed > best_total[candidates] + _TINY
+        candidates, fitting_channels = candidates[is_better], fitting_channels[is_better]
+        way = over_what[over_option[candidates], row, candidates]
         # The count of some sets is only an upper bound: count their rings exactly.
-        doubts = doubtful[over_option[open_], row, open_].nonzero()[0]
+        doubts = doubtful[over_option[candidates], row, candidates].nonzero()[0]
         if doubts.size:
             for index in doubts.tolist():
                 through = bool(way[index] == _THROUGH)
                 fitting_channels[index] = room.packed(
-                    row, int(at[open_[index]]), int(fitting_channels[index]), through=through
+                    row, int(at[candidates[index]]), int(fitting_channels[index]), through=through
                 )
-            is_better = (fitting_channels >= least[open_]) & (fitting_channels * speed > carried[open_] + _TINY)
-            open_, fitting_channels, way = open_[is_better], fitting_channels[is_better], way[is_better]
-        over_option[open_] = way
-        channels[open_], gbps[open_], carried[open_] = fitting_channels, speed, fitting_channels * speed
+            is_better = (fitting_channels >= least[candidates]) & (
+                fitting_channels * speed > best_total[candidates] + _TINY
+            )
+            candidates, fitting_channels, way = candidates[is_better], fitting_channels[is_better], way[is_better]
+        over_option[candidates] = way
+        channels[candidates], gbps[candidates], best_total[candidates] = (
+            fitting_channels,
+            speed,
+            fitting_channels * speed,
+        )
+
     # NCCL cuts fast channels in two.
     halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
     if shape.capability > 80:
@@ -145,20 +155,23 @@ def trees(
     fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
     tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
     is_tried: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
+
     # NCCL raises the first speed that fits to the next faster one, and so on, as long as it has not doubled.
     first = np.where(is_tried, tried, 0).max(axis=0)
     slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
-    open_ = (tried > least) & (is_tried | (slower < 2 * first))
-    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
-    speed, set_of = np.nonzero(open_)
+    is_open = (tried > least) & (is_tried | (slower < 2 * first))
+    is_open &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
+    speed, set_of = np.nonzero(is_open)
     rows = np.array(wires.row_of)[speed]
-    open_[speed, set_of] = chains.fitting(room, paths, rows, at[set_of], channels[set_of])
-    out: Floats = np.where(open_ & is_tried, tried, 0).max(axis=0, initial=0)
-    is_raised = (out == first) | (first <= least)
-    for faster, fits in zip(tried[::-1, 0], open_[::-1], strict=True):
+    is_open[speed, set_of] = chains.fitting(room, paths, rows, at[set_of], channels[set_of])
+    best_speed: Floats = np.where(is_open & is_tried, tried, 0).max(axis=0, initial=0)
+
+    # Faster speeds count only if every speed between them and the first one fits, too.
+    is_raised = (best_speed == first) | (first <= least)
+    for faster, fits in zip(tried[::-1, 0], is_open[::-1], strict=True):
         is_raised &= fits | (faster <= first) | (faster <= least)
-        out = np.where(is_raised & fits & (faster > first), faster, out)
-    return out
+        best_speed = np.where(is_raised & fits & (faster > first), faster, best_speed)
+    return best_speed
 
 
 def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:

@@ -63,6 +63,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
         return _tail_order(tables, members)
     at = np.array(members, dtype=np.int64)
     quads, ways = _quads(n)
+
     # Two good pairs, turned so that they also join well as a ring; the first of equal orders.
     orders = at[quads[:, _TURNS]]
     pairs = _pair_gbps(tables, orders)
@@ -73,6 +74,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     quad_gbps = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
     tails = [_tail_order(tables, tuple(members[position] for position in tail)) for _, tail in ways] if n % 4 else [()]
     chosen = np.array([chosen for chosen, _ in ways])
+
     # A way splits all GPUs into fours and a tail: the sum of its pairs decides, then the bandwidth of its fours.
     value = best_pairs[chosen].sum(axis=1, dtype=np.float64)
     if n % 4 > 1:

@@ -65,17 +65,20 @@ class Reach:
             worst_path[has_ring] = path
             joined = subsets.neighbours(wires.hops == path)[:, None]
             nearest_path[(sets.member & (masks & joined != 0)).any(axis=0)] = path
+
         # NCCL also searches a ring that needs no PCIe with the nearest PCIe path that the set has.
         worst_path = np.where(worst_path < NOWHERE, np.maximum(worst_path, nearest_path), worst_path)
         self.gates, self.gated = _gateways(shape, wires, masks, worst_path)
         one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
         is_fast = wires.counts >= wires.detour.max()
+
         # Behind one PCIe switch, two GPUs use a detour over links only if each of its steps is faster than PCIe.
         if one_switch.any() and (is_fast != wires.adjacent).any():
             over_links = (over_links & ~one_switch) | (_around(is_fast, masks) & one_switch)
         is_allowed = _within(wires.hops)[:, worst_path]
         self.over_pcie: Ints = masks & ~(linked | over_links | self_mask) & is_allowed
         self.beyond: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(axis=0, dtype=np.int16) - np.int16(1)
+
         # Traffic through a gateway does not cross the sockets, so its farthest path stays within a NUMA node.
         self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst_path)
 

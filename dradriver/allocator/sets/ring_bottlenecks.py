@@ -51,8 +51,10 @@ class Places:
         self._wide_places, self._pair_places = np.flatnonzero(~is_pair), np.flatnonzero(is_pair)
         self._members_inside, self._members_outside = sets.masks & self._place_masks, sets.masks & ~self._place_masks
         self.active: Bools = (self._members_inside != 0) & (self._members_outside != 0)
+
         # A linked pair is a place only in sets with both of its GPUs.
         self.active[is_pair] &= self._members_inside[is_pair] == self._place_masks[is_pair]
+
         # A gateway joins NUMA nodes, so their borders are no bottleneck there.
         if reach.gated.any():
             self.active[self.nodes] &= ~reach.gated
@@ -62,6 +64,7 @@ class Places:
         self.up = self.one = up
         if self._pair_places.size:
             up[self._pair_places] = self._from_pairs()
+
         # One chain that leaves a NUMA node again and again is limited by the wires between the sockets.
         if self.nodes.any():
             self.one = up.copy()

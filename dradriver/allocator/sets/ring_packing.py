@@ -34,6 +34,7 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
     """
     unit, guard = _fields(len(channels))
     left = guard
+
     # By GPU where a ring can go next: the widest links first, because greedy packing then often reaches ``wanted``.
     next_steps: _Onward = []
     for units, each in zip(unit, channels, strict=True):
@@ -43,6 +44,7 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
     for (a, b), third in thirds.items():
         if channels[a][third] and channels[third][b]:
             next_steps[a].append((b, unit[a][third] + unit[third][b]))
+
     # Greedy is often enough. If it is not, rings are packed exactly, within bounds on rings and steps.
     if _greedy_count(next_steps, left, guard, wanted) == wanted:
         return wanted

@@ -79,6 +79,7 @@ class Tables:
 
         general, order = canonical(shape)
         canonical_facts = facts.facts_of(general)
+
         # By GPU its position in the canonical shape, and by mask the same set in that numbering.
         position = np.argsort(order)
         canonical_mask = subsets.unions((1 << position).tolist())

@@ -76,6 +76,7 @@ def pinned(
         vendor: The GPUs' vendor.
     """
     parts = parts_of(choice, uuids)
+
     # MIG instances that the agent must make. Those that are devices of their own exist already.
     mig = {
         name: opaque_config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})

@@ -167,6 +167,7 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
     claim_config, others = _configured(devices.config or (), gpu_requests)
     constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(gpu_requests), nic_entries)
     nics = nic_templates.ask(nic_entries, about_nics, gpu_requests, template.nic_classes, near=words.near_nic)
+
     # "Near a NIC" now means the NICs of these requests, not any NIC of the machine.
     if nics is not None:
         words = msgspec.structs.replace(words, near_nic="")
@@ -285,7 +286,7 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
     Raises:
         WordError: Another selector, selectors that contradict each other, or that contradict the annotations.
     """
-    wanted: dict[str, str] = {}
+    required: dict[str, str] = {}
     for name, request in asked.items():
         for selector in request.get("selectors") or ():
             text = str((selector.get("cel") or {}).get("expression", ""))
@@ -300,18 +301,18 @@ def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str,
                     f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
                 )
             field = "architecture" if match["name"] == "architecture" else "product"
-            if wanted.setdefault(field, value) != value:
+            if required.setdefault(field, value) != value:
                 raise WordError(
-                    f"requests of several kinds of GPUs ({wanted[field]!r}, {value!r}); write one kind a pod, by one "
+                    f"requests of several kinds of GPUs ({required[field]!r}, {value!r}); write one kind a pod, by one "
                     "name"
                 )
-    for field, value in wanted.items():
+    for field, value in required.items():
         annotated_value = getattr(words, field)
         if annotated_value and annotated_value != value:
             raise WordError(
                 f"its selectors want {field} {value!r}, and the pod {annotated_value!r}; write one of the two"
             )
-    return wanted
+    return required
 
 
 def _alike(
@@ -361,15 +362,18 @@ def _request(
         raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
     all_required = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=all_required, **fields)
+
     # A class of whole GPUs.
     if (vendor := current_ledger().vendor_of.get(device_class)) is not None:
         return _of_vendor(whole, vendor, device_class)
+
     # Fractions take the common fields only. Anything else that is set is about sets of whole GPUs.
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
         raise WordError(
             f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {device_class}"
         )
+
     # One class is left besides shares: MIG.
     if device_class == names.SHARE_CLASS:
         amounts = tuple(_amount(name, exactly) for name, exactly in asked.items())

@@ -105,6 +105,7 @@ def ask(
             )
         reason = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
         left |= {name: left.get(name, reason) for name in request_names if name in entries}
+
     # NICs that must be like NICs left to the scheduler cannot be chosen here either: repeat until nothing changes.
     has_changed = True
     while has_changed:

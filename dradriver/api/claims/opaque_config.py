@@ -73,6 +73,7 @@ def make(
         "kind": names.CONFIG_KIND,
         "order": dict(sorted(order.items())),
     }
+
     # Older agents do not know these fields and refuse a claim that has them, so they are written only if needed.
     if nccl != values.NCCL_AUTO:
         built["nccl"] = nccl

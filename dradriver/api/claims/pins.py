@@ -174,6 +174,7 @@ def pin(claim: Claim) -> Pin | None:
         if choice is None or len(our_configs) != 1 or our_configs[0].opaque is None:
             return None
         claim_config = opaque_config.read(our_configs[0].opaque.parameters)
+
         # The scheduler gives only what the requests ask for, even if the configuration names more.
         gpu_requests = {
             request.name: request.exactly
@@ -181,13 +182,16 @@ def pin(claim: Claim) -> Pin | None:
             if request.exactly and _is_of_gpus(request.exactly.device_class_name)
         }
         uuids = {name: tuple(claim_config.order.get(name, ())) for name in gpu_requests}
+        # 1. The configuration names as many GPUs for each request as the request asks for.
         counts = [len(uuids_of_request) for uuids_of_request in uuids.values()]
         if (
             len(claim_config.order) != len(gpu_requests)
             or [exactly.count for exactly in gpu_requests.values()] != counts
         ):
             return None
-        placed: frozenset[str] = frozenset()
+
+        # 2. The choice in the annotation fits the requests: the same numbers of GPUs, or the same fractions.
+        placed_uuids: frozenset[str] = frozenset()
         if isinstance(choice, Choice):
             numbers = sorted(number for part in choice.containers for number in part)
             is_consistent = counts == [len(part) for part in choice.containers] and (
@@ -199,18 +203,24 @@ def pin(claim: Claim) -> Pin | None:
                 _asks_for(part, gpu_requests[name], claim_config.mig.get(name), uuids[name][0])
                 for name, part in parts.items()
             )
-            placed = frozenset(
+            # A MIG slice without an entry in the configuration is a device of its own.
+            placed_uuids = frozenset(
                 uuids[name][0]
                 for name, part in parts.items()
                 if isinstance(part, MigPart) and name not in claim_config.mig
             )
+
     # The annotation can hold any text, nested as deep as 256 KiB allow.
     except (WordError, ValueError, RecursionError):
         return None
     if not is_consistent:
         return None
     return Pin(
-        choice=choice, uuids=uuids, placed=placed, nccl=claim_config.nccl, nics=_nics(claim, our_configs[0].requests)
+        choice=choice,
+        uuids=uuids,
+        placed=placed_uuids,
+        nccl=claim_config.nccl,
+        nics=_nics(claim, our_configs[0].requests),
     )
 
 

@@ -268,6 +268,7 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
     max_rows, namespaces, products, max_pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
     rows = {hour: dict(hours[hour]) for hour in sorted(hours)}
     merged_into: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in rows}
+
     # Fewer rows, then no products, then fewer namespaces, until the text fits.
     while True:
         for hour, buckets in rows.items():

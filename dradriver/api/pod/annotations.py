@@ -180,6 +180,7 @@ class Annotations:
                 f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
             )
         request = container_requests.request(self.values, asked, fields)
+
         # Properties of sets make no sense for fractions.
         if not isinstance(request, Whole):
             self._refuse_sets()

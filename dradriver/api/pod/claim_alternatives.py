@@ -87,6 +87,8 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
                     "matchAttribute": alternative.attribute,
                 }
             )
+
+    # A request has either a list of alternatives or a single ``exactly``.
     built = [
         {"name": name, "firstAvailable": [{"name": alternative.name} | exactly for alternative in alternatives]}
         if alternatives
@@ -118,23 +120,28 @@ def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[st
     if isinstance(request, Whole):
         _check(request)
         required = _required(request) if request.gpus > 1 else []
+
     # A MIG device publishes its own memory, if any, and not that of its GPU.
     elif isinstance(request, Mig) and request.min_memory_mib:
         raise _unsaid(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
     devices: dict[str, Any] = dict(spec["devices"])
     constrained_attributes = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
+
+    # The template may have some of the constraints already.
     if missing_attributes := [attribute for attribute in required if attribute not in constrained_attributes]:
         gpu_names = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
         constraints = [{"requests": gpu_names, "matchAttribute": attribute} for attribute in missing_attributes]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
-    if selectors := [{"cel": {"expression": text}} for text in _selectors(request)]:
-        devices["requests"] = [
-            entry
-            | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
-            if requests is None or entry["name"] in requests
-            else entry
-            for entry in devices["requests"]
-        ]
+    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+
+    def with_selectors(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        if requests is not None and entry["name"] not in requests:
+            return entry
+        exactly = entry["exactly"]
+        return {**entry, "exactly": exactly | {"selectors": [*(exactly.get("selectors") or ()), *selectors]}}
+
+    if selectors:
+        devices["requests"] = [with_selectors(entry) for entry in devices["requests"]]
     return {**spec, "devices": devices}
 
 
@@ -263,6 +270,7 @@ def _selectors(request: Request) -> list[str]:
     """
     attributes_of_device = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
     expressions = [] if isinstance(request, Whole) else [exclusive.ELSEWHERE]
+
     # ``has()`` and not ``?.``: for a value read by ``?.`` the API server does not know the maximum length, and refuses
     # functions on it as too costly.
     if request.product:

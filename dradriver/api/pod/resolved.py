@@ -271,12 +271,17 @@ def _check(resolved: Resolved) -> None:
         WordError: With the field that is not as the webhook writes it.
     """
     request = resolved.request
-    asked = _asked(request)
+    amounts_by_container = _asked(request)
+
     # Containers that share one claim count as one.
     expected_containers = (
         1 if resolved.shared is not msgspec.UNSET and resolved.containers else len(resolved.containers)
     )
-    if not asked or len(set(resolved.containers)) != len(resolved.containers) or len(asked) != expected_containers:
+    if (
+        not amounts_by_container
+        or len(set(resolved.containers)) != len(resolved.containers)
+        or len(amounts_by_container) != expected_containers
+    ):
         raise WordError("its containers are not those that it asks GPUs for")
     if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
         raise WordError("it names a claim to share that is none")

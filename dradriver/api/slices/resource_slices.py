@@ -66,11 +66,15 @@ def build(
     """
     if len(machine.gpus) > MOST_GPUS:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+
+    # The machine itself is an annotation. It must not change with every pod, or all slices would be written again.
     annotations = {names.MACHINE: machine_codec.encode(_steady(machine, modes, features))}
     if features.lacking:
         annotations[names.SERVER_LACKS] = ",".join(features.lacking)
     tainted_positions = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
     groups = group(unlinked(machine, tainted_positions))
+
+    # If the API server drops taints, the scheduler would give out tainted GPUs: do not publish them.
     left_out = () if features.taints else tainted_positions
     by_gpu: list[list[device_attributes.Device]] = []
     counter_sets: list[dict[str, Any]] = []
@@ -79,6 +83,7 @@ def build(
         if position in left_out:
             continue
         mode = _mode(gpu, modes)
+        # A claim may still have a MIG instance that is gone: it stays a device, with the taint ``gone``.
         gpu_devices = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
         if gpu_devices is None:
             gpu_devices = _of_gpu(machine, groups, position, mode, features)
@@ -87,6 +92,8 @@ def build(
         by_gpu.append(gpu_devices)
         if any("consumesCounters" in device for device in gpu_devices):
             counter_sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
+
+    # A slice holds either counters or devices, and a limited number of them; a GPU's devices stay together.
     content = [
         {"sharedCounters": entries}
         for entries in _runs([[counters] for counters in counter_sets], mig_devices.MOST_SETS)

@@ -227,6 +227,7 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
     }
     if not gpu_limits:
         return 0
+
     # Limits of other projects that this driver does not serve: name the replacement.
     for name, text in gpu_limits.items():
         if name.startswith(_VGPU):

@@ -89,6 +89,8 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
                 )
     links = [[0] * len(gpu_range) for _ in gpu_range]
     paths = [[PathType.SELF] * len(gpu_range) for _ in gpu_range]
+
+    # NUMA nodes are listed by GPU number, which only names like GPU0 have; bus ids have none.
     nodes = [numas.get(int(match[1])) if (match := _GPU.fullmatch(device)) else None for device in type_table.names]
     for i in gpu_range:
         for j in gpu_range:
@@ -103,6 +105,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             else:
                 is_near = not linked[i][j] and 0 < weight <= _SAME_NODE
             paths[i][j] = PathType.NODE if is_near else PathType.SYS
+
     # Both directions of a pair must agree: the fewer links and the farther path hold.
     for i in gpu_range:
         for j in range(i):

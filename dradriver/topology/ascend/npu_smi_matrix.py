@@ -73,6 +73,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
     machine = npu_smi_table.told(machine, text)
+
     # The text may have the table of ``npu-smi info``, too, but not always with all NPUs.
     products = {gpu.product for gpu in machine.gpus} - {""} or {""}
     blocks = ascend_products.blocks(machine.links, products.pop()) if len(products) == 1 else None

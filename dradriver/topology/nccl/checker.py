@@ -109,6 +109,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     if machine is not None:
         machine_nodes = {gpu.numa for gpu in machine.gpus} | {device.numa for device in machine.pci or ()}
     cpus_with_devices = {cpu.get("numaid"): cpu for cpu in cpus if any(child.name == "pci" for child in cpu.children)}
+
     # A virtual machine without NUMA has all its devices on node -1. Next to numbered nodes that is a mistake,
     # unless the machine itself has devices without a node.
     unnumbered = cpus_with_devices.get("-1")
@@ -144,13 +145,21 @@ def _shape(element: Element, notes: Notes) -> None:
     """
     name, count = element.name, len(element.attributes) + element.blanks
     added_by_nccl = _ADDED_TO_INVENTED if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
+
     # NCCL adds attributes to what it reads, and has a fixed number of places for them.
-    missing = sum(element.get(attribute) is None for attribute in added_by_nccl)
-    most, added_text = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing}" if missing else ""
-    if count > most:
+    added_count = sum(element.get(attribute) is None for attribute in added_by_nccl)
+    attribute_limit = min(MAX_ATTRIBUTES, _ROOM - added_count)
+    added_text = f", for it adds {added_count}" if added_count else ""
+    if count > attribute_limit:
         blanks_text = f", {element.blanks} of them blanks too many" if element.blanks else ""
         notes.add(
-            "attributes", element.place, name=name[:40], count=count, blanks=blanks_text, most=most, added=added_text
+            "attributes",
+            element.place,
+            name=name[:40],
+            count=count,
+            blanks=blanks_text,
+            most=attribute_limit,
+            added=added_text,
         )
     if element.get("keep") == "1":
         notes.add("kept", element.at("keep"), once="kept")
@@ -207,10 +216,13 @@ def _cpu(cpu: Element, notes: Notes) -> None:
         and cpu.get("modelid") is None
     ):
         notes.add("no-model", cpu.at("familyid"))
+
     # topo.cc fails without ``required_names``. It fills in the others from /sys, which has no CPU mask for node -1.
     required_names = ["arch", *(["vendor"] if intel_or_amd else [])]
     model_names = ["familyid", "modelid"] if intel_or_amd else []
     mask_names = ["affinity"] if cpu.get("numaid") != "-1" else []
+
+    # Only for AMD's CPUs NCCL works without family and model.
     if vendor != "AuthenticAMD":
         required_names, model_names = [*required_names, *model_names], []
     for rule, names in (("cpu-facts", required_names), ("cpu-filled", [*mask_names, *model_names])):
@@ -257,6 +269,7 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
     of_gpus = [PciDevice(gpu.pci, None, gpu.numa, "", "", *words(gpu.pcie_gbps)) for gpu in machine.gpus]
     tree: Sequence[PciDevice] = machine.pci or of_gpus
+
     # NCCL puts a device below the NUMA node of its highest bridge. Parents come first in the tree.
     node_in_sys: list[int | None] = []
     for device in tree:

@@ -62,6 +62,7 @@ def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
                 new_parent |= dict.fromkeys(members, len(switches))
                 gbps = sum(nccl_bandwidths.pci_gbps(devices[i].link_speed, devices[i].link_width) for i in members)
                 switches.append(switch(next(free_numbers), None, devices[members[0]].numa, gbps))
+
     # The switches come first in the result, so all parents' positions shift.
     shifted_parents = (None if device.parent is None else device.parent + len(switches) for device in devices)
     moved_devices = (

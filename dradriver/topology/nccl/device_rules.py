@@ -182,6 +182,7 @@ def _links(gpus: dict[str, Element], notes: Notes) -> None:
         if count_back != count:
             notes.add("one-way", link.at("count"), count=count, name=a, target=b, back=count_back)
     _switches(gpus, links_of, notes)
+
     # NCCL believes the file: once one GPU lists links, a GPU that lists none has none.
     if any(links_of.values()):
         for busid, links in links_of.items():

@@ -24,6 +24,7 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
     NCCL adds nothing to them.
     """
     devices: list[tuple[Gpu | Nic, float]] = [(gpu, gpu.pcie_gbps) for gpu in machine.gpus]
+
     # A NIC's own speed is not known: it must not be slower than any GPU.
     fastest_gbps = max(gpu.pcie_gbps for gpu in machine.gpus)
     devices += [(nic, fastest_gbps) for nic in machine.nics]

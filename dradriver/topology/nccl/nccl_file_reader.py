@@ -83,6 +83,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
     if len(hosts) > 1:
         raise error(root, None, f"CPUs of {len(hosts)} hosts; a machine is one: keep those of one host_hash")
+
     # RCCL may list a device twice, NCCL may not.
     devices, node_of_number = Devices(twice=0 if version == _RCCL else None), {}
     for cpu in cpus:

@@ -93,6 +93,7 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         root_positions = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
         lines += _element("cpu", _cpu(node, cpu), _children(devices, root_positions, 2), 1)
     text = "\n".join([*lines, "</system>"]) + "\n"
+
     # The file is checked like any other, so nothing is written that NCCL would misread.
     error_finding = next((finding for finding in check(text) if finding.error), None)
     if error_finding is not None:

@@ -76,6 +76,7 @@ def implied(
             socket_gbps=smi.SOCKET_GBPS,
             socket_gbps_or=0.0,
         )
+
     # There are three vendors: the third is Ascend.
     if vendor is not NVIDIA:
         return _ASCEND

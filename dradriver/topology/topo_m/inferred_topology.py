@@ -27,12 +27,15 @@ def paths(
         numas: The NUMA node of each GPU; None if it is not known.
     """
     count = len(visible)
-    known = [list(row) for row in visible]
+    proved_paths = [list(row) for row in visible]
+
     # Union-find: devices that are joined by steps of at most the current level have the same label.
     label = list(range(count + len(nic_paths)))
     steps = [(p, i, j) for i, row in enumerate(visible) for j, p in enumerate(row[:i]) if p]
     steps += [(p, count + n, j) for n, row in enumerate(nic_paths) for j, p in enumerate(row)]
     steps += [(PathType.NODE, numas.index(node), j) for j, node in enumerate(numas) if node is not None]
+
+    # From near to far, so that each hidden pair gets the nearest level that joins it.
     hidden = [(i, j) for i in range(count) for j in range(i) if visible[i][j] is None]
     for level in (PathType.PIX, PathType.PXB, PathType.PHB, PathType.NODE):
         for path, a, b in steps:
@@ -40,9 +43,9 @@ def paths(
                 old_label, new_label = label[a], label[b]
                 label = [new_label if value == old_label else value for value in label]
         for i, j in hidden:
-            if known[i][j] is None and label[i] == label[j]:
-                known[i][j] = known[j][i] = level
-    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in known)
+            if proved_paths[i][j] is None and label[i] == label[j]:
+                proved_paths[i][j] = proved_paths[j][i] = level
+    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in proved_paths)
 
 
 def switch_links(links: Sequence[Sequence[int]]) -> list[int]:

@@ -69,6 +69,7 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     switch_links = inferred_topology.switch_links(links) if vendor is NVIDIA else [0] * len(gpus)
     paths = inferred_topology.paths(visible, nic_paths, numas)
     product_guess = implied(links, paths, switched=any(switch_links), vendor=vendor)
+
     # Another link speed than the guessed product's: then its compute capability does not hold either.
     if link_gbps is not None and product_guess.link_gbps not in (0, link_gbps):
         product_guess = msgspec.structs.replace(product_guess, link_gbps=link_gbps, capability="")
