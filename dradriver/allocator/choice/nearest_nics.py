@@ -26,7 +26,7 @@ _TIE = 1 << 20  # costs are multiplied by it, so that what is equal goes to the 
 def assign(costs: Costs) -> tuple[int, ...] | None:
     """Return a column for each row, no column twice, with the least sum of costs; None where there is no such choice.
 
-    Of equal sums one is taken by the columns' numbers, always the same.
+    Among equal sums the columns' numbers decide, so the answer is always the same.
 
     Args:
         costs: (rows, columns), each from 0 to 2**16, or ``NEVER``.

@@ -40,7 +40,7 @@ class Domain(NamedTuple):
 
     Attributes:
         at: Nodes of it that can be used: places in ``GangNodes``.
-        number: How many of them are taken, beside those that have pods of the gang already.
+        number: How many of them are taken, not counting nodes that have pods of the gang already.
     """
 
     at: Ints
@@ -157,7 +157,7 @@ def _fitting(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None) -> _
 
 
 def _nearest(nodes: GangNodes, found: _Fitting, wish: Wish, inner: Ints | None) -> int:
-    """Of domains that want equally many nodes the best one."""
+    """Return the best of the domains that need equally many nodes."""
     owners, number, size = found.owners, found.number, int(found.owners[-1]) + 1
     among = np.zeros(size, dtype=np.bool_)
     among[owners] = True
@@ -215,7 +215,7 @@ class Pattern(NamedTuple):
     """Positions that enough nodes of one kind have free.
 
     Attributes:
-        kind: Of the nodes.
+        kind: The machine shape of the nodes.
         mask: The positions.
         exact: How many nodes have just these free.
         cost: What taking them costs others: lower is better.

@@ -244,7 +244,7 @@ def largest_gang(
         role: The pod; how many are wanted does not count.
         level: A level of the network: one of ``Fleet.levels``, ``node`` or ``cluster``.
         eligible: The nodes that may be taken, as for ``place_gang``.
-        amounts: What is free beside GPUs, as for ``place_gang``.
+        amounts: Free resources other than GPUs, as for ``place_gang``.
 
     Raises:
         NoPlaceError: There is no such level, or such pods make no sense.

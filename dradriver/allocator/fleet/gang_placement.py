@@ -332,7 +332,7 @@ def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
 def _matched(
     fleet: Fleet, places: Sequence[Choice], indices: Sequence[int], kept: Mapping[int, Choice]
 ) -> dict[int, Choice]:
-    """Who gets which place: in order, and beside members that have theirs each where its neighbour by index is near."""
+    """Return which member gets which place: in order, or near the placed member that is next by index."""
     if not kept:
         return dict(zip(indices, places, strict=True))
     out, members = {}, sorted(kept)

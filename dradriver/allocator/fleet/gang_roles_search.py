@@ -18,21 +18,21 @@ from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets, pod_c
 from dradriver.allocator.gang_request import Role
 from dradriver.allocator.sets.subsets import Bools, Ints
 
-_MOST_CELLS = 1 << 25  # of the record of how everything was reached
-_MOST_OPTIONS = 1 << 12  # numbers of pods on one node
+_MOST_CELLS = 1 << 25  # a bound on memory: combinations of pods times steps
+_MOST_OPTIONS = 1 << 12  # combinations of pods on one node
 _MANY = np.iinfo(np.int64).max // 2
 _NO_LIMIT = np.iinfo(np.int64).max
 
 Sets = tuple[tuple[int, ...], ...]
-"""Of each role the sets of its pods on one node, as masks."""
+"""For each role the sets of its pods on one node, as masks."""
 
 
 class Asked(NamedTuple):
-    """What is asked of all nodes together.
+    """The roles of a gang, and the limits that hold for all nodes together.
 
     Attributes:
         members: The roles.
-        counts: Of each the pods that want a place.
+        counts: For each role the number of pods that need a place.
         least: Fewest GPUs on a node that has some of the gang.
         most_nodes: Most nodes of those that have none yet; None for any number.
     """

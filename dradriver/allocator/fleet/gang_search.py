@@ -26,13 +26,13 @@ _MOST_ORDERED = 3  # roles of which every order is tried in a domain
 
 
 class Taken(NamedTuple):
-    """What of the gang has its place.
+    """What the placed members of a gang use.
 
     Attributes:
-        masks: By ``GangNodes.name_rank``, positions that are given away though the fleet says that they are free.
-        gpus: The same, how many GPUs of the gang a node has.
-        sites: The same, its location.
-        amounts: What is left beside GPUs, by row; None where nothing is counted.
+        masks: By ``GangNodes.name_rank``, positions that are taken although the fleet lists them as free.
+        gpus: By ``GangNodes.name_rank``, how many GPUs the gang has on the node.
+        sites: By ``GangNodes.name_rank``, the node's location.
+        amounts: What is left of resources other than GPUs, by row; None if they are not counted.
         elsewhere: GPUs of the gang by node on nodes that the fleet does not know.
     """
 

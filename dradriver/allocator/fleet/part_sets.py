@@ -76,7 +76,7 @@ def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
 
 
 def _keys(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
-    """The key of the best place on each of these nodes, the smaller the better; ``FAR`` where there is none."""
+    """Return the cost of the best place on each node, the smaller the better; ``FAR`` if there is none."""
     best_fit = ask.request.strategy is Strategy.BEST_FIT
     if exact:
         keys = least_costs(ask, nodes, slots, enough=limit if best_fit else len(slots) + 1)

@@ -14,7 +14,7 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 class Around(NamedTuple):
-    """What is narrower than the level that is looked at, and what of the gang has its place.
+    """The levels narrower than the current one, and where the gang has pods already.
 
     Attributes:
         levels: For each narrower level, the widest first, per location the number of its domain.
@@ -199,7 +199,7 @@ def _near(nodes: GangNodes, units: Ints, number: int, around: Around) -> Ints:
 
 
 def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, around: Around) -> Ints:
-    """The chosen nodes, the last of them exchanged for the smallest beside it that holds what it must."""
+    """Return the chosen nodes, the last one replaced by the smallest near it that holds the remaining pods."""
     spare = int(nodes.capacity[chosen].sum()) - pods
     if not spare:
         return chosen

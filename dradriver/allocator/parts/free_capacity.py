@@ -29,7 +29,7 @@ class Masks(NamedTuple):
         shared: May be had in shares.
         sliced: May be had in MIG slices.
         parts_only: Are never had whole.
-        tenants: Who alone may have more parts, by position.
+        tenants: By position, the only tenant that may get further fractions.
     """
 
     unheld: int = 0
@@ -53,8 +53,8 @@ class Rooms:
     Attributes:
         memory_mib: (g,) int64, memory of each position's GPU.
         promised_mib: (g,) int64, how much of it all shares together may have; it may be more.
-        equal: Of each position, in how many equal shares its GPU is had; 0 for shares of any size.
-        layouts: Of each position's GPU; None without MIG profiles.
+        equal: By position, the number of equal shares of its GPU; 0 for shares of any size.
+        layouts: The MIG layout of each position's GPU; None without MIG profiles.
     """
 
     def __init__(self, machine: Machine, rules: Mapping[int, ShareRule]) -> None:

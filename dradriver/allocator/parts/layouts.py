@@ -168,7 +168,7 @@ class Layout:
         return np.where(kept < 0, np.int32(NONE), self.worth - kept)
 
     def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
-        """The most worth that each state keeps beside so many instances; -1 where they do not fit."""
+        """Return the most worth that each state keeps next to so many instances; -1 if they do not fit."""
         if not any(counts):
             return self.worth
         number = next(number for number, count in enumerate(counts) if count)

@@ -18,7 +18,7 @@ from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Ints
 
-_STEPS = 2000  # of one search for a symmetry: where it gives up less is shared, and nothing is wrong
+_STEPS = 2000  # of one search for a symmetry: if it gives up, fewer sets are known as equal, which is only slower
 _Labels: TypeAlias = list[list[int]]
 _Order: TypeAlias = tuple[int, ...]
 

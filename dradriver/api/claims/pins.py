@@ -105,9 +105,9 @@ class Pin(msgspec.Struct, frozen=True):
     Attributes:
         choice: The choice, by the machine's numbers of that time.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
-        placed: Uuids of those whose MIG slices it has as devices of their own: pinned by what they are.
-        nccl: What NCCL is told.
-        nics: PCI addresses of the NICs that it is pinned to beside, by the claim's requests.
+        placed: Uuids of the GPUs whose MIG slices are devices of their own, pinned by profile and start.
+        nccl: The NCCL setting.
+        nics: PCI addresses of the NICs that it is also pinned to, by the claim's requests.
     """
 
     choice: Choice | PartChoice

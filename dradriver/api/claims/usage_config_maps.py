@@ -36,13 +36,13 @@ Kind = Literal["whole", "share", "slice"]
 
 
 class Bucket(msgspec.Struct, frozen=True, order=True):
-    """Whose GPU time of which GPUs is added up.
+    """What GPU time is added up by: namespace, owner, product and kind.
 
     Attributes:
-        namespace: Of the claim.
-        owner: What made its pod, ``Job/train``; empty where that is not known.
+        namespace: The claim's namespace.
+        owner: The owner of its pod, ``Job/train``; empty if it is not known.
         product: The GPUs' full product name; empty where that is not known.
-        kind: Whether they are had whole.
+        kind: Whole GPUs, shares or MIG slices.
     """
 
     namespace: str
@@ -56,7 +56,7 @@ Hours = dict[int, dict[Bucket, float]]
 
 
 class Detail(msgspec.Struct):
-    """What is known of an hour's GPU time beside whose it is.
+    """Idle time and pods of an hour's GPU time.
 
     Attributes:
         idle: GPU-seconds of each bucket in which all that the claim has did nothing; no more than the bucket's.
@@ -82,10 +82,10 @@ class _Written(msgspec.Struct):
     A release that knows no ``idle`` and ``pods`` skips them, and what it wrote has none.
 
     Attributes:
-        version: Of the format.
+        version: The format's version.
         until: Until when was counted.
         hours: Rows of GPU-seconds.
-        idle: Of each row of an hour how much of it was idle.
+        idle: For each row of an hour, the seconds in which the GPUs were idle.
         pods: The place of the pod's row in its hour, its name, GPU-seconds, and how many of these were idle.
     """
 
@@ -108,7 +108,7 @@ class Kept(msgspec.Struct, frozen=True):
         version: Its resourceVersion.
         until: Until when was counted, seconds since the epoch.
         hours: GPU-seconds.
-        details: What is known of them beside.
+        details: Idle time and pods, by hour.
     """
 
     version: str

@@ -184,7 +184,7 @@ def number_of_indexes(text: str, completions: int) -> int:
     pkg/controller/job/indexed_job_utils.go.
 
     Args:
-        text: Of the Job's status, with numbers that increase.
+        text: The text in the Job's status, with increasing numbers.
         completions: How many indexes it has.
     """
     count = beyond = 0  # the first index that no interval so far has

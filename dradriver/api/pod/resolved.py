@@ -37,13 +37,13 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What a pod asks for.
 
     Attributes:
-        version: Of this note's form.
+        version: The format's version.
         containers: Names of the containers that want any GPU or part of one, in pod order.
         request: What the allocator is asked, for these containers in this order.
         nccl: What NCCL is told; unset where the author does not say.
         product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
             they name none. The limits are gone, and words that are read again later do not say it.
-        vendor: Whose GPUs the limits ask for, which the request has too, where they are not NVIDIA's; else unset.
+        vendor: The vendor that the limits name, if it is not NVIDIA; else unset. The request has it, too.
         gang: What was said of a gang; unset where nothing was.
         idle_timeout_s: After how many seconds without work the GPUs are given back; unset where nothing was said.
         placement: ``static`` where the scheduler alone places the pod; else unset.

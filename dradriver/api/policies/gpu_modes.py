@@ -14,7 +14,7 @@ from dradriver.topology.vendors import VENDORS
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided.
+    """How a GPU is handed out; the fields are those of ``GpuRule`` with all defaults applied.
 
     ``equal_shares`` is 0 for any size, ``dev_shm_mib`` 0 for the default.
     """

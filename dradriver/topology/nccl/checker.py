@@ -129,7 +129,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
 
 
 def _other(root: Element, notes: Notes) -> None:
-    """Note an element beside the first ``<system>``."""
+    """Note an element next to the first ``<system>``."""
     if root.name == "system" and nccl_bandwidths.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     elif root.name == "system" and root.children:

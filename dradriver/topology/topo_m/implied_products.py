@@ -16,10 +16,10 @@ class Implied(msgspec.Struct, frozen=True):
 
     Attributes:
         capability: ``7.0``; empty where nothing implies it.
-        pcie_gbps: Of a GPU's PCIe link.
-        link_gbps: Of one link; 0 without links.
-        socket_gbps: Between sockets.
-        socket_gbps_or: The same with the other CPUs that such GPUs are sold with; 0 where there are none.
+        pcie_gbps: Bandwidth of a GPU's PCIe link.
+        link_gbps: Bandwidth of one link; 0 without links.
+        socket_gbps: Bandwidth between sockets.
+        socket_gbps_or: The same with the other kind of CPUs that these GPUs are sold with; 0 if there is none.
     """
 
     capability: str

@@ -182,7 +182,7 @@ def _nic_pair(cell: Cell) -> PathType:
 
 
 def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
-    """Return whose links the cells are; where there are none, those that the legend tells of."""
+    """Return the vendor whose links the cells name; without links, the vendor of the legend."""
     first, vendor = "", None
     for gpu in gpus:
         for cell in matrix.rows[gpu]:
