@@ -189,6 +189,7 @@ def check_profile(profile: MigProfile, at: str) -> None:
 
 
 def _check_rest(machine: Machine) -> None:
+    """Check the fields of the machine that belong to no single GPU: NICs, NUMA nodes, bandwidths, versions."""
     release(machine.nccl_version)
     names: set[str] = set()
     for i, nic in enumerate(machine.nics):
@@ -215,6 +216,7 @@ def _check_rest(machine: Machine) -> None:
 
 
 def _check_pci(machine: Machine) -> None:
+    """Check the PCI tree: parents come first, and each device has a bus id of its own."""
     seen: set[str] = set()
     for i, device in enumerate(machine.pci):
         at = f"pci[{i}]"

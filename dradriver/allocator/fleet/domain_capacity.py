@@ -52,11 +52,13 @@ def hold_all(
         amounts: Free resources other than GPUs, by row.
 
     Returns:
-        (domains,), bool. True can still be too optimistic, False is certain.
+        (domains,), bool. True can still be too optimistic, False is certain: the search then skips the domain.
     """
     waiting_pods = [
         (role.pod.gpus, role.needs, count) for role, count in zip(request.members, counts, strict=True) if count
     ]
+
+    # By node in some domain: its domain and its free GPUs.
     row = np.full(len(free), -1, dtype=np.int64)
     for nodes in tables:
         row[nodes.name_rank] = nodes.row

@@ -249,6 +249,7 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
         for position in range(tables.size):
             split = nodes_with.reshape(-1, 2, 1 << position)
             split[:, 0] += split[:, 1]
+        # Candidates: masks of the right size that enough nodes have free and that hold ``count`` allowed sets.
         masks = tables.members(gpus * count)
         masks = masks[nodes_with[masks] >= number]
         masks = masks[pod_capacity(tables, gpus, nodes.criteria[kind])[masks] >= count]

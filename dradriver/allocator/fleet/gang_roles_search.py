@@ -185,6 +185,11 @@ class _OneNode:
         return self._options[alike]
 
     def _found(self, node: int) -> Ints:
+        """Return which combinations of pods a node can hold, (options, roles).
+
+        It must have enough GPUs and other resources, and disjoint sets for all pods. None at all is the answer,
+        too, if there are too many combinations to look at; the effort then has given up.
+        """
         capacity = self._capacity[node]
         number = int(np.prod(capacity + 1, dtype=np.float64))
         if number > _MOST_OPTIONS:
@@ -228,6 +233,7 @@ class _OneNode:
         return self._by_roles(node, masks, counts) or self._in_any_way(node, masks, counts)
 
     def _by_roles(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        """Return sets for so many pods of each role, one role after another, the largest first; None if one fails."""
         out: list[tuple[int, ...]] = [()] * len(counts)
         taken = 0
         for role in self._order:
@@ -243,6 +249,7 @@ class _OneNode:
         return tuple(out)
 
     def _in_any_way(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        """Return sets for so many pods of each role by trying all ways; remembered for nodes that are alike."""
         if int(np.dot(counts, self._sizes)) > int(np.bitwise_or.reduce(masks)).bit_count():
             return None
         key = tuple(self._kind[:, node].tolist()), masks, counts
@@ -251,6 +258,7 @@ class _OneNode:
         return self._known[key]
 
     def _tried(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        """Try every set for one pod of the largest role that is left, and the rest of the pods next to it."""
         role = next((role for role in self._order if counts[role]), None)
         if role is None:
             return ((),) * len(counts)

@@ -333,6 +333,10 @@ class _Domain(NamedTuple):
         return itertools.permutations(some)
 
     def _in_order(self, order: Sequence[int], effort: Effort | None) -> Found | None:
+        """Return plans for all roles, placed in this order; None if one finds no place.
+
+        Each role is placed near the roles before it. Without ``effort`` nothing is counted.
+        """
         if effort is not None and effort.is_spent:
             return None
         so_far = self.taken.copy()

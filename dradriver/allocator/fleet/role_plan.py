@@ -299,23 +299,34 @@ class _Parts(NamedTuple):
 
 
 def _divided(domain: Ints, number: int, there: Ints) -> _Parts:
+    """Divide ``number`` new nodes among as few domains as possible, with shares as equal as possible.
+
+    Domains that have pods of the gang come first, then the largest. The pods that they have count in their share.
+
+    Args:
+        domain: (n,), the domain of each node that can be used.
+        number: How many nodes are taken.
+        there: The domains of the nodes that have pods of the gang; -1 for none.
+    """
     children, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
     known = np.sort(there[there >= 0])  # a node of the gang that is in no domain is near none
     present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
     order = np.lexsort((-counts, present == 0))
-    enough = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
-    chosen = order[: max(enough, int(np.count_nonzero(present)))]
-    held, most = present[chosen], counts[chosen]
-    low, high = 0, int((held + most).max())  # all are filled up to low, and cannot be up to high + 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if int(np.clip(middle - held, 0, most).sum()) <= number:
-            low = middle
+    domains_needed = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
+    chosen = order[: max(domains_needed, int(np.count_nonzero(present)))]
+    nodes_held, most = present[chosen], counts[chosen]
+
+    # Binary search for the level up to which all chosen domains can be filled, counting the nodes that they have.
+    filled_to, most_filled = 0, int((nodes_held + most).max())
+    while filled_to < most_filled:
+        middle = (filled_to + most_filled + 1) // 2
+        if int(np.clip(middle - nodes_held, 0, most).sum()) <= number:
+            filled_to = middle
         else:
-            high = middle - 1
-    share = np.clip(low - held, 0, most)
-    open_ = np.flatnonzero((held + share == low) & (share < most))
-    share[open_[: number - int(share.sum())]] += 1
+            most_filled = middle - 1
+    share = np.clip(filled_to - nodes_held, 0, most)
+    not_full = np.flatnonzero((nodes_held + share == filled_to) & (share < most))
+    share[not_full[: number - int(share.sum())]] += 1
     return _Parts(inverse, counts, present, chosen[share > 0], share[share > 0])
 
 

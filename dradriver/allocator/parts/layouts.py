@@ -266,6 +266,7 @@ def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _St
     after: list[dict[tuple[int, int], int]] = []
     steps = 0
     for slices, used in queue:
+        # By profile and start, the number of the state with one more instance.
         transitions: dict[tuple[int, int], int] = {}
         for number, profile in enumerate(profiles):
             next_used = _sum(used, needs[number])

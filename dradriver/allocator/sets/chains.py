@@ -88,10 +88,12 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
         is_leaf = has_few_links & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
         ends = np.maximum(ends, np.where(is_leaf, channels, 0))
 
-    # All chains together have two ends each.
+    # Negative: the GPU has room to spare. All chains together have two ends each.
     uses_all = sets.member[:, at] & (ends >= 0)
     ends = np.where(uses_all, ends, 0)
     fits: Bools = ends.sum(axis=0) <= twice
+
+    # The places and gateways must have room for the chains that pass them, given where chains end.
     if room.places.count and fits.any():
         fits[fits] = _through_places(room, rows[fits], at[fits], channels[fits], ends=ends[:, fits], up=up[:, fits])
     if reach.gated.any() and fits.any():

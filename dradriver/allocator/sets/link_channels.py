@@ -68,9 +68,9 @@ class Wires:
         self.adjacent: Bools = self.counts > 0
         self.hops: Ints = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         self.switches = subsets.components(self.hops <= PathType.PIX)
-        links_beating_pcie = 1
 
-        # If one link carries nothing, no number of links beats PCIe.
+        # How many links it takes to be faster than PCIe. If one link carries nothing, no number of links is enough.
+        links_beating_pcie = 1
         if self.adjacent.any():
             beating_counts = (
                 count for count in range(1, MAX_LINKS + 1) if count * shape.link_gbps > max(shape.pcie_gbps)
@@ -80,6 +80,8 @@ class Wires:
         self.trees = subsets.components(self.hops <= PathType.PXB)
         self.nodes = subsets.components(self.hops <= PathType.NODE)
         self.home: Ints = np.array([next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus])
+
+        # Channels that fit at each speed: over links, between sockets, over PCIe.
         most_trees = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
         pcie = np.array(shape.pcie_gbps, dtype=np.float64)
         speed_gbps = np.array(speeds, dtype=np.float64)
@@ -105,9 +107,8 @@ class Wires:
         self.widths = sorted(set(self.counts.ravel().tolist()) - {0})
 
         # The same by number of links that a pair has.
-        self.carries: Counts = _fitting(np.array([width * shape.link_gbps for width in self.widths]), speed_gbps)[
-            first
-        ].T
+        width_gbps = np.array([width * shape.link_gbps for width in self.widths])
+        self.carries: Counts = _fitting(width_gbps, speed_gbps)[first].T
         self.carried: Counts = np.array([next((n for n in row if n), 0) for row in self.carries.T.tolist()], np.int16)
         self.exactly: Ints = subsets.neighbours(self.counts == np.array(self.widths, dtype=np.int64)[:, None, None])
         self.width = [

@@ -95,6 +95,7 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
         candidates = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (best_total < total))
         if not candidates.size:
             continue
+        # A slower speed fits more often. It is better if all of its channels together carry more.
         fitting_channels = options[over_option[candidates], row, candidates]
         is_better = fitting_channels * speed > best_total[candidates] + _TINY
         candidates, fitting_channels = candidates[is_better], fitting_channels[is_better]
@@ -111,14 +112,14 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
                 fitting_channels * speed > best_total[candidates] + _TINY
             )
             candidates, fitting_channels, way = candidates[is_better], fitting_channels[is_better], way[is_better]
-        over_option[candidates] = way
-        channels[candidates], gbps[candidates], best_total[candidates] = (
-            fitting_channels,
-            speed,
-            fitting_channels * speed,
-        )
 
-    # NCCL cuts fast channels in two.
+        # Slower speeds may go no farther than these rings do.
+        over_option[candidates] = way
+        channels[candidates] = fitting_channels
+        gbps[candidates] = speed
+        best_total[candidates] = fitting_channels * speed
+
+    # NCCL cuts fast channels in two; above compute capability 8.0 only if they are very fast, or at most four.
     halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
     if shape.capability > 80:
         halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)

@@ -64,7 +64,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     at = np.array(members, dtype=np.int64)
     quads, ways = _quads(n)
 
-    # Two good pairs, turned so that they also join well as a ring; the first of equal orders.
+    # For each four GPUs: two good pairs, turned so that they also join well as a ring; the first of equal orders.
     orders = at[quads[:, _TURNS]]
     pairs = _pair_gbps(tables, orders)
     steps = _step_worth(tables)

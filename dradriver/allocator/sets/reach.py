@@ -53,12 +53,16 @@ class Reach:
         self_mask = subsets.bits(shape.size)[:, None]
         linked = subsets.neighbours(wires.adjacent)[:, None]
         over_links = _around(wires.adjacent, masks) if wires.widths else np.int64(0)
+
+        # Members that a GPU reaches over the links of a third GPU, but not over its own.
         self.second: Ints = over_links & masks & ~(linked | self_mask)
         self.through: Bools = (sets.member & (self.second != 0)).any(axis=0)
         self.third: Bools = np.zeros((len(wires.speeds), len(masks)), dtype=np.bool_)
         near = {path: near[path][masks] for path in sorted(near)}
         if self.through.any() and shape.size <= cycles.MOST:
             self._with_third_gpus(shape, wires, near)
+
+        # From far to near: the nearest path type with which the set has a ring, and the nearest that joins members.
         worst_path = np.full(len(masks), NOWHERE)
         nearest_path = np.zeros_like(worst_path)
         for path, has_ring in reversed(near.items()):

@@ -36,7 +36,7 @@ class Places:
             reach: The ways within each set, m sets.
             degree: (g, r, m), channels of each GPU over its links.
             lanes: (g, r, m), channels of each GPU over PCIe.
-            uplinks: Which figures of ``Wires.uplinks`` each GPU's PCIe link has in each set.
+            uplinks: (g, m), by GPU and set the number of the figure in ``Wires.uplinks`` that holds.
         """
         sets = reach.sets
         self._wires, self._reach, self._lanes = wires, reach, lanes

@@ -32,6 +32,7 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
         wanted: The most rings that other bounds allow. It is also the answer if the search would take too long.
         thirds: By pair of GPUs without direct links, the GPU that relays between them.
     """
+    # ``unit[a][b]`` is the number that stands for one channel from a to b.
     unit, guard = _fields(len(channels))
     left = guard
 
@@ -52,6 +53,7 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
     steps = iter(range(_MAX_STEPS))
 
     def fill(left: int, rings: list[int], missing: int) -> int:
+        # The most rings that fit into ``left``, at most ``missing``. A ring may be taken again, but not an earlier one.
         best = 0
         rings = [ring for ring in rings if (left - ring) & guard == guard]
         for at, ring in enumerate(rings):
@@ -60,6 +62,7 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
             best = max(best, 1 + fill(left - ring, rings[at:], missing - 1))
         return best
 
+    # If a bound was reached, the search proves nothing, and the caller's bound stays.
     rings_found = fill(left, rings, wanted)
     is_exact = len(rings) <= _MAX_RINGS and next(steps, None) is not None
     return rings_found if is_exact else wanted

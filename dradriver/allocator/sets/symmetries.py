@@ -78,20 +78,25 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
         families: The GPUs in families of twins.
     """
     gpus = range(len(labels))
-    neighbours_by_label: list[dict[int, int]] = [
-        {} for _ in gpus
-    ]  # by GPU and label, which others have that label with it
+
+    # By GPU and label, the mask of the other GPUs that have this label with it.
+    neighbours_by_label: list[dict[int, int]] = [{} for _ in gpus]
     for a, b in itertools.permutations(gpus, 2):
         neighbours_by_label[a][labels[b][a]] = neighbours_by_label[a].get(labels[b][a], 0) | 1 << b
+
+    # Entry k: the masks of where each GPU can still go if the first k GPUs stay where they are.
     places_left = [[sum(1 << b for b in gpus if labels[b][b] == labels[a][a]) for a in gpus]]
     for gpu in gpus:
         places_left.append(_placed(labels, neighbours_by_label, places_left[-1], gpu, gpu))
-    class_of = list(gpus)  # a number of each GPU's class
+
+    # GPUs with the same number are known to be alike. Twins can change places without a search.
+    class_of = list(gpus)
     twin_of = {twin: other for family in families for twin, other in itertools.pairwise(family)}
     for gpu in reversed(gpus):
         moves = [(gpu, twin_of[gpu])] if gpu in twin_of else []
         tried = set()
         for other in gpus:
+            # One search for each class of GPUs is enough; it gives up after some steps.
             can_move = places_left[gpu][gpu] >> other & 1
             if can_move and class_of[other] != class_of[gpu] and class_of[other] not in tried:
                 tried.add(class_of[other])

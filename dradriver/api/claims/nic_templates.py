@@ -84,55 +84,63 @@ def ask(
     """
     if not entries:
         return None
-    left = dict(_unread(entries))
-    alike: list[Alike] = []
+    left_to_scheduler = dict(_unread(entries))
+    same_attributes: list[Alike] = []
     for constraint in constraints:
         attribute = constraint.get("matchAttribute")
         request_names = tuple(str(name).partition("/")[0] for name in constraint.get("requests") or (*gpus, *entries))
         shared = [name for name in request_names if name in gpus]
+
+        # All NICs, or NICs and GPUs, must have the same value of an attribute that both kinds of devices have.
         if isinstance(attribute, str) and not (shared and attribute not in _OF_GPUS):
             if sum(int(gpus[name].get("count", 1)) for name in shared) > 1 and set(shared) != set(gpus):
                 raise WordError(
                     f"constraint {shown(attribute)} is about some of the GPUs: write a request with count 1 for each "
                     "GPU, or remove it: the NICs are those nearest to the GPUs anyway"
                 )
-            alike.append(Alike(attribute, request_names))
+            same_attributes.append(Alike(attribute, request_names))
             continue
         if shared and isinstance(attribute, str):
             raise WordError(
                 f"constraint {shown(attribute)} is about NICs and GPUs, and GPUs have no such attribute; remove it: "
                 "the NICs are those nearest to the GPUs anyway"
             )
+
+        # Constraints other than matchAttribute are not read: their requests are left to the scheduler.
         reason = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
-        left |= {name: left.get(name, reason) for name in request_names if name in entries}
+        left_to_scheduler |= {name: left_to_scheduler.get(name, reason) for name in request_names if name in entries}
 
     # NICs that must be like NICs left to the scheduler cannot be chosen here either: repeat until nothing changes.
     has_changed = True
     while has_changed:
         has_changed = False
-        for same_attribute in alike:
-            if any(name in left for name in same_attribute.requests):
-                more = {
+        for same_attribute in same_attributes:
+            if any(name in left_to_scheduler for name in same_attribute.requests):
+                newly_left = {
                     name: "it is to be like another such request" for name in same_attribute.requests if name in entries
                 }
-                has_changed = has_changed or not more.keys() <= left.keys()
-                left = more | left
-    requests = tuple(_request(name, entry, classes) for name, entry in entries.items() if name not in left)
+                has_changed = has_changed or not newly_left.keys() <= left_to_scheduler.keys()
+                left_to_scheduler = newly_left | left_to_scheduler
+    requests = tuple(_request(name, entry, classes) for name, entry in entries.items() if name not in left_to_scheduler)
+
+    # A claim has a limited number of devices, of GPUs and NICs together.
     device_count = sum(request.count for request in requests) + sum(
         int(exactly.get("count", 1)) for exactly in gpus.values()
     )
     if device_count > values.MOST_GPUS:
         raise WordError(f"{device_count} devices in one claim, which can hold {values.MOST_GPUS}; use several pods")
-    if near == NEAR_REQUIRED and left:
-        name, reason = next(iter(left.items()))
+    if near == NEAR_REQUIRED and left_to_scheduler:
+        name, reason = next(iter(left_to_scheduler.items()))
         raise WordError(
             f"{names.NEAR_NIC}: {near}: the NICs of request {shown(name)} are left to the scheduler: {reason}; write "
             "another selector (docs/nic-claims.md says which are read), or remove the annotation"
         )
-    kept = tuple(
-        same_attribute for same_attribute in alike if not any(name in left for name in same_attribute.requests)
+    readable_constraints = tuple(
+        same_attribute
+        for same_attribute in same_attributes
+        if not any(name in left_to_scheduler for name in same_attribute.requests)
     )
-    return NicAsk(requests=requests, alike=kept, near=near, left=tuple(left.items()))
+    return NicAsk(requests=requests, alike=readable_constraints, near=near, left=tuple(left_to_scheduler.items()))
 
 
 def _unread(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

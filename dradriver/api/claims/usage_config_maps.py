@@ -271,12 +271,15 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
 
     # Fewer rows, then no products, then fewer namespaces, until the text fits.
     while True:
+        # Hours with too many rows: merge the smallest ones, and note what each bucket was merged into.
         for hour, buckets in rows.items():
             if len(buckets) > max_rows:
                 fold = folds(buckets, max_rows, namespaces, products=products)
                 rows[hour] = moved(buckets, fold)
                 if hour in details:
-                    merged_into[hour] = {b: fold.get(bucket, bucket) for b, bucket in merged_into[hour].items()} | fold
+                    # Buckets that were merged before may be merged once more.
+                    again = {old: fold.get(bucket, bucket) for old, bucket in merged_into[hour].items()}
+                    merged_into[hour] = again | fold
         idle = {
             hour: _idle(rows[hour], moved(details[hour].idle, merged_into[hour]))
             for hour in details.keys() & merged_into.keys()

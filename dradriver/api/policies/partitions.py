@@ -66,6 +66,7 @@ def divide(
         selected[name] = frozenset(number for number, is_in in fits_by_number.items() if is_in)
         if exclusive:
             uncertain |= {number for number, is_in in fits_by_number.items() if is_in is None}
+        # Partitions come in the order of names, so the first owner of a GPU stays.
         for number in selected[name] if exclusive else ():
             if (first := owner.setdefault(number, name)) != name:
                 clashes.add((first, name))

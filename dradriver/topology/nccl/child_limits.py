@@ -40,6 +40,8 @@ def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
     for i, device in enumerate(devices):
         children_of.setdefault((device.parent, numaid(device) if device.parent is None else 0), []).append(i)
     switches: list[PciDevice] = []
+
+    # By position of a NIC, the invented switch above it.
     new_parent: dict[int, int] = {}
     taken = {device.busid for device in devices}
     free_numbers = (number for number in range(len(devices) + 256) if switch_id(number) not in taken)
