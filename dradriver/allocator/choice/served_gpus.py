@@ -56,6 +56,8 @@ def served(
     best = [gpu for gpu in order if flow.give(gpu, each_gets + bool(extra))]
     if is_alike and len(best) >= gpus and not (deal and extra):
         return best
+
+    # With ``deal``, the GPUs after the first ``extra`` get one NIC less: first those that no other pod can use.
     with_extra = extra if deal and extra else len(best)
     preferred = [*best[:with_extra], *(gpu for gpu in order if gpu not in best), *best[with_extra:]]
     flow = _Flow(kinds, counts)

@@ -244,11 +244,13 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
         free_masks, first_name = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
         tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
         exact = np.bincount(free_masks, minlength=1 << tables.size)
+
         # Sums over supersets: the number of nodes that have at least these positions free, by mask.
         nodes_with = exact.copy()
         for position in range(tables.size):
             split = nodes_with.reshape(-1, 2, 1 << position)
             split[:, 0] += split[:, 1]
+
         # Candidates: masks of the right size that enough nodes have free and that hold ``count`` allowed sets.
         masks = tables.members(gpus * count)
         masks = masks[nodes_with[masks] >= number]

@@ -273,9 +273,11 @@ def _candidates(
     if taken.gpus.any():
         placed_ranks = np.flatnonzero(taken.gpus)
         placed_domains = placed_ranks if level == NODE else levels.sites(level)[taken.sites[placed_ranks]]
-        return (
-            [int(placed_domains[0])] if placed_domains[0] >= 0 and (placed_domains == placed_domains[0]).all() else []
-        )
+        domain_of_all = int(placed_domains[0])
+        is_common = domain_of_all >= 0 and bool((placed_domains == domain_of_all).all())
+        return [domain_of_all] if is_common else []
+
+    # Domains that have room for each role alone, ...
     whose = np.full(len(taken.gpus), -1, dtype=np.int64)
     free = np.zeros(len(taken.gpus), dtype=np.int64)
     fitting: Ints | None = None
@@ -287,11 +289,15 @@ def _candidates(
         enough = np.flatnonzero(total >= count)
         fitting = enough if fitting is None else np.intersect1d(fitting, enough)
     assert fitting is not None, "a gang has a role"
+
+    # ... and as many free GPUs as all roles need together, ...
     free_gpus = np.bincount(
         whose[whose >= 0], np.bitwise_count(free[whose >= 0]), minlength=int(fitting.max(initial=0)) + 1
     )
     needed_gpus = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
     fitting = fitting[free_gpus[fitting] >= needed_gpus]
+
+    # ... and room for pods of all sizes, if the roles differ.
     if len(tables) > 1:
         fitting = fitting[hold_all(request, tables, counts, whose=whose, free=free, amounts=taken.amounts)[fitting]]
     domains: list[int] = fitting[np.argsort(free_gpus[fitting], kind="stable")].tolist()

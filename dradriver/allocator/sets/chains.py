@@ -99,9 +99,9 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
     if reach.gated.any() and fits.any():
         fits[fits] = _through_gates(room, at[fits], channels[fits], ends=ends[:, fits], lanes=lanes[:, fits])
     if room.wires.widths and room.places.count:
-        has_gateway = (sets.member[:, at] & (sets.masks[at] & subsets.neighbours(reach.gates)[:, None] != 0)).any(
-            axis=0
-        )
+        # In some sets all chains must end at the same two GPUs. There the side of each end can be checked, too.
+        is_gate = sets.masks[at] & subsets.neighbours(reach.gates)[:, None] != 0
+        has_gateway = (sets.member[:, at] & is_gate).any(axis=0)
         ends_are_known = fits & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at] & ~has_gateway
         ends_are_known &= ((ends == 0) | (ends == channels)).all(axis=0)
         if ends_are_known.any():

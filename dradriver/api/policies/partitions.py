@@ -70,6 +70,8 @@ def divide(
         for number in selected[name] if exclusive else ():
             if (first := owner.setdefault(number, name)) != name:
                 clashes.add((first, name))
+
+    # An exclusive GPU is left to its owner alone, an uncertain one to no partition.
     usable = {
         name: frozenset(number for number in numbers - uncertain if owner.get(number, name) == name)
         for name, numbers in selected.items()

@@ -186,11 +186,16 @@ def _unread(name: str) -> str:
                 f"no product that has a limit of its own: write {npu} and {names.PRODUCT}: '*{product[:_LONGEST]}', or "
                 f"one of {', '.join(sorted(limit for limit in NAMES if limit.startswith(_ASCEND)))}"
             )
+
+    # A misspelled domain, if the resource is right with the domain that was meant.
     domain, _, resource = lower.partition("/")
-    if (domains := difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)) and domain != domains[0]:
-        meant = f"{domains[0]}/{resource}"  # what stands behind it must be right
+    domains = difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)
+    if domains and domain != domains[0]:
+        meant = f"{domains[0]}/{resource}"
         meant = _BY_LOWER.get(meant, meant)
         return _misspelled(meant) if is_ours(meant) else ""
+
+    # A misspelled resource of a right domain.
     similar_names = difflib.get_close_matches(resource, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
     if similar_names:
         return _misspelled(_BY_LOWER[f"{domain}/{similar_names[0]}"])

@@ -230,6 +230,8 @@ def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
             memory_mib=part.memory_mib if part else 0,
             vendor=AMD.word,
         )
+
+    # NVIDIA: ``c2c`` is NVLink to the CPU, ``bw`` is in MB/s for each of ``count`` links.
     compute = _compute(leaf)
     c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
     c2c_gbps = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000

@@ -34,6 +34,7 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
                 raise error(link, None, f"a link (<{link.name}>) needs target, a bus id, and count, a number of links")
             target = reduced(link.get("target") or "")
             target_class = link.get("tclass") or ""
+            # A GPU of the file, else a switch, else a GPU or CPU to be dropped.
             if target in position:
                 if position[target] != i:
                     direct[i][position[target]] += count
