@@ -43,6 +43,7 @@ def served(
         deal: Whether other pods make the same request after this one. Then the GPUs that get no extra NIC are
             preferably those that no other pod can use, and exactly ``gpus`` are returned.
     """
+    # Whether every NIC may go to every request.
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
 
     # A single GPU: each one that can have all NICs by itself.

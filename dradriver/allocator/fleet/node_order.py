@@ -45,10 +45,9 @@ def ties(
 ) -> Iterator[list[Option]]:
     """Yield lists of equally good nodes that reach a fallback level and no earlier one, best first.
 
-    Nodes with the most bandwidth come first. Among equals, the request's weights ``price`` and ``utilisation`` decide,
-    if it has them; the lowest value comes first: ``price * mean price of the set's GPUs relative to the dearest -
-    utilisation
-    * allocated fraction of the node``. Then the strategy decides:
+    Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some; the lowest
+    value comes first: ``price`` times the mean price of the set's GPUs relative to the dearest, minus ``utilisation``
+    times the allocated fraction of the node. Then the strategy decides:
 
     * ``best-fit``: what later pods lose if the set is taken, in GB/s (best set of 8, 4, 2, all disjoint sets of 4, of 2
       that the node can still offer), then the fewest free GPUs. If no node has a set that is better than another of its
@@ -74,6 +73,8 @@ def ties(
     streams = [_options(nodes, request, rung=rung, passed=passed, alike=is_alike) for nodes in candidates]
     if isinstance(weights := request.weights, NodeWeights):
         streams = [_weighed(options, weights) for options in streams]
+
+    # Each stream is ordered by cost already: merge them, and group options of equal cost.
     cost = attrgetter("cost")
     for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
         yield list(equal)

@@ -301,33 +301,38 @@ class _Parts(NamedTuple):
 def _divided(domain: Ints, number: int, there: Ints) -> _Parts:
     """Divide ``number`` new nodes among as few domains as possible, with shares as equal as possible.
 
-    Domains that have pods of the gang come first, then the largest. The pods that they have count in their share.
+    Domains that have pods of the gang come first, then the largest. The nodes that already have pods count towards
+    an equal share.
 
     Args:
         domain: (n,), the domain of each node that can be used.
         number: How many nodes are taken.
         there: The domains of the nodes that have pods of the gang; -1 for none.
     """
-    children, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
-    known = np.sort(there[there >= 0])  # a node of the gang that is in no domain is near none
-    present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
-    order = np.lexsort((-counts, present == 0))
+    domains, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
+
+    # By domain, how many nodes have pods of the gang. A node in no domain is near none.
+    placed_domains = np.sort(there[there >= 0])
+    placed_nodes = np.searchsorted(placed_domains, domains, "right") - np.searchsorted(placed_domains, domains)
+    order = np.lexsort((-counts, placed_nodes == 0))
     domains_needed = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
-    chosen = order[: max(domains_needed, int(np.count_nonzero(present)))]
-    nodes_held, most = present[chosen], counts[chosen]
+    chosen = order[: max(domains_needed, int(np.count_nonzero(placed_nodes)))]
+    nodes_held, free_nodes = placed_nodes[chosen], counts[chosen]
 
     # Binary search for the level up to which all chosen domains can be filled, counting the nodes that they have.
-    filled_to, most_filled = 0, int((nodes_held + most).max())
+    filled_to, most_filled = 0, int((nodes_held + free_nodes).max())
     while filled_to < most_filled:
         middle = (filled_to + most_filled + 1) // 2
-        if int(np.clip(middle - nodes_held, 0, most).sum()) <= number:
+        if int(np.clip(middle - nodes_held, 0, free_nodes).sum()) <= number:
             filled_to = middle
         else:
             most_filled = middle - 1
-    share = np.clip(filled_to - nodes_held, 0, most)
-    not_full = np.flatnonzero((nodes_held + share == filled_to) & (share < most))
+    share = np.clip(filled_to - nodes_held, 0, free_nodes)
+
+    # What is left goes, one node each, to the first domains that are not full.
+    not_full = np.flatnonzero((nodes_held + share == filled_to) & (share < free_nodes))
     share[not_full[: number - int(share.sum())]] += 1
-    return _Parts(inverse, counts, present, chosen[share > 0], share[share > 0])
+    return _Parts(inverse, counts, placed_nodes, chosen[share > 0], share[share > 0])
 
 
 def _shares(parts: _Parts, inner: Ints | None) -> list[tuple[int, int]]:

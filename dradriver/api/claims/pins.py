@@ -182,6 +182,7 @@ def pin(claim: Claim) -> Pin | None:
             if request.exactly and _is_of_gpus(request.exactly.device_class_name)
         }
         uuids = {name: tuple(claim_config.order.get(name, ())) for name in gpu_requests}
+
         # 1. The configuration names as many GPUs for each request as the request asks for.
         counts = [len(uuids_of_request) for uuids_of_request in uuids.values()]
         if (
