@@ -15,10 +15,10 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     """Members of a gang that are equal.
 
     Attributes:
-        pod: What each of them wants of GPUs.
-        pods: How many.
-        needs: What each takes of its node beside GPUs, by the columns of the caller's ``amounts``: CPU, memory, a pod's
-            slot, whatever they are. What it needs nothing of is not asked for.
+        pod: The GPUs that each of them requests.
+        pods: The number of members.
+        needs: What each takes of its node in addition to GPUs, by the columns of the caller's ``amounts``: CPU, memory,
+            a pod's slot and so on. A resource with a need of 0 is not checked.
     """
 
     pod: Whole
@@ -33,7 +33,7 @@ class GangRequest(msgspec.Struct, frozen=True, kw_only=True):
         pod: What each of its equal pods wants. Its strategy is the gang's: ``spread`` takes as many nodes as there are
             pods, any other as few as can hold them.
         pods: How many.
-        needs: What each takes beside GPUs; see ``Role``.
+        needs: What each takes in addition to GPUs; see ``Role``.
         roles: Members that differ from those, in the order of their indices, which follow those of the equal pods. They
             stand with the others, and on the same nodes where these have room.
         least_pods: The fewest that will do where not all ``pods`` have a place: as many as have one are placed. None

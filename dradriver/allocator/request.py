@@ -60,8 +60,8 @@ class NodeWeights(Weights, frozen=True, kw_only=True):
     """The same, and which of several nodes with sets of equal bandwidth; see ``node_order.ties``. In no pod's note.
 
     Attributes:
-        price: Of cheaper GPUs.
-        utilisation: Of nodes of which more is taken; below 0 of which less is.
+        price: A positive weight prefers cheaper GPUs.
+        utilisation: A positive weight prefers nodes with more allocated GPUs, a negative weight emptier nodes.
         prices: What GPUs cost, by globs of products: the first that fits counts, and none is as the dearest.
     """
 
@@ -141,7 +141,7 @@ class Amount(msgspec.Struct, frozen=True):
 
     Attributes:
         cores: Percent of its compute.
-        memory_mib: Of its memory.
+        memory_mib: Memory, MiB.
     """
 
     cores: int = 0

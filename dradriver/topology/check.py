@@ -74,7 +74,7 @@ def check(machine: Machine) -> Machine:
     """Return the machine itself if every reader and decision may rely on it.
 
     Raises:
-        TopologyError: Naming the field, its value and what is allowed there.
+        TopologyError: With the field, its value and what is allowed there.
     """
     if not machine.gpus:
         raise TopologyError("gpus: empty; a machine has at least one GPU")
@@ -116,14 +116,21 @@ def _check_texts(value: object, at: str) -> None:
 
 
 def _check_gpus(machine: Machine) -> None:
+    """Check each GPU's fields: identities differ, numbers are in range, and all GPUs have one vendor.
+
+    Raises:
+        TopologyError: With the field, its value and what is allowed there.
+    """
     for field in ("index", "uuid", "minor", "pci"):
-        seen: dict[object, int] = {}
+        first_with: dict[object, int] = {}
         for i, gpu in enumerate(machine.gpus):
             value = getattr(gpu, field)
             key = value.lower() if isinstance(value, str) else value  # a device's name is in lower case
-            if key in seen and value != "":
-                raise TopologyError(f"gpus[{i}].{field}: {value!r} is also gpus[{seen[key]}]'s; each needs its own")
-            seen[key] = i
+            if key in first_with and value != "":
+                raise TopologyError(
+                    f"gpus[{i}].{field}: {value!r} is also gpus[{first_with[key]}]'s; each needs its own"
+                )
+            first_with[key] = i
     for i, gpu in enumerate(machine.gpus):
         at = f"gpus[{i}]"
         if i and gpu.index <= machine.gpus[i - 1].index:
@@ -182,6 +189,7 @@ def check_profile(profile: MigProfile, at: str) -> None:
 
 
 def _check_rest(machine: Machine) -> None:
+    """Check the fields of the machine that belong to no single GPU: NICs, NUMA nodes, bandwidths, versions."""
     release(machine.nccl_version)
     names: set[str] = set()
     for i, nic in enumerate(machine.nics):
@@ -208,6 +216,7 @@ def _check_rest(machine: Machine) -> None:
 
 
 def _check_pci(machine: Machine) -> None:
+    """Check the PCI tree: parents come first, and each device has a bus id of its own."""
     seen: set[str] = set()
     for i, device in enumerate(machine.pci):
         at = f"pci[{i}]"

@@ -62,39 +62,42 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return the machine completed by hand with what its source does not say: product, CPU, NCCL version.
+    """Return the machine with facts that its source does not have: product, CPU, bus ids, NCCL version.
 
     Args:
-        machine: Any; what is given here takes the place of what it says.
+        machine: The machine. An argument that is given replaces what the machine says.
         product: A product's name or enough of its words: ``a40``, ``H100 PCIe``.
         cpu: A name of ``CPUS``, or vendor, family and model: ``GenuineIntel 6 85``.
-        bus_ids: One for each GPU, by index; one for each NIC may follow.
+        bus_ids: One for each GPU, by index; optionally then one for each NIC.
         nccl_version: As ``Machine.nccl_version``.
 
     Raises:
-        TopologyError: An unknown product, CPU or NCCL, or words that several fit; it says which there are.
+        TopologyError: An unknown product, CPU or NCCL, or words that fit several; the message lists what there is.
     """
     gpus = machine.gpus
     if product:
-        said, link_gbps = _said(machine.vendor, product)
-        follows = machine.vendor is ASCEND and machine.blocks == ascend_products.blocks(
+        product_fields, link_gbps = _said(machine.vendor, product)
+        has_derived_blocks = machine.vendor is ASCEND and machine.blocks == ascend_products.blocks(
             machine.links, machine.gpus[0].product
         )
-        gpus = tuple(msgspec.structs.replace(gpu, **said) for gpu in gpus)
-        if follows:  # a rule that a profile of one's own says stays
-            machine = msgspec.structs.replace(machine, blocks=ascend_products.blocks(machine.links, said["product"]))
+        gpus = tuple(msgspec.structs.replace(gpu, **product_fields) for gpu in gpus)
+        # Blocks that followed from the old product follow from the new one; blocks written in a profile stay.
+        if has_derived_blocks:
+            machine = msgspec.structs.replace(
+                machine, blocks=ascend_products.blocks(machine.links, product_fields["product"])
+            )
         if machine.link_gbps:
             machine = msgspec.structs.replace(machine, link_gbps=link_gbps)
     if bus_ids:
         count, nics = len(gpus), machine.nics
         if len(bus_ids) not in (count, count + len(nics)) or not all(map(is_bus_id, bus_ids)):
-            also = f", and then for each of {len(nics)} NICs or for none" if nics else ""
+            for_nics = f", and then for each of {len(nics)} NICs or for none" if nics else ""
             raise TopologyError(
-                f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {count} GPUs, by index{also}"
+                f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {count} GPUs, by index{for_nics}"
             )
         gpus = tuple(msgspec.structs.replace(gpu, pci=pci) for gpu, pci in zip(gpus, bus_ids, strict=False))
-        cards = zip(nics, bus_ids[count:], strict=False)
-        nics = tuple(msgspec.structs.replace(nic, pci=pci) for nic, pci in cards) or nics
+        nics_with_ids = zip(nics, bus_ids[count:], strict=False)
+        nics = tuple(msgspec.structs.replace(nic, pci=pci) for nic, pci in nics_with_ids) or nics
         machine = msgspec.structs.replace(machine, nics=nics)
     machine = msgspec.structs.replace(machine, gpus=gpus)
     if cpu:

@@ -88,34 +88,42 @@ def unlinked(machine: Machine, positions: Collection[int]) -> Machine:
 
 @functools.lru_cache(maxsize=_KEPT)
 def _group(machine: Machine) -> Groups:
-    """Return the groups of a machine that has only the fields that they depend on."""
+    """Return the groups of well-linked GPUs of a machine that has only the fields that groups depend on.
+
+    The largest sets are cut first, and smaller sets lie within larger ones. GPUs behind NVLink switches are all equal,
+    so they are split in order; other linked GPUs are split so that the groups have the best rings.
+    """
     count = len(machine.gpus)
-    ranked = sorted(range(count), key=lambda i: machine.gpus[i].index)
-    domains = _components(ranked, lambda i, j: machine.links[i][j] > 0)
-    linked = [d for d in domains if len(d) > 1]
-    fabrics = {d for d in linked if _through_switches(machine, d)}
+    by_index = sorted(range(count), key=lambda i: machine.gpus[i].index)
+    domains = _components(by_index, lambda i, j: machine.links[i][j] > 0)
+    linked = [domain for domain in domains if len(domain) > 1]
+    fabrics = {domain for domain in linked if _through_switches(machine, domain)}
     by_size: dict[int, tuple[int | None, ...]] = {}
-    ring: dict[int, list[int]] = {}
-    least: dict[int, list[int]] = {}
-    outer: list[_Set] = []
+    ring_links: dict[int, list[int]] = {}
+    fewest_links: dict[int, list[int]] = {}
+    larger_sets: list[_Set] = []
     for size in reversed(SIZES):
         sets = [
-            s
-            for d in linked
-            for s in (_split_fabric(machine, d, size) if d in fabrics else _split(machine, d, size, outer=outer))
+            gpu_set
+            for domain in linked
+            for gpu_set in (
+                _split_fabric(machine, domain, size)
+                if domain in fabrics
+                else _split(machine, domain, size, outer=larger_sets)
+            )
         ]
-        sets.sort(key=lambda s: machine.gpus[s[0]].index)
+        sets.sort(key=lambda gpu_set: machine.gpus[gpu_set[0]].index)
         by_size[size] = _numbers(sets, count)
-        ring[size] = [_ring(machine, s) for s in sets]
-        least[size] = [min(machine.links[i][j] for i, j in combinations(s, 2)) for s in sets]
-        outer = sets
+        ring_links[size] = [_ring(machine, gpu_set) for gpu_set in sets]
+        fewest_links[size] = [min(machine.links[i][j] for i, j in combinations(gpu_set, 2)) for gpu_set in sets]
+        larger_sets = sets
     return Groups(
         domain=_numbers(linked, count),
         by_size={size: by_size[size] for size in SIZES},
-        gbps={size: tuple(round(links * machine.link_gbps, 3) for links in ring[size]) for size in SIZES},
-        line_gbps={size: _line_rates(machine, ring[size]) for size in SIZES},
-        any_gbps={size: _line_rates(machine, least[size]) for size in SIZES},
-        order=_order(machine, ranked, by_size=by_size),
+        gbps={size: tuple(round(links * machine.link_gbps, 3) for links in ring_links[size]) for size in SIZES},
+        line_gbps={size: _line_rates(machine, ring_links[size]) for size in SIZES},
+        any_gbps={size: _line_rates(machine, fewest_links[size]) for size in SIZES},
+        order=_order(machine, by_index, by_size=by_size),
     )
 
 
@@ -203,14 +211,14 @@ def _ring(machine: Machine, members: _Set) -> int:
 
 
 def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
-    """Return disjoint sets of ``values``, the most in number, then highest in summed value, then lowest.
+    """Return disjoint sets of ``values``: the most sets, then the highest summed value, then the lowest GPUs.
 
-    A dynamic programme over masks of the GPUs not yet decided: the lowest one is in a group or in none.
+    A dynamic program over the mask of GPUs that are not decided yet: the lowest of them is in a group or in none.
 
     Args:
-        count: GPUs, the bits of a mask.
+        count: Number of GPUs, the bits of a mask.
         size: GPUs of a set.
-        values: Every set that may be a group, as a mask, and its packed value.
+        values: The value of each set that may be a group, by mask.
     """
     memo: dict[tuple[int, int], tuple[int, list[_Set]] | None] = {}
 
@@ -222,17 +230,19 @@ def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
         key = (mask, groups)
         if key not in memo:
             split = None
+            # Either the lowest GPU is in a group with some others, ...
             first, *others = _bits(mask)
-            for rest in combinations(others, size - 1):
-                taken = 1 << first
-                for b in rest:
-                    taken |= 1 << b
-                after = best(mask ^ taken, groups - 1) if taken in values else None
-                if after is not None and (split is None or values[taken] + after[0] > split[0]):
-                    split = (values[taken] + after[0], [(first, *rest), *after[1]])
-            without = best(mask ^ 1 << first, groups)
-            if without is not None and (split is None or without[0] > split[0]):
-                split = without
+            for others_in_group in combinations(others, size - 1):
+                group_mask = 1 << first
+                for other in others_in_group:
+                    group_mask |= 1 << other
+                best_after = best(mask ^ group_mask, groups - 1) if group_mask in values else None
+                if best_after is not None and (split is None or values[group_mask] + best_after[0] > split[0]):
+                    split = (values[group_mask] + best_after[0], [(first, *others_in_group), *best_after[1]])
+            # ... or it is in no group.
+            best_without = best(mask ^ 1 << first, groups)
+            if best_without is not None and (split is None or best_without[0] > split[0]):
+                split = best_without
             memo[key] = split
         return memo[key]
 

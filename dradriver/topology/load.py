@@ -25,8 +25,8 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     """Return the machine that a profile's name or a file of any known kind describes.
 
     Args:
-        source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file,
-            or of the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi --showtopo``,
+        source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file, or
+            of the text of ``nvidia-smi topo -m``, ``amd-smi topology`` (or its JSON), ``rocm-smi --showtopo``,
             ``npu-smi info -t topo`` or ``npu-smi info``. A file's content decides, not its name.
         seed: Tells simulated machines of one description apart: with another seed every GPU has another uuid. Our own
             JSON holds real uuids, which stay as they are without a seed.
@@ -39,12 +39,15 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     path = Path(source)
     pasted = _text(path)
     text = re.sub(r"\r*\n|\r", "\n", pasted)
+
+    # The order matters: a later test would also fit some texts of an earlier kind.
     try:
         if _JSON.match(text):
             return _with_seed(machine_codec.decode(text), seed)
         is_matrix = topo_m.is_matrix(pasted)
         if text.lstrip().startswith("<") and (not is_matrix or _XML.search(text)):
-            from dradriver.topology import nccl  # here, for few need it and importing it takes as long as the rest
+            # Imported here: few callers need it, and importing it takes as long as all the rest.
+            from dradriver.topology import nccl
 
             return nccl.read(text, name=path.stem, seed=seed)
         if _LIST.match(text) or smi.MARK.search(text):
@@ -59,8 +62,8 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             return profile_reader.read(text, source=path.name, seed=seed)
         return topo_m.read(pasted, name=path.stem, seed=seed)
     except TopologyError as error:
-        place = str(error)
-        raise TopologyError(place if place.startswith(path.name) else f"{path}: {place}") from error
+        message = str(error)
+        raise TopologyError(message if message.startswith(path.name) else f"{path}: {message}") from error
 
 
 def _text(path: Path) -> str:

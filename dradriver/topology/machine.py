@@ -270,7 +270,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             without links, and for links whose bandwidth nobody publishes (HCCS).
         socket_gbps: Bandwidth between CPU sockets (Intel Broadwell 6, Skylake 10, Sapphire Rapids 22, AMD 16).
         socket_gbps_or: What it may be as well, where the source does not name the CPUs (topo -m); 0 where it does.
-        driver_version: Of the GPU driver; empty where not known.
+        driver_version: The GPU driver's version; empty if it is not known.
         cuda_version: Newest CUDA that the driver knows, ``13.0``; empty where not known.
         nccl_version: Of the NCCL that jobs bring to it, ``2.23`` or ``2.23.4``: what is predicted for sets of its GPUs
             differs by it; empty for the newest one.

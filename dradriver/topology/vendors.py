@@ -43,7 +43,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
         offered: How the names begin by which its device plugins hand out parts of its GPUs, or GPUs of one product.
         parts: Whether there are shares and slices of its GPUs.
         hides: Variables that choose among a container's GPUs, by which a pod's author may hide some.
-        injects: Variables by which the vendor's own container runtime adds devices, beside what a claim gives.
+        injects: Variables by which the vendor's own container runtime adds devices that no claim gives.
     """
 
     word: str

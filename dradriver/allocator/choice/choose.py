@@ -26,12 +26,12 @@ from dradriver.topology.vendors import NVIDIA
 
 
 def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
-    """Return the best choice of the machine's free GPUs for the request.
+    """Return the best set of the machine's free GPUs for the request.
 
     Args:
         machine: The machine, of up to 16 GPUs.
-        free: Its own numbers (``Gpu.index``) of the GPUs that may be taken.
-        request: What is wanted; where it says nothing of a vendor the machine's is meant.
+        free: The numbers (``Gpu.index``) of the GPUs that may be taken.
+        request: The request. If it names no vendor, the machine's vendor is meant.
 
     Raises:
         NoPlaceError: No free set fits; the message has the reason and the nearest thing that is possible.
@@ -39,6 +39,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
         MachineTooLargeError: More than 16 GPUs.
     """
     check(request)
+    # NVIDIA is the default of a request.
     if request.vendor == NVIDIA.word:
         request = msgspec.structs.replace(request, vendor=machine.vendor.word)
     tables = tables_of(machine)
@@ -46,6 +47,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     usable = offered & suitable(machine, request)
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
+    # The fallback levels, best first.
     for rung in fallback_criteria.rungs(request, include=include):
         mask = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
         if mask is not None:

@@ -39,33 +39,45 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
 
 
 def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int, criteria: Criteria) -> str:
+    """Return in words why a machine has no fitting set, from the simplest cause to the deepest.
+
+    Args:
+        machine: The machine.
+        tables: Its tables.
+        offered: Mask of all free GPUs.
+        request: The request.
+        usable: Mask of the free GPUs of the requested product and kind.
+        criteria: The properties that the set must have.
+    """
     gpus = request.gpus
     if gpus > tables.size:
         return f"the machine has {tables.size}"
-    if never := _never(machine, request):
-        return never
+    if why_never := _never(machine, request):
+        return why_never
 
-    def these(mask: int) -> str:
+    def gpu_numbers(mask: int) -> str:
         return listed(numbers(machine, rank_order.positions(mask)))
 
-    count = offered.bit_count()
-    if gpus > count:
-        which = f" ({these(offered)})" if count else ""
-        return f"{count} of {tables.size} GPUs are free{which}"
+    free_count = offered.bit_count()
+    if gpus > free_count:
+        numbers_text = f" ({gpu_numbers(offered)})" if free_count else ""
+        return f"{free_count} of {tables.size} GPUs are free{numbers_text}"
     if gpus > usable.bit_count():
-        which = f" ({these(usable)})" if usable else ""
-        return f"{usable.bit_count()} of {count} free GPUs are such{which}{_products(machine, request)}"
+        numbers_text = f" ({gpu_numbers(usable)})" if usable else ""
+        return f"{usable.bit_count()} of {free_count} free GPUs are such{numbers_text}{_products(machine, request)}"
     if criteria.include & ~usable:
-        return f"GPU {these(criteria.include & ~usable)} is not free, or not of the kind that is wanted"
+        return f"GPU {gpu_numbers(criteria.include & ~usable)} is not free, or not of the kind that is wanted"
     properties = phrases.wanted_set(request)
     if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
-        most, figure, mask = short
-        nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({these(mask)})"
+        most, figure, mask = short  # the best value in GB/s, its name, and the set that has it
+        nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({gpu_numbers(mask)})"
     elif (largest := _largest(tables, usable, most=gpus - 1, criteria=criteria)) is None:
         nearest = f"no free GPU has {properties}"
     else:
         kind = f"{properties} set" if properties else "set"
-        nearest = f"largest free {kind} is {largest.bit_count()} ({these(largest)})"
+        nearest = f"largest free {kind} is {largest.bit_count()} ({gpu_numbers(largest)})"
+
+    # Some machines give only certain sets of GPUs together.
     if rule := phrases.together(machine):
         nearest += f", as {rule}"
     if not tables.fits(gpus, tables.everything, criteria):

@@ -26,7 +26,7 @@ _TIE = 1 << 20  # costs are multiplied by it, so that what is equal goes to the 
 def assign(costs: Costs) -> tuple[int, ...] | None:
     """Return a column for each row, no column twice, with the least sum of costs; None where there is no such choice.
 
-    Of equal sums one is taken by the columns' numbers, always the same.
+    Among equal sums the columns' numbers decide, so the answer is always the same.
 
     Args:
         costs: (rows, columns), each from 0 to 2**16, or ``NEVER``.
@@ -35,93 +35,116 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
 
 
 def _assigned(costs: Costs, begun: int = 0) -> tuple[int, ...] | None:
-    """Return the same of costs that are ready; so many rows begin with the column of their number, which costs 0."""
+    """Return the cheapest assignment of rows to different columns, for costs that are ready; None if there is none.
+
+    The Hungarian algorithm with potentials (Kuhn and Munkres). Row and column 0 stand for "not assigned yet".
+
+    Args:
+        costs: (rows, columns); ``NEVER`` where a row cannot have a column.
+        begun: So many first rows have the column of their own number already, which costs 0.
+    """
     rows, columns = costs.shape
     if rows > columns:
         return None
-    may_be = np.zeros((rows + 1, columns + 1), dtype=np.bool_)
-    may_be[1:, 1:] = costs < NEVER
-    wide = np.zeros((rows + 1, columns + 1), dtype=np.int64)
-    wide[1:, 1:] = costs
-    of_row, of_column = np.zeros(rows + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
-    row_at, before = np.zeros(columns + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
-    row_at[1 : begun + 1] = np.arange(1, begun + 1)
-    far = np.iinfo(np.int64).max
+    is_allowed = np.zeros((rows + 1, columns + 1), dtype=np.bool_)
+    is_allowed[1:, 1:] = costs < NEVER
+    padded_costs = np.zeros((rows + 1, columns + 1), dtype=np.int64)
+    padded_costs[1:, 1:] = costs
+    row_potential, column_potential = np.zeros(rows + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
+    row_of_column, previous_column = np.zeros(columns + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
+    row_of_column[1 : begun + 1] = np.arange(1, begun + 1)
+    unreached = np.iinfo(np.int64).max
     for row in range(begun + 1, rows + 1):
-        row_at[0], column = row, 0
-        least, seen = np.full(columns + 1, far, dtype=np.int64), np.zeros(columns + 1, dtype=np.bool_)
+        row_of_column[0], column = row, 0
+        slack, is_seen = np.full(columns + 1, unreached, dtype=np.int64), np.zeros(columns + 1, dtype=np.bool_)
+        # Grow the tree of alternating paths from this row, always to the nearest column, until a column is free.
         while True:
-            seen[column] = True
-            from_row = row_at[column]
-            reduced = wide[from_row] - of_row[from_row] - of_column
-            nearer = may_be[from_row] & ~seen & (reduced < least)
-            least[nearer], before[nearer] = reduced[nearer], column
-            open_ = np.where(seen, far, least)
-            open_[0] = far
+            is_seen[column] = True
+            from_row = row_of_column[column]
+            reduced = padded_costs[from_row] - row_potential[from_row] - column_potential
+            is_nearer = is_allowed[from_row] & ~is_seen & (reduced < slack)
+            slack[is_nearer], previous_column[is_nearer] = reduced[is_nearer], column
+            open_ = np.where(is_seen, unreached, slack)
+            open_[0] = unreached
             nearest = int(open_.argmin())
             step = open_[nearest]
-            if step == far:  # whatever those before it had instead, so nobody need look at the others
+            # No column is left for this row, even if the rows before it took others.
+            if step == unreached:
                 return None
-            of_row[row_at[seen]] += step
-            of_column[seen] -= step
-            least[~seen] = np.where(least[~seen] == far, far, least[~seen] - step)
+            row_potential[row_of_column[is_seen]] += step
+            column_potential[is_seen] -= step
+            slack[~is_seen] = np.where(slack[~is_seen] == unreached, unreached, slack[~is_seen] - step)
             column = nearest
-            if row_at[column] == 0:
+            if row_of_column[column] == 0:
                 break
+        # Shift the columns along the path: each row on it takes the next row's column.
         while column:
-            previous = int(before[column])
-            row_at[column] = row_at[previous]
+            previous = int(previous_column[column])
+            row_of_column[column] = row_of_column[previous]
             column = previous
     chosen = [0] * rows
     for column in range(1, columns + 1):
-        if row_at[column]:
-            chosen[row_at[column] - 1] = column - 1
+        if row_of_column[column]:
+            chosen[row_of_column[column] - 1] = column - 1
     return tuple(chosen)
 
 
 def dealt(
     costs: Costs, usable: Sequence[Collection[int]], counts: Sequence[int]
 ) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """Return for each request its NICs, as pairs of GPU and NIC by GPU; None where there are not so many.
+    """Return for each request its NICs, as pairs of GPU and NIC; None if there are not enough.
 
-    Each GPU has as many as any other, or one less, of all requests together: which ones have less, and which request's
-    NIC is for which GPU, is part of the choice.
+    Each GPU gets as many NICs as any other, or one less, counted over all requests together. Which GPUs get one less,
+    and which request's NIC is for which GPU, is part of the choice.
 
-    Every NIC is a row and a column: a request takes its column, and then its row has to take a part of a GPU, while the
-    others' rows keep their columns.
+    With several requests every NIC is a row and a column of the assignment. A request takes a NIC's column, and then
+    the NIC's row has to take a slot of a GPU. The rows of unused NICs keep their own columns.
 
     Args:
         costs: (GPUs, NICs), as in ``assign``.
         usable: The NICs that each request may have.
-        counts: How many each is to have.
+        counts: The number of NICs that each request needs.
     """
-    gpus, wanted = costs.shape[0], sum(counts)
-    every, some = divmod(wanted, gpus)
-    columns = _worth(costs, usable, wanted)
-    own = costs[:, columns]
-    if len(columns) < wanted or ((own < NEVER).sum(axis=1) < every).any():
+    gpus, needed = costs.shape[0], sum(counts)
+    each_gets, extra = divmod(needed, gpus)
+    columns = _worth(costs, usable, needed)
+    usable_costs = costs[:, columns]
+    if len(columns) < needed or ((usable_costs < NEVER).sum(axis=1) < each_gets).any():
         return None
-    nics, parts = len(columns), list(range(gpus)) * (every + bool(some))
-    without = gpus - some if some else 0  # parts that nobody takes: one each of so many GPUs
-    if len(counts) == 1:  # whichever it is, the request's it is: parts of GPUs take NICs
-        wide = np.full((len(parts), without + nics), NEVER, dtype=np.int64)
-        wide[:, without:] = own[parts]
-        wide[gpus * every :, :without] = 0  # the first columns: rather these than NICs that cost nothing
-        found = assign(wide)
-        if found is None:
+    nics, slots = len(columns), list(range(gpus)) * (each_gets + bool(extra))
+
+    # So many GPUs get one NIC less: one of their slots stays empty.
+    empty_slots = gpus - extra if extra else 0
+
+    # With a single request it does not matter which NIC is whose: the slots of GPUs take NICs directly.
+    if len(counts) == 1:
+        assignment_costs = np.full((len(slots), empty_slots + nics), NEVER, dtype=np.int64)
+        assignment_costs[:, empty_slots:] = usable_costs[slots]
+        # "Empty" is in the first columns: they win over NICs that cost nothing, too.
+        assignment_costs[gpus * each_gets :, :empty_slots] = 0
+        columns_of_rows = assign(assignment_costs)
+        if columns_of_rows is None:
             return None
-        return (tuple(sorted((parts[at], columns[nic - without]) for at, nic in enumerate(found) if nic >= without)),)
-    takers = np.repeat(range(len(counts)), counts)
-    wide = np.full((nics + wanted + without, nics + len(parts)), NEVER, dtype=np.int64)
-    np.fill_diagonal(wide[:nics, :nics], 0)
-    wide[:nics, nics:] = np.where(own >= NEVER, NEVER, own * _TIE)[parts].T
+        filled = [(slots[at], nic - empty_slots) for at, nic in enumerate(columns_of_rows) if nic >= empty_slots]
+        return (tuple(sorted((gpu, columns[column]) for gpu, column in filled)),)
+
+    # Rows: the NICs, then one taker for each NIC that a request needs, then one filler for each empty slot.
+    # Columns: the NICs, then the slots of GPUs. A NIC's row keeps its own column unless a taker takes it.
+    request_of_taker = np.repeat(range(len(counts)), counts)
+    assignment_costs = np.full((nics + needed + empty_slots, nics + len(slots)), NEVER, dtype=np.int64)
+    np.fill_diagonal(assignment_costs[:nics, :nics], 0)
+    assignment_costs[:nics, nics:] = np.where(usable_costs >= NEVER, NEVER, usable_costs * _TIE)[slots].T
     is_usable = np.array([[column in each for column in columns] for each in usable], dtype=np.bool_)
-    wide[nics : nics + wanted, :nics] = np.where(is_usable, np.arange(nics), NEVER)[takers]
-    wide[nics + wanted :, nics + gpus * every :] = 0
-    found = _assigned(wide, begun=nics)
-    if found is None:
+    assignment_costs[nics : nics + needed, :nics] = np.where(is_usable, np.arange(nics), NEVER)[request_of_taker]
+    assignment_costs[nics + needed :, nics + gpus * each_gets :] = 0
+    columns_of_rows = _assigned(assignment_costs, begun=nics)
+    if columns_of_rows is None:
         return None
-    pairs = [(parts[found[column] - nics], columns[column]) for column in found[nics : nics + wanted]]
+
+    # A taker has a NIC's column, and that NIC's row has a slot: the slot's GPU gets the NIC.
+    pairs = [
+        (slots[columns_of_rows[column] - nics], columns[column]) for column in columns_of_rows[nics : nics + needed]
+    ]
     ends = list(itertools.accumulate(counts))
     return tuple(tuple(sorted(pairs[end - count : end])) for end, count in zip(ends, counts, strict=True))
 

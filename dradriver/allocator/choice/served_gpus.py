@@ -27,39 +27,51 @@ def served(
     alone: bool = True,
     deal: bool = False,
 ) -> list[int]:
-    """Return GPUs that can all have their NICs at the same time; fewer than requested if no set of them can.
+    """Return GPUs that can all have their NICs at the same time; fewer than requested if no set can.
 
-    Each of them has as many as any other, or one less, of all requests together. More than are asked for are returned
-    where any set of them will do.
+    Each GPU gets as many NICs as any other, or one less, counted over all requests together. If any set of the returned
+    GPUs will do, more than ``gpus`` are returned.
 
     Args:
         kinds: The NICs.
-        counts: How many each request is to have.
-        order: The GPUs that there are, the best ones first.
-        gpus: How many are asked for.
-        may_go_on: Asked before each step of a search for other sets than the best ones; where it says no, none is
-            found.
-        alone: Whether it is one pod that asks for them, so that of GPUs of which it has one each may do by itself.
-        deal: Whether others ask for the same after it, so that GPUs that have no NIC more than others are rather such
-            as nobody has use for, and are told one by one.
+        counts: The number of NICs that each request needs.
+        order: The free GPUs, best first.
+        gpus: How many GPUs are requested.
+        may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
+            search ends and finds none.
+        alone: Whether a single pod requests them. Then each of several single GPUs can be enough by itself.
+        deal: Whether other pods make the same request after this one. Then the GPUs that get no extra NIC are
+            preferably those that no other pod can use, and exactly ``gpus`` are returned.
     """
+    # Whether every NIC may go to every request.
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
+
+    # A single GPU: each one that can have all NICs by itself.
     if gpus == 1 and (alone or not is_alike):
         return [gpu for gpu in order if _Flow(kinds, counts).give(gpu, sum(counts))]
-    each, some = divmod(sum(counts), gpus)
+    each_gets, extra = divmod(sum(counts), gpus)
+
+    # The GPUs that can all have their full number at once, taken in order of preference. If every NIC is good for every
+    # request, requests need not be told apart.
     flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
-    best = [gpu for gpu in order if flow.give(gpu, each + bool(some))]
-    if is_alike and len(best) >= gpus and not (deal and some):
+    best = [gpu for gpu in order if flow.give(gpu, each_gets + bool(extra))]
+    if is_alike and len(best) >= gpus and not (deal and extra):
         return best
-    first = some if deal and some else len(best)  # so many have one more
-    rather = [*best[:first], *(gpu for gpu in order if gpu not in best), *best[first:]]
+
+    # With ``deal``, the GPUs after the first ``extra`` get one NIC less: first those that no other pod can use.
+    with_extra = extra if deal and extra else len(best)
+    preferred = [*best[:with_extra], *(gpu for gpu in order if gpu not in best), *best[with_extra:]]
     flow = _Flow(kinds, counts)
-    if each + bool(some) == 1:  # as many as can have one are among the best: others are no better
-        found = rather[:gpus]
-        return found if len(found) == gpus and sum(flow.give(gpu, 1) for gpu in found) == sum(counts) else best
-    for own, found in _sets(flow, rather, gpus, each, may_go_on):
-        if sum(own.give(gpu, 1) for gpu in found) >= some:
-            return found
+
+    # Each GPU needs at most one NIC, and ``best`` has as many GPUs as can have one: no other set is larger.
+    if each_gets + bool(extra) == 1:
+        chosen = preferred[:gpus]
+        return chosen if len(chosen) == gpus and sum(flow.give(gpu, 1) for gpu in chosen) == sum(counts) else best
+
+    # Otherwise try the sets one after another: each GPU gets the common number, then enough of them one more.
+    for remaining_flow, chosen in _sets(flow, preferred, gpus, each_gets, may_go_on):
+        if sum(remaining_flow.give(gpu, 1) for gpu in chosen) >= extra:
+            return chosen
     return best[: gpus - 1]
 
 

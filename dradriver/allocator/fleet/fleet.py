@@ -266,42 +266,47 @@ class Fleet:
         explain: bool = True,
         tenant: int = 0,
     ) -> list[Choice] | list[PartChoice]:
-        """Return the best nodes of the fleet for a request, each with its best set, best first; at most ``limit``.
+        """Return the best nodes for a request, each with its best GPU set, best first.
 
-        Nodes are ordered by the rung of the preferred ladder that they reach, then by whether they reach it without
-        GPUs that may be had in parts, then by predicted bandwidth, then by the request's strategy, then by name. See
-        ``node_order`` for the strategies, and ``part_nodes`` for parts.
+        Nodes are ordered by the fallback level that they reach, then by whether they reach it without GPUs that can be
+        shared or split by MIG, then by predicted bandwidth, then by the request's strategy, then by name.
+        ``node_order`` describes the strategies, ``part_nodes`` describes fractions of GPUs.
 
         Args:
-            request: What is wanted.
-            eligible: The nodes that may be taken, None for all: their names, of which unknown ones are passed over, or
-                an array of bool by the rows that ``set_node`` was given; a node beyond its end, or without a row, is
-                not eligible.
+            request: The GPUs that a pod requests.
+            eligible: The nodes that may be taken, None for all. Either names, of which unknown ones are ignored, or an
+                array of bool by the rows that ``set_node`` was given. A node beyond the array's end, or without a row,
+                is not eligible.
             limit: Most choices to return.
-            explain: Whether a refusal's message names the nearest thing that is possible; without that a refusal costs
-                no more than an answer, and its message is the stable one.
-            tenant: Who wants parts, by the number that offers know him by; 0 for one who has parts nowhere.
+            explain: Whether a refusal's message also names the nearest thing that is possible. Without it a refusal
+                costs no more than an answer, and its message does not change with what is free.
+            tenant: The number of the tenant that requests fractions; 0 for a tenant that has none anywhere.
 
         Raises:
-            NoPlaceError: No node has a fitting set; the message has the reason and the nearest thing that is possible.
+            NoPlaceError: No node has a fitting set.
         """
         if not isinstance(request, Whole):
             return part_ranking.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
         check(request)
         candidates = self.candidates(request, eligible)
-        tries = [candidates]
+        attempts = [candidates]
+
+        # GPUs that can be shared or split come last on each fallback level: fractions need them.
         if self.has_parts:
-            tries.insert(0, self.candidates(request, eligible, is_spared=True))
+            attempts.insert(0, self.candidates(request, eligible, is_spared=True))
         choices: dict[str, Choice] = {}
-        passed: list[Criteria] = []
+        higher_levels: list[Criteria] = []
         for rung in fallback_criteria.rungs(request):
-            for tie in (tie for each in tries for tie in node_order.ties(each, request, rung=rung, passed=passed)):
+            ties = (
+                tie for nodes in attempts for tie in node_order.ties(nodes, request, rung=rung, passed=higher_levels)
+            )
+            for tie in ties:
                 for name, group, mask in node_order.named(tie, limit):
                     if name not in choices and len(choices) < limit:
                         choices[name] = msgspec.structs.replace(group.describe(mask, request), node=name)
                 if len(choices) >= limit:
                     return list(choices.values())
-            passed.append(rung)
+            higher_levels.append(rung)
         if not choices:
             raise refusal(self.groups, candidates, request, explain=explain)
         return list(choices.values())

@@ -67,33 +67,41 @@ def could_have(group: NodeGroup, request: Whole) -> bool:
 
 
 def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole) -> str:
+    """Return in words what a request for whole GPUs lacks, and the nearest thing that is possible.
+
+    The causes are tried from the simplest to the deepest: no node, machines too small, no machine can ever have such a
+    set, too few free GPUs, and last a property of the set that no free GPUs have.
+    """
     if not candidates:
         return "no node is eligible" if groups else "no node has GPUs"
-    size = max(each.group.tables.size for each in candidates)
+    size = max(nodes.group.tables.size for nodes in candidates)
     if request.gpus > size:
-        biggest = min(each.first_name() for each in candidates if each.group.tables.size == size)
+        biggest = min(nodes.first_name() for nodes in candidates if nodes.group.tables.size == size)
         return f"the largest machine, {biggest}, has {size}"
-    if why := never([each.group for each in candidates], request):
+    if why := never([nodes.group for nodes in candidates], request):
         return why
-    most = _largest(candidates, request.gpus, criteria=None, request=request)
-    kind = phrases.wanted_gpus(request)
-    if most is None:
-        return f"no GPU{' ' + kind if kind else ''} is free{_kinds(groups, request)}"
-    if most[0] < request.gpus:
-        rule = phrases.together(most[2].machine) if request.gpus <= most[2].tables.size else ""
+    largest_free = _largest(candidates, request.gpus, criteria=None, request=request)
+    gpu_kind = phrases.wanted_gpus(request)
+    if largest_free is None:
+        return f"no GPU{' ' + gpu_kind if gpu_kind else ''} is free{_kinds(groups, request)}"
+    count, node, group = largest_free
+    if count < request.gpus:
+        # Some machines give only certain sets of GPUs together: such a rule may be the cause.
+        rule = phrases.together(group.machine) if request.gpus <= group.tables.size else ""
         rule = f", as {rule}" if rule else ""
-        return f"most GPUs{' ' + kind if kind else ''} free on one node: {most[0]} on {most[1]}{rule}"
+        return f"most GPUs{' ' + gpu_kind if gpu_kind else ''} free on one node: {count} on {node}{rule}"
     properties, criteria = phrases.wanted_set(request), fallback_criteria.required(request)
-    if (short := _shortfall(candidates, request, criteria)) is not None:
-        nearest = f"the most {short[1]} that so many free GPUs of a node have is {short[0]:g} GB/s on {short[2]}"
+    if (shortfall := _shortfall(candidates, request, criteria)) is not None:
+        gbps, figure, node_of_most = shortfall
+        nearest = f"the most {figure} that so many free GPUs of a node have is {gbps:g} GB/s on {node_of_most}"
     else:
-        fitting = _largest(candidates, request.gpus - 1, criteria=criteria, request=request)
+        largest_fitting = _largest(candidates, request.gpus - 1, criteria=criteria, request=request)
         nearest = (
-            f"largest free {properties} set is {fitting[0]} on {fitting[1]}"
-            if fitting
+            f"largest free {properties} set is {largest_fitting[0]} on {largest_fitting[1]}"
+            if largest_fitting
             else f"no free GPU has {properties}"
         )
-    return f"{nearest}; without {properties} there is a place on {most[1]}"
+    return f"{nearest}; without {properties} there is a place on {node}"
 
 
 def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:

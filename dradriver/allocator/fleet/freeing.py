@@ -23,7 +23,7 @@ class Node(NamedTuple, Generic[U]):
 
     Attributes:
         name: Its name.
-        tables: Of its machine.
+        tables: The tables of its machine.
         free: The mask of its free GPUs.
         whole: That of all that are handed out whole: what its best set is measured by.
         held: The masks of those that hold some and may go, each alone on its GPUs.

@@ -40,7 +40,7 @@ class Domain(NamedTuple):
 
     Attributes:
         at: Nodes of it that can be used: places in ``GangNodes``.
-        number: How many of them are taken, beside those that have pods of the gang already.
+        number: How many of them are taken, not counting nodes that have pods of the gang already.
     """
 
     at: Ints
@@ -48,34 +48,43 @@ class Domain(NamedTuple):
 
 
 def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tuple[Ints, Ints, Ints]:
-    """Return how many of each owner's items, the largest first, add up to what is needed, for owners that have enough.
+    """Return for each owner how many of its largest items add up to at least ``needed``.
+
+    Owners whose items do not add up to it are left out. An owner is, for example, a network domain, and its items are
+    its nodes with the pods that each can hold.
 
     Args:
-        owner: (n,), whose each item is.
-        size: (n,), of each item.
-        needed: Of all items that are taken together.
-        own: (n,), items that cost nothing and are taken first; None for none.
+        owner: (n,), the owner of each item.
+        size: (n,), the size of each item.
+        needed: The sum that the items must reach.
+        own: (n,), bool, items that are taken first and not counted; None for none.
 
     Returns:
-        The owners, ascending, how many items of each, and the size of all of its items together.
+        Three arrays: the owners, ascending; for each the number of items; for each the size of all of its items.
     """
     if not len(owner):
         return owner, owner, owner
-    enough = np.bincount(owner, size) >= needed
-    at = np.flatnonzero(enough[owner])
+    has_enough = np.bincount(owner, size) >= needed
+    at = np.flatnonzero(has_enough[owner])
     if not len(at):
         return at, at, at
     owner, size = owner[at], size[at]
-    paid = np.ones(len(at), dtype=np.int64) if own is None else 1 - own[at].astype(np.int64)
-    order = np.argsort((owner << (_ITEM_BITS + 1)) + (paid << _ITEM_BITS) - size)
-    owner, size, paid = owner[order], size[order], paid[order]
+    is_counted = np.ones(len(at), dtype=np.int64) if own is None else 1 - own[at].astype(np.int64)
+
+    # One key sorts by owner, then free items before counted ones, then the largest first.
+    order = np.argsort((owner << (_ITEM_BITS + 1)) + (is_counted << _ITEM_BITS) - size)
+    owner, size, is_counted = owner[order], size[order], is_counted[order]
     starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
     lengths = np.diff(np.append(starts, len(owner)))
-    before, paid_before = (np.concatenate(([0], np.cumsum(each))) for each in (size, paid))
-    reached = before[1:] - np.repeat(before[starts], lengths) >= needed
-    first = np.maximum.reduceat(np.where(reached, len(owner) - np.arange(len(owner)), 0), starts)
-    number = paid_before[len(owner) - first + 1] - paid_before[starts]
-    return owner[starts], number, before[starts + lengths] - before[starts]
+
+    # Running sums over all items; an owner's own sum is the difference from where its items start.
+    size_before, counted_before = (np.concatenate(([0], np.cumsum(each))) for each in (size, is_counted))
+    is_reached = size_before[1:] - np.repeat(size_before[starts], lengths) >= needed
+
+    # Counted from the end, so that the maximum is the first item at which the sum is reached.
+    from_end = np.maximum.reduceat(np.where(is_reached, len(owner) - np.arange(len(owner)), 0), starts)
+    number = counted_before[len(owner) - from_end + 1] - counted_before[starts]
+    return owner[starts], number, size_before[starts + lengths] - size_before[starts]
 
 
 class _Fitting(NamedTuple):
@@ -148,7 +157,7 @@ def _fitting(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None) -> _
 
 
 def _nearest(nodes: GangNodes, found: _Fitting, wish: Wish, inner: Ints | None) -> int:
-    """Of domains that want equally many nodes the best one."""
+    """Return the best of the domains that need equally many nodes."""
     owners, number, size = found.owners, found.number, int(found.owners[-1]) + 1
     among = np.zeros(size, dtype=np.bool_)
     among[owners] = True
@@ -206,7 +215,7 @@ class Pattern(NamedTuple):
     """Positions that enough nodes of one kind have free.
 
     Attributes:
-        kind: Of the nodes.
+        kind: The machine shape of the nodes.
         mask: The positions.
         exact: How many nodes have just these free.
         cost: What taking them costs others: lower is better.
@@ -219,33 +228,38 @@ class Pattern(NamedTuple):
 
 
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
-    """Return positions for ``count`` pods that at least ``number`` of some nodes have free alike; best first.
+    """Return the positions that ``number`` nodes of one kind have free alike for ``count`` pods each, best first.
 
-    Equally good ones stand by the first node's name: the kinds' numbers are those in which nodes were read.
+    The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
+    comes first by name wins: the numbers of kinds depend on the order in which nodes were read.
 
-    Worked example: two of three nodes of eight GPUs have 0-3 free, the third 4-7: for pods of four GPUs on two nodes
-    there is one pattern, 0-3.
+    Worked example: two of three nodes with eight GPUs have 0-3 free, the third has 4-7 free. For pods of four GPUs on
+    two nodes there is one pattern, 0-3.
     """
-    found: list[tuple[tuple[int, ...], Pattern]] = []
+    ranked_patterns: list[tuple[tuple[int, ...], Pattern]] = []
     for kind in np.unique(nodes.kind[at]).tolist():
         of_kind = at[nodes.kind[at] == kind]
         if len(of_kind) < number:
             continue
-        own, first = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
+        free_masks, first_name = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
         tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
-        exact = np.bincount(own, minlength=1 << tables.size)
-        have = exact.copy()  # nodes that have at least these positions free
+        exact = np.bincount(free_masks, minlength=1 << tables.size)
+
+        # Sums over supersets: the number of nodes that have at least these positions free, by mask.
+        nodes_with = exact.copy()
         for position in range(tables.size):
-            split = have.reshape(-1, 2, 1 << position)
+            split = nodes_with.reshape(-1, 2, 1 << position)
             split[:, 0] += split[:, 1]
+
+        # Candidates: masks of the right size that enough nodes have free and that hold ``count`` allowed sets.
         masks = tables.members(gpus * count)
-        masks = masks[have[masks] >= number]
+        masks = masks[nodes_with[masks] >= number]
         masks = masks[pod_capacity(tables, gpus, nodes.criteria[kind])[masks] >= count]
-        rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
-        for mask in masks[np.argsort(-have[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
-            pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(rest[tables.everything ^ mask]))
-            found.append(((-pattern.exact, pattern.cost, first, mask), pattern))
-    return [pattern for _, pattern in sorted(found)]
+        value_of_rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
+        for mask in masks[np.argsort(-nodes_with[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
+            pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(value_of_rest[tables.everything ^ mask]))
+            ranked_patterns.append(((-pattern.exact, pattern.cost, first_name, mask), pattern))
+    return [pattern for _, pattern in sorted(ranked_patterns)]
 
 
 def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:

@@ -115,36 +115,38 @@ def node_table(
     amounts: Ints | None = None,
     is_spared: bool = False,
 ) -> GangNodes:
-    """Return the nodes that pods of a gang's role may go to.
+    """Return the nodes that pods of a gang's role may be placed on, one entry for each node.
 
-    Requests for GPUs of certain numbers are not supported.
+    Requests for GPUs with certain numbers are not supported.
 
     Args:
         fleet: The cluster.
         role: The role.
-        criteria: What each pod's set must be.
+        criteria: The properties that each pod's set must have.
         eligible: The nodes that may be taken, as for ``Fleet.rank``.
-        amounts: What is free beside GPUs, by the nodes' rows: (rows, resources), int64.
-        is_spared: Whether GPUs that may be had in parts are left out.
+        amounts: Free resources other than GPUs, by the nodes' rows: (rows, resources), int64.
+        is_spared: Whether GPUs that can be shared or split by MIG are left out.
     """
     candidates = fleet.candidates(role.pod, eligible, is_spared=is_spared)
-    slots = [each.slots() for each in candidates]
+    slots = [nodes_of_kind.slots() for nodes_of_kind in candidates]
 
     def joined(arrays: Sequence[Ints]) -> Ints:
         return np.concatenate([*arrays, np.zeros(0, dtype=np.int64)])
 
     pairs = list(zip(candidates, slots, strict=True))
-    row = joined([each.group.rows()[own] for each, own in pairs])
+    row = joined([nodes_of_kind.group.rows()[group_slots] for nodes_of_kind, group_slots in pairs])
     nodes = GangNodes(
         candidates=candidates,
         criteria=[criteria] * len(candidates),
         request=role.pod,
-        kind=np.repeat(np.arange(len(candidates)), [len(own) for own in slots]),
+        kind=np.repeat(np.arange(len(candidates)), [len(group_slots) for group_slots in slots]),
         slot=joined(slots),
-        mask=joined([each.masks_of(own) for each, own in pairs]),
+        mask=joined([nodes_of_kind.masks_of(group_slots) for nodes_of_kind, group_slots in pairs]),
         room=room(row, role.needs, amounts),
         capacity=row,
-        site=joined([each.group.sites()[own].astype(np.int64) for each, own in pairs]),
+        site=joined(
+            [nodes_of_kind.group.sites()[group_slots].astype(np.int64) for nodes_of_kind, group_slots in pairs]
+        ),
         name_rank=fleet.name_ranks(candidates, slots),
         row=row,
     )
@@ -242,7 +244,7 @@ def largest_gang(
         role: The pod; how many are wanted does not count.
         level: A level of the network: one of ``Fleet.levels``, ``node`` or ``cluster``.
         eligible: The nodes that may be taken, as for ``place_gang``.
-        amounts: What is free beside GPUs, as for ``place_gang``.
+        amounts: Free resources other than GPUs, as for ``place_gang``.
 
     Raises:
         NoPlaceError: There is no such level, or such pods make no sense.

@@ -72,19 +72,19 @@ def place_gang(
 
     Args:
         fleet: The cluster.
-        request: What is wanted.
+        request: The gang's request.
         eligible: The nodes that may be taken, as for ``Fleet.rank``; None for all.
         eligible_by_role: The same for each role, in place of ``eligible``.
-        amounts: What is free beside GPUs: (rows, resources), int64, by the rows that ``Fleet.set_node`` was given and
-            the columns of ``Role.needs``. No node gets more pods than fit. None where nothing is counted.
-        fixed: Members that keep their places, by index; the fleet counts their GPUs as taken, and ``amounts`` what else
-            they take. The others are placed near them. Of one on a node that the fleet does not know only its node and
-            its GPUs count: it is near none, and in nobody's way.
-        home: What other members had rather have, by index, as the places where they were: they get it if its GPUs are
-            free, the request can have them, and the whole gang is within its limits then.
-        effort: What may be looked at, in this call and in others that are given the same; None for one of its own.
-            Once it is spent the plan is greedy: what is preferred does not count, and of each level of the network only
-            the domain with the most free GPUs is tried.
+        amounts: Free resources other than GPUs: (rows, resources), int64, by the rows that ``Fleet.set_node`` was given
+            and the columns of ``Role.needs``. No node gets more pods than fit. None where nothing is counted.
+        fixed: Members that keep their places, by index. The fleet counts their GPUs as taken, and ``amounts`` the rest
+            of what they use. The others are placed near them. If the fleet does not know a member's node, only its node
+            and its GPUs count: it is near no other node.
+        home: Places that other members would rather have, by index, because they were there before. A member gets its
+            place if the GPUs are free and fit the request, and the whole gang then stays within its limits.
+        effort: How much the search may do, in this call and in others that are given the same; None for a new one. Once
+            it is spent the plan is greedy: preferences do not count, and of each network level only the domain with the
+            most free GPUs is tried.
 
     Raises:
         NoPlaceError: Not all pods have a place; the message says how many would have one. It is made when it is read.
@@ -93,31 +93,44 @@ def place_gang(
     request = with_fabrics(fleet, request)
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     effort = Effort() if effort is None else effort
-    every = _rungs(fleet, request, by_role, amounts)
-    if len(every[0]) > 1:
-        effort.spend(len(every) * sum(10 * CALL + 50 * len(nodes.kind) for nodes in every[0]))
-    kept = _kept(request, fixed or {})
-    counts = _counts(request.members, kept)
+    tables_by_level = _rungs(fleet, request, by_role, amounts)
+
+    # Building the tables of several roles is work, too. A gang of equal pods does not count it.
+    if len(tables_by_level[0]) > 1:
+        effort.spend(len(tables_by_level) * sum(10 * CALL + 50 * len(nodes.kind) for nodes in tables_by_level[0]))
+    kept_places = _kept(request, fixed or {})
+    counts = _counts(request.members, kept_places)
     if not any(counts):
-        return _described(fleet, request, (None,) * len(counts), kept)
-    taken = _taken(fleet, amounts, kept) if kept or home or len(request.members) > 1 else None
-    if taken is not None and (broken := unmet(fleet, request, taken, whole=False)):
+        return _described(fleet, request, (None,) * len(counts), kept_places)
+
+    # A gang of equal pods that starts as a whole takes nothing yet.
+    taken_by_kept = _taken(fleet, amounts, kept_places) if kept_places or home or len(request.members) > 1 else None
+    if taken_by_kept is not None and (broken := unmet(fleet, request, taken_by_kept, whole=False)):
         raise gang_refusals.of_those_that_stay(request, broken)
-    if request.least_pods is not None and not kept:
+
+    # An elastic gang asks for as many pods as the cluster can hold now, if that is enough to start.
+    if request.least_pods is not None and not kept_places:
         widest = request.near if request.near_required else CLUSTER
-        most = most_pods(fleet, request, every[-1][0], widest)
-        if most >= max(request.least_pods, 1):
-            request = msgspec.structs.replace(request, pods=most, least_pods=None)
-    if home and taken is not None and (back := _back(fleet, request, every[-1], kept, home, taken.copy())) is not None:
-        found = _placed(fleet, request, every, kept | back[0], back[1], effort.part(2))
-        if found is not None:
-            return found
-    beside = taken if kept or len(request.members) > 1 else None
-    found = _placed(fleet, request, every, kept, beside, effort)
-    if found is not None:
-        return found
-    refusal = partial(gang_refusals.refusal, fleet, every[-1], request, counts,
-                      taken=taken, gave_up=effort.gave_up, effort=effort.rest())  # fmt: skip
+        pods_possible = most_pods(fleet, request, tables_by_level[-1][0], widest)
+        if pods_possible >= max(request.least_pods, 1):
+            request = msgspec.structs.replace(request, pods=pods_possible, least_pods=None)
+
+    # First with the members at their former places. Half of the effort is kept for the search without that.
+    placed_home = None
+    if home and taken_by_kept is not None:
+        placed_home = _back(fleet, request, tables_by_level[-1], kept_places, home, taken_by_kept.copy())
+    if placed_home is not None:
+        choice = _placed(fleet, request, tables_by_level, kept_places | placed_home[0], placed_home[1], effort.part(2))
+        if choice is not None:
+            return choice
+
+    # The search for equal pods of which none has a place is simpler; None asks for it.
+    taken_by_others = taken_by_kept if kept_places or len(request.members) > 1 else None
+    choice = _placed(fleet, request, tables_by_level, kept_places, taken_by_others, effort)
+    if choice is not None:
+        return choice
+    refusal = partial(gang_refusals.refusal, fleet, tables_by_level[-1], request, counts,
+                      taken=taken_by_kept, gave_up=effort.gave_up, effort=effort.rest())  # fmt: skip
     raise LazyNoPlaceError(refusal)
 
 
@@ -255,12 +268,21 @@ def _choice(nodes: GangNodes, at: int, mask: int) -> Choice:
 
 
 def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[int, Choice]) -> GangChoice:
-    """The plans as choices, by index."""
+    """Return the gang's choice: the plans of all roles as places of pods, in the order of their indices.
+
+    Args:
+        fleet: The cluster.
+        request: The gang's request.
+        found: By role the plan; None for a role without pods to place.
+        kept: Members that keep their places, by index.
+    """
     pods = dict(kept)
-    for plan, own in zip(found, _indices(request.members), strict=True):
+
+    # The places of each role in the order of the network, given to the role's pods by index.
+    for plan, role_indices in zip(found, _indices(request.members), strict=True):
         if plan is None:
             continue
-        indices = [index for index in own if index not in kept]
+        indices = [index for index in role_indices if index not in kept]
         nodes = plan.nodes
         places = [
             (rank, number, _choice(nodes, at, mask))
@@ -269,22 +291,26 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
         ]
         order = _in_order(fleet, np.array([rank for rank, _, _ in places]))
         pods |= _matched(fleet, [places[at][2] for at in order.tolist()], indices, kept)
+
+    # How near the nodes are to each other. A node that the fleet does not know is near none.
     by_index = tuple(pods[index] for index in sorted(pods))
     ranks = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
     names = [name for name, rank in ranks.items() if rank is not None]
-    known = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
-    strange = ranks.keys() - set(names)
-    reach = CLUSTER if strange else _reach(fleet, known)
-    missed = max((choice.fallback for choice in by_index), key=len)
-    is_near = reach == NODE or (not strange and holds(fleet, request.near, fleet.sites_by_name()[known]))
-    far = [f"near: {request.near}"] if request.near and not is_near else []
-    predicted = all(VENDORS[role.pod.vendor].predicted for role in request.members)
+    known_ranks = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
+    unknown_nodes = ranks.keys() - set(names)
+    reach = CLUSTER if unknown_nodes else _reach(fleet, known_ranks)
+
+    # The gang counts as having missed what its worst pod has missed.
+    missed_preferences = max((choice.fallback for choice in by_index), key=len)
+    is_near = reach == NODE or (not unknown_nodes and holds(fleet, request.near, fleet.sites_by_name()[known_ranks]))
+    missed_near = [f"near: {request.near}"] if request.near and not is_near else []
+    is_predicted = all(VENDORS[role.pod.vendor].predicted for role in request.members)
     return GangChoice(
         pods=by_index,
-        nodes=(*(names[at] for at in _in_order(fleet, known).tolist()), *sorted(strange)),
+        nodes=(*(names[at] for at in _in_order(fleet, known_ranks).tolist()), *sorted(unknown_nodes)),
         reach=reach,
-        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known], reach) if predicted else 0.0,
-        fallback=(*(word.value for word in missed), *far),
+        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known_ranks], reach) if is_predicted else 0.0,
+        fallback=(*(word.value for word in missed_preferences), *missed_near),
     )
 
 
@@ -306,7 +332,7 @@ def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
 def _matched(
     fleet: Fleet, places: Sequence[Choice], indices: Sequence[int], kept: Mapping[int, Choice]
 ) -> dict[int, Choice]:
-    """Who gets which place: in order, and beside members that have theirs each where its neighbour by index is near."""
+    """Return which member gets which place: in order, or near the placed member that is next by index."""
     if not kept:
         return dict(zip(indices, places, strict=True))
     out, members = {}, sorted(kept)

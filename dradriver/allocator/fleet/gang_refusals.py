@@ -33,32 +33,39 @@ def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """Return the refusal of a gang. Looks for the reason with ``effort``; if that is spent it says less.
+    """Return the error that says why a gang finds no place.
+
+    The reason is searched for with ``effort``. If that is spent, the message says less.
 
     Args:
         fleet: The cluster.
-        tables: For each role the nodes that could be taken, with what is required alone.
-        request: What was wanted.
-        counts: For each role the pods that were to find a place; fewer than it has where some have theirs.
-        taken: What has its place; None for nothing, of equal pods alone.
-        gave_up: Whether the search ended before it had looked at every way.
+        tables: For each role the nodes that could be taken, with the required properties alone.
+        request: The gang's request.
+        counts: For each role the number of pods that needed a place; less than the role has if some have theirs
+            already.
+        taken: What placed members use; None for a gang of equal pods of which none is placed.
+        gave_up: Whether the search ended before it had tried every way.
         effort: What may be spent on the reason.
     """
-    what = _wanted(request)
-    if (lost := sum(counts)) < sum(role.pods for role in request.members):
-        stable = f"{what}, of which {lost} {'has' if lost == 1 else 'have'} no place now"
+    wanted_gang = _wanted(request)
+    if (without_place := sum(counts)) < sum(role.pods for role in request.members):
+        stable = f"{wanted_gang}, of which {without_place} {'has' if without_place == 1 else 'have'} no place now"
         reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)
         return NoPlaceError(f"{stable}: {reason}", stable=stable, cause=Cause.GPUS)
+
+    # Can the gang ever have a place? If not, waiting does not help, and the stable text says so.
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
-    could, reason = _could_hold(fleet, smallest, effort)
-    if could:
+    is_possible, reason = _could_hold(fleet, smallest, effort)
+    if is_possible:
         stable = _unknown(request, gave_up) if request.roles else "eligible nodes have no place for all of them at once"
         reason = _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
     else:
         stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
         reason = reason or _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
     return NoPlaceError(
-        f"{what}: no; {reason}", stable=f"{what}: no; {stable}", cause=Cause.GPUS if could else Cause.NEVER
+        f"{wanted_gang}: no; {reason}",
+        stable=f"{wanted_gang}: no; {stable}",
+        cause=Cause.GPUS if is_possible else Cause.NEVER,
     )
 
 
@@ -124,7 +131,10 @@ def _without(
 
 
 def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[bool, str]:
-    """Whether the cluster may have a place for all pods when all its GPUs are free; if not, why, where it is known."""
+    """Return whether all pods may have a place when all GPUs are free; if not, the reason if it is known.
+
+    True is also the answer if ``effort`` is spent before the search has ended.
+    """
     members = request.members
     tables = [node_table(fleet, role, fallback_criteria.required(role.pod)).all_free() for role in members]
     counts = [role.pods for role in members]
@@ -132,23 +142,28 @@ def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[boo
         if int(nodes.capacity.sum()) < count:
             return False, never(fleet.groups, role.pod)
     taken = nothing_taken(fleet, None) if len(members) > 1 else None
-    near = _nearest_level(fleet, request)
+    near_level = _nearest_level(fleet, request)
     if effort.is_spent:
         return True, ""
-    if search(fleet, request, tables, counts, taken=taken, widest=near, effort=effort) is not None or effort.gave_up:
+    if (
+        search(fleet, request, tables, counts, taken=taken, widest=near_level, effort=effort) is not None
+        or effort.gave_up
+    ):
         return True, ""
-    wider = msgspec.structs.replace(request, one_fabric=False)
-    if near == CLUSTER or search(
-        fleet, wider, tables, counts, taken=taken, widest=CLUSTER, effort=effort
+
+    # Is the required level the cause? Then the whole cluster has a place without it, and the figures can be named.
+    without_fabric = msgspec.structs.replace(request, one_fabric=False)
+    if near_level == CLUSTER or search(
+        fleet, without_fabric, tables, counts, taken=taken, widest=CLUSTER, effort=effort
     ) is None:  # fmt: skip
         return False, ""
     for role, nodes in zip(members, tables, strict=True):
-        most = largest(fleet, nodes, near)
-        if most.pods < role.pods:
-            named = f"the largest {near}" + (f", {most.domain}," if most.domain else "")
-            which = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
-            return False, f"{named} holds {most.pods} of {which} when it is empty"
-    return False, f"no {near} holds all of them even when it is empty"
+        largest_domain = largest(fleet, nodes, near_level)
+        if largest_domain.pods < role.pods:
+            domain_text = f"the largest {near_level}" + (f", {largest_domain.domain}," if largest_domain.domain else "")
+            pods_text = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
+            return False, f"{domain_text} holds {largest_domain.pods} of {pods_text} when it is empty"
+    return False, f"no {near_level} holds all of them even when it is empty"
 
 
 def _nearest_level(fleet: Fleet, request: GangRequest) -> str:

@@ -18,21 +18,21 @@ from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets, pod_c
 from dradriver.allocator.gang_request import Role
 from dradriver.allocator.sets.subsets import Bools, Ints
 
-_MOST_CELLS = 1 << 25  # of the record of how everything was reached
-_MOST_OPTIONS = 1 << 12  # numbers of pods on one node
+_MOST_CELLS = 1 << 25  # a bound on memory: combinations of pods times steps
+_MOST_OPTIONS = 1 << 12  # combinations of pods on one node
 _MANY = np.iinfo(np.int64).max // 2
 _NO_LIMIT = np.iinfo(np.int64).max
 
 Sets = tuple[tuple[int, ...], ...]
-"""Of each role the sets of its pods on one node, as masks."""
+"""For each role the sets of its pods on one node, as masks."""
 
 
 class Asked(NamedTuple):
-    """What is asked of all nodes together.
+    """The roles of a gang, and the limits that hold for all nodes together.
 
     Attributes:
         members: The roles.
-        counts: Of each the pods that want a place.
+        counts: For each role the number of pods that need a place.
         least: Fewest GPUs on a node that has some of the gang.
         most_nodes: Most nodes of those that have none yet; None for any number.
     """
@@ -46,17 +46,25 @@ class Asked(NamedTuple):
 def shares(
     asked: Asked, tables: Sequence[GangNodes], *, gpus: Ints, amounts: Ints | None, effort: Effort
 ) -> dict[int, Sets] | None:  # fmt: skip
-    """Return the sets of each role's pods by ``GangNodes.name_rank``; None if there is no way, or none was found.
+    """Return where the pods of all roles go together, by an exact search over the nodes.
+
+    Dynamic programming: for each combination of pods by role (a *cell*), the fewest new nodes that can hold it. The
+    nodes are added one after another. The way back through the steps then gives the pods of each node.
 
     Args:
-        asked: What is asked.
-        tables: By role the nodes that its pods may go to, less what is taken of them.
-        gpus: By ``name_rank``, how many GPUs the gang has already.
-        amounts: What is free beside GPUs, by row.
+        asked: The roles, their pods and the limits of the gang.
+        tables: By role the nodes that its pods may be placed on, less what placed members use.
+        gpus: By ``name_rank``, how many GPUs the gang has on the node already.
+        amounts: Free resources other than GPUs, by row.
         effort: What may be spent.
+
+    Returns:
+        By ``GangNodes.name_rank`` the sets of each role's pods. None if there is no place, or the search gave up.
     """
     cells = int(np.prod([count + 1 for count in asked.counts], dtype=np.float64))
-    if cells > _MOST_CELLS:  # nothing is spent on what is never done
+
+    # Too large a table: give up before anything is spent.
+    if cells > _MOST_CELLS:
         effort.gave_up = True
         return None
     ranks = np.unique(np.concatenate([nodes.name_rank for nodes in tables]))
@@ -66,38 +74,44 @@ def shares(
     for role, nodes in enumerate(tables):
         at[role, np.searchsorted(ranks, nodes.name_rank)] = np.arange(len(nodes.kind))
     one_node = _OneNode(asked, tables, at, gpus[ranks], amounts, effort)
-    best = np.full([count + 1 for count in asked.counts], _MANY, dtype=np.int64)
-    best[(0,) * best.ndim] = 0
-    most = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
-    used: dict[bytes, int] = {}
-    steps: list[tuple[int, Ints, NDArray[np.int16]]] = []  # a node, what it can hold, and how each number was reached
-    for number, new in enumerate((gpus[ranks] == 0).tolist()):
-        own = one_node.options(number)
-        if new and len(own) < 2:
+    fewest_nodes = np.full([count + 1 for count in asked.counts], _MANY, dtype=np.int64)
+    fewest_nodes[(0,) * fewest_nodes.ndim] = 0
+    max_nodes = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
+    uses_of_options: dict[bytes, int] = {}
+
+    # Of each step: the node, the combinations of pods it can hold, and by cell the combination that was used.
+    steps: list[tuple[int, Ints, NDArray[np.int16]]] = []
+    for node, is_new in enumerate((gpus[ranks] == 0).tolist()):
+        options = one_node.options(node)
+        # The only option is to hold no pod. A node with pods of the gang must still keep the fewest GPUs on a node.
+        if is_new and len(options) < 2:
             continue
-        key = own.tobytes()
-        used[key] = used.get(key, 0) + new
-        if used[key] > most:  # so many of them are enough
+        options_key = options.tobytes()
+        uses_of_options[options_key] = uses_of_options.get(options_key, 0) + is_new
+        # The gang uses at most ``max_nodes`` new nodes, so more nodes that can hold the same add nothing.
+        if uses_of_options[options_key] > max_nodes:
             continue
-        if not len(own) or not effort.spend(len(own) * (cells + CALL)):
+        if not len(options) or not effort.spend(len(options) * (cells + CALL)):
             return None
         if cells * len(steps) > _MOST_CELLS:
             effort.gave_up = True
             return None
-        best, reached = _with_node(best, own, new=new)
-        steps.append((number, own, reached))
-    if effort.is_spent or best.flat[-1] > min(most, _MANY - 1):
+        fewest_nodes, reached = _with_node(fewest_nodes, options, new=is_new)
+        steps.append((node, options, reached))
+    if effort.is_spent or fewest_nodes.flat[-1] > min(max_nodes, _MANY - 1):
         return None
-    out: dict[int, Sets] = {}
-    left = np.array(asked.counts)
-    for number, own, reached in reversed(steps):
-        vector = own[reached[tuple(left)]]
-        left = left - vector
+
+    # Back from the last node to the first: which pods each node got.
+    sets_by_rank: dict[int, Sets] = {}
+    remaining = np.array(asked.counts)
+    for node, options, reached in reversed(steps):
+        vector = options[reached[tuple(remaining)]]
+        remaining = remaining - vector
         if vector.any():
-            found = one_node.sets(number, vector)
-            assert found is not None, "it was among the options"
-            out[int(ranks[number])] = found
-    return out
+            sets = one_node.sets(node, vector)
+            assert sets is not None, "it was among the options"
+            sets_by_rank[int(ranks[node])] = sets
+    return sets_by_rank
 
 
 def _with_node(best: Ints, own: Ints, *, new: bool) -> tuple[Ints, NDArray[np.int16]]:
@@ -120,31 +134,46 @@ class _OneNode:
     def __init__(
         self, asked: Asked, tables: Sequence[GangNodes], at: Ints, gpus: Ints, amounts: Ints | None, effort: Effort
     ) -> None:
+        """Read all figures of single nodes into arrays, and find the nodes that are alike.
+
+        Args:
+            asked: The roles, their pods and the limits of the gang.
+            tables: By role the nodes that its pods may be placed on.
+            at: (roles, nodes), the node's place in the role's table; -1 if the role may not use it.
+            gpus: (nodes,), GPUs that the gang has on the node already.
+            amounts: Free resources other than GPUs, by row.
+            effort: What may be spent.
+        """
         self._asked, self._tables, self._at, self._gpus, self._effort = asked, tables, at, gpus, effort
         self._sizes = np.array([role.pod.gpus for role in asked.members])
         columns = max(len(role.needs) for role in asked.members)
         self._needs = np.array([(*role.needs, *[0] * (columns - len(role.needs))) for role in asked.members])
-        there = at >= 0
+        is_usable = at >= 0
 
-        def of(name: str, missing: int) -> Ints:
-            every = [getattr(nodes, name) for nodes in tables]
+        # An array (roles, nodes) of one field of the roles' tables; ``missing`` where the role may not use the node.
+        def field_of(name: str, missing: int) -> Ints:
+            columns_of_roles = [getattr(nodes, name) for nodes in tables]
             return np.array([
-                np.where(here, own[node], missing) if len(own) else np.full(len(node), missing)
-                for own, node, here in zip(every, at, there, strict=True)
+                np.where(is_in_table, column[node], missing) if len(column) else np.full(len(node), missing)
+                for column, node, is_in_table in zip(columns_of_roles, at, is_usable, strict=True)
             ])  # fmt: skip
 
-        self._kind, self._mask = of("kind", -1), of("mask", 0)
-        self._capacity = np.minimum(of("capacity", 0).T, asked.counts)
-        row = of("row", -1).max(axis=0)
+        self._kind, self._mask = field_of("kind", -1), field_of("mask", 0)
+        self._capacity = np.minimum(field_of("capacity", 0).T, asked.counts)
+        row = field_of("row", -1).max(axis=0)
         self._free = np.full((len(row), columns), _NO_LIMIT)
         if amounts is not None and len(amounts):
-            known = (row >= 0) & (row < len(amounts))  # elsewhere those that need something have no room
-            self._free[known] = amounts[row[known], :columns]
-        free = np.minimum(self._free, self._capacity @ self._needs)  # alike where more is of no use
-        keys = np.column_stack((self._kind.T, self._mask.T, self._capacity, free, gpus))
+            # A node without counted resources has no room for pods that need some: ``capacity`` says so already.
+            is_counted = (row >= 0) & (row < len(amounts))
+            self._free[is_counted] = amounts[row[is_counted], :columns]
+
+        # Nodes are alike if they differ only in resources that the gang could not use anyway.
+        useful_free = np.minimum(self._free, self._capacity @ self._needs)
+        keys = np.column_stack((self._kind.T, self._mask.T, self._capacity, useful_free, gpus))
         self._alike = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
         self._options: dict[int, Ints] = {}
         self._known: dict[tuple[tuple[int, ...], ...], Sets | None] = {}
+
         # Larger sets first: where they do not fit nothing smaller need be tried.
         self._order = sorted(range(len(tables)), key=lambda role: -asked.members[role].pod.gpus)
 
@@ -156,6 +185,11 @@ class _OneNode:
         return self._options[alike]
 
     def _found(self, node: int) -> Ints:
+        """Return which combinations of pods a node can hold, (options, roles).
+
+        It must have enough GPUs and other resources, and disjoint sets for all pods. None at all is the answer,
+        too, if there are too many combinations to look at; the effort then has given up.
+        """
         capacity = self._capacity[node]
         number = int(np.prod(capacity + 1, dtype=np.float64))
         if number > _MOST_OPTIONS:
@@ -199,6 +233,7 @@ class _OneNode:
         return self._by_roles(node, masks, counts) or self._in_any_way(node, masks, counts)
 
     def _by_roles(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        """Return sets for so many pods of each role, one role after another, the largest first; None if one fails."""
         out: list[tuple[int, ...]] = [()] * len(counts)
         taken = 0
         for role in self._order:
@@ -214,6 +249,7 @@ class _OneNode:
         return tuple(out)
 
     def _in_any_way(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        """Return sets for so many pods of each role by trying all ways; remembered for nodes that are alike."""
         if int(np.dot(counts, self._sizes)) > int(np.bitwise_or.reduce(masks)).bit_count():
             return None
         key = tuple(self._kind[:, node].tolist()), masks, counts
@@ -222,6 +258,7 @@ class _OneNode:
         return self._known[key]
 
     def _tried(self, node: int, masks: tuple[int, ...], counts: tuple[int, ...]) -> Sets | None:
+        """Try every set for one pod of the largest role that is left, and the rest of the pods next to it."""
         role = next((role for role in self._order if counts[role]), None)
         if role is None:
             return ((),) * len(counts)

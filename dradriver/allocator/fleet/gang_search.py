@@ -26,13 +26,13 @@ _MOST_ORDERED = 3  # roles of which every order is tried in a domain
 
 
 class Taken(NamedTuple):
-    """What of the gang has its place.
+    """What the placed members of a gang use.
 
     Attributes:
-        masks: By ``GangNodes.name_rank``, positions that are given away though the fleet says that they are free.
-        gpus: The same, how many GPUs of the gang a node has.
-        sites: The same, its location.
-        amounts: What is left beside GPUs, by row; None where nothing is counted.
+        masks: By ``GangNodes.name_rank``, positions that are taken although the fleet lists them as free.
+        gpus: By ``GangNodes.name_rank``, how many GPUs the gang has on the node.
+        sites: By ``GangNodes.name_rank``, the node's location.
+        amounts: What is left of resources other than GPUs, by row; None if they are not counted.
         elsewhere: GPUs of the gang by node on nodes that the fleet does not know.
     """
 
@@ -80,46 +80,53 @@ def search(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken | None, widest: str, effort: Effort,
 ) -> Found | None:  # fmt: skip
-    """Return plans for all roles of a gang; None if the pods have no places together, unless ``effort`` gave up.
+    """Return plans for all roles of a gang in the narrowest network level that can hold them.
 
-    The level is the narrowest that can be. Members that differ, and those that come to others, are placed one role
-    after another, those with the most GPUs first, then in every other order; where that finds no place in any domain
-    of a level, ``gang_roles_search`` looks at all ways to share them. Half of ``effort`` is kept for that. Once the
-    other half is spent and nothing is found, the plan is greedy: the search tries only the domain of each level with
-    the most free GPUs, in one order of the roles.
+    1. Equal pods, none of them placed: one plan for each level, exact and cheap.
+    2. Other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
+       first, then in every other order. Half of ``effort`` is for this.
+    3. If that finds no place in any domain, ``gang_roles_search`` tries all ways to share the nodes among the roles.
+    4. If the half for step 2 is spent and nothing is found, the plan is greedy: only the domain with the most free GPUs
+       of each level is tried, in one order of the roles.
 
     Args:
         fleet: The cluster.
-        request: What is wanted.
+        request: The gang's request.
         tables: For each role its nodes.
-        counts: For each role the pods that have no place yet.
-        taken: What has its place; None for nothing, of equal pods alone.
-        widest: The widest level that will do.
+        counts: For each role the number of pods that have no place yet.
+        taken: What placed members use; None for a gang of equal pods of which none is placed.
+        widest: The widest level that is accepted.
         effort: What may be spent. Equal pods cost little, and what they cost does not count.
+
+    Returns:
+        The plans by role. None if the pods have no place together, or if ``effort`` gave up.
     """
     levels = _Levels(fleet, request, widest)
     names = levels.names
     if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.nodes):
-        alone = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
-        many = {level: _number(levels, alone, tables[0], counts[0], level) for level in names}
-        names = sorted(names, key=lambda level: -many[level])
+        by_itself = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
+        nodes_at = {level: _number(levels, by_itself, tables[0], counts[0], level) for level in names}
+        # Spreading prefers the level at which the gang can use the most nodes.
+        names = sorted(names, key=lambda level: -nodes_at[level])
     by_role = effort.part(2)
     for level in names:
         if taken is None:
-            wish = _wish(request, request.members[0], counts[0])
-            found = plan(tables[0], levels.of(tables[0], level), wish, _around(fleet, tables[0], level))
-            if found is not None:
-                return (found,)
+            role_wish = _wish(request, request.members[0], counts[0])
+            role_plan = plan(tables[0], levels.of(tables[0], level), role_wish, _around(fleet, tables[0], level))
+            if role_plan is not None:
+                return (role_plan,)
             continue
         effort.spend(sum(map(_reading, tables)))
         numbers = _candidates(levels, request, tables, counts, taken=taken, level=level)
-        every = [_Domain(fleet, request, tables, counts, taken, levels, level, number) for number in numbers]
-        some = every if len(every) <= 2 * _MOST_DOMAINS else every[:_MOST_DOMAINS] + every[-_MOST_DOMAINS:]
-        plans = next(filter(None, (domain.role_after_role(by_role) for domain in some)), None)
+        domains = [_Domain(fleet, request, tables, counts, taken, levels, level, number) for number in numbers]
+        tried_domains = (
+            domains if len(domains) <= 2 * _MOST_DOMAINS else domains[:_MOST_DOMAINS] + domains[-_MOST_DOMAINS:]
+        )
+        plans = next(filter(None, (domain.role_after_role(by_role) for domain in tried_domains)), None)
         if plans is None:
-            plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(every))), None)
-        if plans is None and by_role.is_spent and every:
-            plans = every[-1].greedy()
+            plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(domains))), None)
+        if plans is None and by_role.is_spent and domains:
+            plans = domains[-1].greedy()
         if plans is not None:
             return plans
     return None
@@ -152,15 +159,18 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
 
     Args:
         fleet: The cluster.
-        request: What is wanted.
-        taken: What has its place.
-        whole: Whether this is all of the gang; else only what no further member could mend counts.
+        request: The gang's request.
+        taken: What placed members use.
+        whole: Whether these are all members. If not, a violation that further members could repair does not count.
     """
     if request.max_nodes is not None and taken.nodes > request.max_nodes:
         return f"they are on {taken.nodes} nodes"
     least = request.min_gpus_per_node
-    if few := [(count, name) for name, count in taken.elsewhere.items() if count < least]:
-        return f"{few[0][0]} are on node {few[0][1]}, which is not there"
+
+    # Nodes that the fleet does not know get no further members.
+    if too_few := [(count, name) for name, count in taken.elsewhere.items() if count < least]:
+        count, name = too_few[0]
+        return f"{count} are on node {name}, which is not there"
     if whole and bool(((taken.gpus > 0) & (taken.gpus < least)).any()):
         return f"on a node there are {int(taken.gpus[taken.gpus > 0].min())}"
     sites = taken.sites[taken.gpus > 0]
@@ -171,7 +181,7 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
     if request.one_fabric and not holds(fleet, FABRIC, sites):
         return f"no {FABRIC} holds their nodes"
     if request.min_network_gbps and not any(
-        (own := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (own == own[0]).all()
+        (domains := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (domains == domains[0]).all()
         for level in fleet.sites.reaches[1:]
     ):
         return "so much is not known of the network between their nodes"
@@ -256,29 +266,42 @@ def _candidates(
     levels: _Levels, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken, level: str,
 ) -> list[int]:  # fmt: skip
-    """Domains of a level that may have room for all roles, those with the fewest GPUs first."""
+    """Return the domains of a level that may have room for all roles, those with the fewest free GPUs first.
+
+    If members are placed already, only the domain that has them all is a candidate.
+    """
     if taken.gpus.any():
-        own = np.flatnonzero(taken.gpus)
-        of_own = own if level == NODE else levels.sites(level)[taken.sites[own]]
-        return [int(of_own[0])] if of_own[0] >= 0 and (of_own == of_own[0]).all() else []
+        placed_ranks = np.flatnonzero(taken.gpus)
+        placed_domains = placed_ranks if level == NODE else levels.sites(level)[taken.sites[placed_ranks]]
+        domain_of_all = int(placed_domains[0])
+        is_common = domain_of_all >= 0 and bool((placed_domains == domain_of_all).all())
+        return [domain_of_all] if is_common else []
+
+    # Domains that have room for each role alone, ...
     whose = np.full(len(taken.gpus), -1, dtype=np.int64)
     free = np.zeros(len(taken.gpus), dtype=np.int64)
-    fits: Ints | None = None
+    fitting: Ints | None = None
     for nodes, count in zip(tables, counts, strict=True):
         domain = levels.of(nodes, level)
         whose[nodes.name_rank] = np.maximum(whose[nodes.name_rank], domain)
         free[nodes.name_rank] |= nodes.mask
         total = np.bincount(domain[domain >= 0], nodes.capacity[domain >= 0], minlength=1)
         enough = np.flatnonzero(total >= count)
-        fits = enough if fits is None else np.intersect1d(fits, enough)
-    assert fits is not None, "a gang has a role"
-    gpus = np.bincount(whose[whose >= 0], np.bitwise_count(free[whose >= 0]), minlength=int(fits.max(initial=0)) + 1)
-    wanted = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
-    fits = fits[gpus[fits] >= wanted]
+        fitting = enough if fitting is None else np.intersect1d(fitting, enough)
+    assert fitting is not None, "a gang has a role"
+
+    # ... and as many free GPUs as all roles need together, ...
+    free_gpus = np.bincount(
+        whose[whose >= 0], np.bitwise_count(free[whose >= 0]), minlength=int(fitting.max(initial=0)) + 1
+    )
+    needed_gpus = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
+    fitting = fitting[free_gpus[fitting] >= needed_gpus]
+
+    # ... and room for pods of all sizes, if the roles differ.
     if len(tables) > 1:
-        fits = fits[hold_all(request, tables, counts, whose=whose, free=free, amounts=taken.amounts)[fits]]
-    out: list[int] = fits[np.argsort(gpus[fits], kind="stable")].tolist()
-    return out
+        fitting = fitting[hold_all(request, tables, counts, whose=whose, free=free, amounts=taken.amounts)[fitting]]
+    domains: list[int] = fitting[np.argsort(free_gpus[fitting], kind="stable")].tolist()
+    return domains
 
 
 class _Domain(NamedTuple):
@@ -316,6 +339,10 @@ class _Domain(NamedTuple):
         return itertools.permutations(some)
 
     def _in_order(self, order: Sequence[int], effort: Effort | None) -> Found | None:
+        """Return plans for all roles, placed in this order; None if one finds no place.
+
+        Each role is placed near the roles before it. Without ``effort`` nothing is counted.
+        """
         if effort is not None and effort.is_spent:
             return None
         so_far = self.taken.copy()
@@ -337,29 +364,36 @@ class _Domain(NamedTuple):
         return None if unmet(self.fleet, self.request, so_far, whole=True) else tuple(plans)
 
     def in_any_way(self, effort: Effort) -> Found | None:
-        """Plans for all roles wherever there are some, however they are shared; None too where it is too much work."""
-        request, some = self.request, [at for at in range(len(self.tables)) if self.counts[at]]
-        if effort.is_spent or not effort.spend(sum(_reading(self.tables[at]) for at in some)):
+        """Return plans for all roles by the exact search of ``gang_roles_search``.
+
+        None if there is no place in this domain, or if the search is too much work.
+        """
+        request, roles = self.request, [role for role in range(len(self.tables)) if self.counts[role]]
+        if effort.is_spent or not effort.spend(sum(_reading(self.tables[role]) for role in roles)):
             return None
-        here = {at: self._here(at, self.taken) for at in some}
+        tables_here = {role: self._here(role, self.taken) for role in roles}
         asked = gang_roles_search.Asked(
-            [request.members[at] for at in some], [self.counts[at] for at in some], request.min_gpus_per_node,
+            [request.members[role] for role in roles], [self.counts[role] for role in roles], request.min_gpus_per_node,
             None if request.max_nodes is None else request.max_nodes - self.taken.nodes,
         )  # fmt: skip
-        if not some:
+        if not roles:
             return None
-        found = gang_roles_search.shares(
-            asked, list(here.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
+        sets_by_rank = gang_roles_search.shares(
+            asked, list(tables_here.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
         )
-        if found is None:
+        if sets_by_rank is None:
             return None
         so_far = self.taken.copy()
         plans: list[Plan | None] = [None] * len(self.tables)
-        for number, (at, nodes) in enumerate(here.items()):
-            place = {rank: node for node, rank in enumerate(nodes.name_rank.tolist())}
-            own = [(place[rank], sets[number]) for rank, sets in sorted(found.items()) if sets[number]]
-            plans[at] = Plan.of_sets(nodes, own)
-            for node, sets in own:
+        for number, (role, nodes) in enumerate(tables_here.items()):
+            node_of_rank = {rank: node for node, rank in enumerate(nodes.name_rank.tolist())}
+            node_sets = [
+                (node_of_rank[rank], sets[number]) for rank, sets in sorted(sets_by_rank.items()) if sets[number]
+            ]
+            plans[role] = Plan.of_sets(nodes, node_sets)
+            for node, sets in node_sets:
                 for mask in sets:
-                    so_far.add(int(nodes.name_rank[node]), int(nodes.row[node]), mask, request.members[at])
+                    so_far.add(int(nodes.name_rank[node]), int(nodes.row[node]), mask, request.members[role])
+
+        # The exact search does not know the limits of the network: check them at the end.
         return None if unmet(self.fleet, request, so_far, whole=True) else tuple(plans)

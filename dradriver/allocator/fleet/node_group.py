@@ -55,7 +55,7 @@ class NodeGroup:
         key: What ``group_key`` gives for each.
         number: A short name of the group. Copies have the same.
         rules: How their GPUs are shared, by number.
-        vendor: Whose GPUs they have.
+        vendor: The vendor of their GPUs.
         names: Names of the nodes.
         rooms: What is left of GPUs that may be had in parts; None while no node of the group offers any.
     """

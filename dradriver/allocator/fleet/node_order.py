@@ -43,30 +43,38 @@ class Option(NamedTuple):
 def ties(
     candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
-    """Yield lists of equally good nodes that reach a fallback level and no earlier one, the best first.
+    """Yield lists of equally good nodes that reach a fallback level and no earlier one, best first.
 
-    The most bandwidth goes first. Among equals the weights ``price`` and ``utilisation`` where the request has them:
-    ``price * mean price of the set's GPUs beside the dearest - utilisation * part of the node that is taken``, the
-    lowest first. Then by strategy:
+    Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some; the lowest
+    value comes first: ``price`` times the mean price of the set's GPUs relative to the dearest, minus ``utilisation``
+    times the allocated fraction of the node. Then the strategy decides:
 
-    * ``best-fit``: what taking the set costs those who come later (best set of 8, 4, 2, all disjoint sets of 4, of 2
-      that the node can still offer, GB/s lost), then the fewest free GPUs; where no node has a set that is better than
-      another of its size, the best set of 8 and all disjoint sets of 4 alone;
-    * ``pack``: the fewest free GPUs, then that cost;
-    * ``spread``: the most free GPUs, then that cost;
+    * ``best-fit``: what later pods lose if the set is taken, in GB/s (best set of 8, 4, 2, all disjoint sets of 4, of 2
+      that the node can still offer), then the fewest free GPUs. If no node has a set that is better than another of its
+      size, only the best set of 8 and all disjoint sets of 4 count;
+    * ``pack``: the fewest free GPUs, then what later pods lose;
+    * ``spread``: the most free GPUs, then what later pods lose;
     * ``first-fit``: nothing; names decide.
 
-    Worked example: one GPU is wanted, node a has a whole NVLink pair free, b a pair and a single one. best-fit takes
-    the single one of b, pack breaks the pair of a, spread takes b's, first-fit goes to a.
+    Worked example: one GPU is requested, node a has a whole NVLink pair free, b a pair and a single GPU. best-fit takes
+    the single GPU of b, pack breaks the pair of a, spread takes the single GPU of b, first-fit takes a GPU of a.
 
-    Why best-fit looks at less where sets are equal: names then decide between most nodes, always in the same order, so
-    that the last of them become empty. Any closer fit (pairs kept, the fewest free GPUs) spreads jobs over all nodes,
-    and those who want whole ones wait longer than behind first-fit: ``gputopo simulate --machine dgx-h100``.
+    Why best-fit compares less if all sets are equal: names then decide between most nodes, always in the same order, so
+    that the last nodes become empty. A closer fit (pairs kept, the fewest free GPUs) spreads jobs over all nodes, and
+    pods that need whole nodes wait longer than with first-fit. Measured with ``gputopo simulate --machine dgx-h100``.
+
+    Args:
+        candidates: The nodes, by machine shape.
+        request: The pod's request.
+        rung: The criteria of the fallback level that the nodes must reach.
+        passed: The criteria of the better levels, which were tried before.
     """
-    alike = all(each.group.tables.alike for each in candidates)
-    streams = [_options(each, request, rung=rung, passed=passed, alike=alike) for each in candidates]
+    is_alike = all(nodes.group.tables.alike for nodes in candidates)
+    streams = [_options(nodes, request, rung=rung, passed=passed, alike=is_alike) for nodes in candidates]
     if isinstance(weights := request.weights, NodeWeights):
         streams = [_weighed(options, weights) for options in streams]
+
+    # Each stream is ordered by cost already: merge them, and group options of equal cost.
     cost = attrgetter("cost")
     for _, equal in itertools.groupby(heapq.merge(*streams, key=cost), key=cost):
         yield list(equal)

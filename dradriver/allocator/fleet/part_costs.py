@@ -48,29 +48,38 @@ def steps(wanted: Counts) -> list[Step]:
 
 
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
-    """Return the least cost of a pod's several parts on some nodes: (len(slots),) int64; ``FAR`` without a place.
+    """Return the least cost of placing a pod's several fractions on each node.
 
     Args:
-        ask: What is wanted.
-        nodes: The nodes of one kind.
-        slots: Which of them, ascending.
-        enough: Where so many need no empty GPU, the others are not looked at and count as ``FAR``.
+        ask: The request for fractions.
+        nodes: The nodes of one machine shape.
+        slots: The nodes to look at, ascending.
+        enough: If so many nodes need no empty GPU, the other nodes are not looked at and count as ``FAR``.
+
+    Returns:
+        (len(slots),) int64; ``FAR`` for a node without a place.
     """
     rooms = nodes.rooms
-    reached = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
+
+    # First with the GPUs that have fractions already: by number of placed fractions, the least cost on each node.
+    least_so_far = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
     for position in rank_order.positions(nodes.suitable):
-        _walk(ask.wanted, reached, ask.each_cost(rooms, position, slots))
-    costs = reached[-1].astype(np.int64)
-    missing = reached[-1] == _NOT_YET
-    costs[missing] = FAR
+        _walk(ask.wanted, least_so_far, ask.each_cost(rooms, position, slots))
+    costs = least_so_far[-1].astype(np.int64)
+    is_missing = least_so_far[-1] == _NOT_YET
+    costs[is_missing] = FAR
     opening = rooms.opening(sliced=ask.sliced)[slots] & np.uint16(nodes.openable)
-    if len(slots) - int(missing.sum()) >= enough or not (missing & (opening > 0)).any():
+    if len(slots) - int(is_missing.sum()) >= enough or not (is_missing & (opening > 0)).any():
         return costs
-    more = np.flatnonzero(missing & (opening > 0))
-    wide = [np.where(row[more] == _NOT_YET, FAR, row[more].astype(np.int64)) for row in reached]
-    used = np.bitwise_count(rooms.told_masks[slots[more]] & np.uint16(nodes.suitable))
-    _open(ask, nodes, wide, opening[more], used.astype(np.int64))
-    costs[more] = np.minimum(wide[-1], FAR)
+
+    # Then empty GPUs are opened, on the nodes that have no place without. Their cost does not fit into 32 bits.
+    with_empty_gpus = np.flatnonzero(is_missing & (opening > 0))
+    reached_wide = [
+        np.where(row[with_empty_gpus] == _NOT_YET, FAR, row[with_empty_gpus].astype(np.int64)) for row in least_so_far
+    ]
+    used_gpus = np.bitwise_count(rooms.told_masks[slots[with_empty_gpus]] & np.uint16(nodes.suitable))
+    _open(ask, nodes, reached_wide, opening[with_empty_gpus], used_gpus.astype(np.int64))
+    costs[with_empty_gpus] = np.minimum(reached_wide[-1], FAR)
     return costs
 
 

@@ -25,29 +25,31 @@ from dradriver.reason import Cause
 def rank(
     eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool, tenant: int
 ) -> list[PartChoice]:
-    """Return the best nodes for a request of parts, each with its best place, best first; at most ``limit``.
+    """Return the best nodes for a request for fractions of GPUs, each with its best place, best first.
 
     Args:
-        eligible: The nodes that may be taken, by kind.
-        request: What is wanted.
+        eligible: The nodes that may be taken, by machine shape.
+        request: The request for shares or MIG slices.
         limit: Most choices to return.
         explain: Whether a refusal says what is nearest.
-        tenant: Who wants it: of GPUs that are another's nothing is left.
+        tenant: The tenant's number. A GPU that is another tenant's alone has nothing free for it.
 
     Raises:
-        NoPlaceError: There is none.
+        NoPlaceError: No node has room.
     """
     ask = _ask(request)
     if not ask.wanted or (isinstance(request, Share) and Amount() in request.amounts):
         raise NoPlaceError("a part of no size, or none at all: ask for at least one, of 1 % or 1 MiB at least")
-    every = [
-        _nodes(ask, group, group.rooms.seen_by(tenant), own)
-        for group, own in eligible.items()
+    nodes_by_group = [
+        _nodes(ask, group, group.rooms.seen_by(tenant), is_eligible)
+        for group, is_eligible in eligible.items()
         if group.rooms is not None
     ]
-    places = (one_part if sum(ask.wanted) == 1 else several_parts)(ask, every, limit)
+    # A single fraction needs no search for combinations.
+    place_parts = one_part if sum(ask.wanted) == 1 else several_parts
+    places = place_parts(ask, nodes_by_group, limit)
     if not places:
-        raise _refusal(ask, every, tenant, explain=explain)
+        raise _refusal(ask, nodes_by_group, tenant, explain=explain)
     return [place.choice(ask) for place in places]
 
 

@@ -25,28 +25,34 @@ _FEWEST = 32  # nodes that are looked at, whatever the work
 _ENOUGH = 8  # of these that have a place
 
 
-def several_parts(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
-    """Return the best place for several parts on each of the best nodes, best first; empty if there is none."""
-    exact = work(ask) <= MOST_EXACT
-    each = len(steps(ask.wanted)) if exact else _AT_ONCE
+def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Place]:
+    """Return the best nodes for several fractions, each with its best place, best first; empty if there is none.
+
+    Small requests are compared exactly on all nodes. For large ones, and once enough nodes have a place, the rest is
+    not looked at.
+    """
+    is_exact = work(ask) <= MOST_EXACT
+    lot_size = len(steps(ask.wanted)) if is_exact else _AT_ONCE
     entries: list[tuple[int, str, Nodes, int]] = []
-    for nodes in every:
-        good = 0
-        for slots in _lots(ask, nodes, each):
-            keys = _keys(ask, nodes, slots, limit=limit, exact=exact)
-            good += len(keys) - int(np.count_nonzero(keys == FAR))
+    for nodes in all_nodes:
+        places_seen = 0
+        for slots in _lots(ask, nodes, lot_size):
+            keys = _keys(ask, nodes, slots, limit=limit, exact=is_exact)
+            places_seen += len(keys) - int(np.count_nonzero(keys == FAR))
             entries += [(key, nodes.group.names[slot], nodes, slot) for slot, key in _best(nodes, slots, keys, limit)]
-            if good >= max(_ENOUGH, limit):
+            if places_seen >= max(_ENOUGH, limit):
                 break
     entries.sort(key=lambda entry: entry[:2])
+
+    # The places are worked out for the best nodes alone, once for nodes whose GPUs have the same free capacity.
     places = []
-    known: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
+    place_of_gpus: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
     for key, name, nodes, slot in entries[:limit]:
         gpus = _gpus(ask, nodes, slot)
-        same = (nodes.group, *gpus)
-        if same not in known:
-            known[same] = _place(ask, nodes, gpus)
-        place = known[same]
+        place_key = (nodes.group, *gpus)
+        if place_key not in place_of_gpus:
+            place_of_gpus[place_key] = _place(ask, nodes, gpus)
+        place = place_of_gpus[place_key]
         assert place is not None, "its cost is known"
         places.append(Place(key, name, nodes.group, place[1]))
     return places
@@ -70,7 +76,7 @@ def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
 
 
 def _keys(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
-    """The key of the best place on each of these nodes, the smaller the better; ``FAR`` where there is none."""
+    """Return the cost of the best place on each node, the smaller the better; ``FAR`` if there is none."""
     best_fit = ask.request.strategy is Strategy.BEST_FIT
     if exact:
         keys = least_costs(ask, nodes, slots, enough=limit if best_fit else len(slots) + 1)

@@ -14,7 +14,7 @@ from dradriver.allocator.sets.subsets import Bools, Ints
 
 
 class Around(NamedTuple):
-    """What is narrower than the level that is looked at, and what of the gang has its place.
+    """The levels narrower than the current one, and where the gang has pods already.
 
     Attributes:
         levels: For each narrower level, the widest first, per location the number of its domain.
@@ -126,28 +126,49 @@ def _inside(nodes: GangNodes, at: Ints, wish: Wish, *, number: int, around: Arou
 def _on_new(
     nodes: GangNodes, new: Ints, pods: int, *, wish: Wish, number: int, around: Around
 ) -> tuple[Ints, Ints, Ints]:
-    """Nodes, how many pods on each and which positions these may use: ``number`` nodes of which none has any yet."""
+    """Return how ``number`` nodes without pods of the gang share ``pods`` pods of a role.
+
+    Args:
+        nodes: All nodes.
+        new: The nodes without pods of the gang: places in ``nodes``.
+        pods: How many pods they get together.
+        wish: What the role's pods want of their nodes together.
+        number: How many of the nodes are used.
+        around: The narrower network levels, and where the gang has pods already.
+
+    Returns:
+        The chosen nodes, the pods on each, and the positions that these may use.
+    """
     if not number:
         none = new[:0]
         return none, none, none
     capacity = nodes.capacity[new]
-    even, rest = divmod(pods, number)
-    if not rest and np.count_nonzero(capacity >= even) >= number:
+
+    # The same number of pods on every node, if that is possible: then the same positions (rails) can be chosen, too.
+    even, left_over = divmod(pods, number)
+    if not left_over and np.count_nonzero(capacity >= even) >= number:
         at, mask = _on_rails(nodes, new[capacity >= even], number, even, around=around)
         within = nodes.mask[at] if mask is None else np.full(number, mask)
         return at, np.full(number, even), within
+
+    # The smallest capacity among the largest ``number`` nodes. If all of those nodes are needed, or the pods must be
+    # spread, larger nodes are certain and the network decides among those at the threshold.
     threshold = int(np.sort(capacity)[-number])
     if wish.spread or threshold * number < pods:
-        larger, others = new[capacity > threshold], new[capacity == threshold]
-        sites = np.concatenate((around.sites, nodes.site[larger]))
-        beside = _near(nodes, others, number - len(larger), Around(around.levels, around.own, sites))
-        at = np.concatenate((larger[np.argsort(-nodes.capacity[larger], kind="stable")], others[beside]))
+        larger_nodes, equal_nodes = new[capacity > threshold], new[capacity == threshold]
+        sites = np.concatenate((around.sites, nodes.site[larger_nodes]))
+        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), Around(around.levels, around.own, sites))
+        at = np.concatenate(
+            (larger_nodes[np.argsort(-nodes.capacity[larger_nodes], kind="stable")], equal_nodes[nearest])
+        )
     else:
         fitting = new[capacity >= threshold]
         at = fitting[_near(nodes, fitting, number, around)]
         at = at[np.argsort(-nodes.capacity[at], kind="stable")]
     if wish.spread:
         return at, _evenly(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
+
+    # Fill the nodes one after another; the last one is the smallest that holds what is left.
     at = _tightest(nodes, at, new, pods, least=wish.least, around=around)
     return at, _fullest(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
 
@@ -178,7 +199,7 @@ def _near(nodes: GangNodes, units: Ints, number: int, around: Around) -> Ints:
 
 
 def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, around: Around) -> Ints:
-    """The chosen nodes, the last of them exchanged for the smallest beside it that holds what it must."""
+    """Return the chosen nodes, the last one replaced by the smallest near it that holds the remaining pods."""
     spare = int(nodes.capacity[chosen].sum()) - pods
     if not spare:
         return chosen
@@ -278,51 +299,67 @@ class _Parts(NamedTuple):
 
 
 def _divided(domain: Ints, number: int, there: Ints) -> _Parts:
-    children, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
-    known = np.sort(there[there >= 0])  # a node of the gang that is in no domain is near none
-    present = np.searchsorted(known, children, "right") - np.searchsorted(known, children)
-    order = np.lexsort((-counts, present == 0))
-    enough = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
-    chosen = order[: max(enough, int(np.count_nonzero(present)))]
-    held, most = present[chosen], counts[chosen]
-    low, high = 0, int((held + most).max())  # all are filled up to low, and cannot be up to high + 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if int(np.clip(middle - held, 0, most).sum()) <= number:
-            low = middle
+    """Divide ``number`` new nodes among as few domains as possible, with shares as equal as possible.
+
+    Domains that have pods of the gang come first, then the largest. The nodes that already have pods count towards
+    an equal share.
+
+    Args:
+        domain: (n,), the domain of each node that can be used.
+        number: How many nodes are taken.
+        there: The domains of the nodes that have pods of the gang; -1 for none.
+    """
+    domains, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
+
+    # By domain, how many nodes have pods of the gang. A node in no domain is near none.
+    placed_domains = np.sort(there[there >= 0])
+    placed_nodes = np.searchsorted(placed_domains, domains, "right") - np.searchsorted(placed_domains, domains)
+    order = np.lexsort((-counts, placed_nodes == 0))
+    domains_needed = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
+    chosen = order[: max(domains_needed, int(np.count_nonzero(placed_nodes)))]
+    nodes_held, free_nodes = placed_nodes[chosen], counts[chosen]
+
+    # Binary search for the level up to which all chosen domains can be filled, counting the nodes that they have.
+    filled_to, most_filled = 0, int((nodes_held + free_nodes).max())
+    while filled_to < most_filled:
+        middle = (filled_to + most_filled + 1) // 2
+        if int(np.clip(middle - nodes_held, 0, free_nodes).sum()) <= number:
+            filled_to = middle
         else:
-            high = middle - 1
-    share = np.clip(low - held, 0, most)
-    open_ = np.flatnonzero((held + share == low) & (share < most))
-    share[open_[: number - int(share.sum())]] += 1
-    return _Parts(inverse, counts, present, chosen[share > 0], share[share > 0])
+            most_filled = middle - 1
+    share = np.clip(filled_to - nodes_held, 0, free_nodes)
+
+    # What is left goes, one node each, to the first domains that are not full.
+    not_full = np.flatnonzero((nodes_held + share == filled_to) & (share < free_nodes))
+    share[not_full[: number - int(share.sum())]] += 1
+    return _Parts(inverse, counts, placed_nodes, chosen[share > 0], share[share > 0])
 
 
 def _shares(parts: _Parts, inner: Ints | None) -> list[tuple[int, int]]:
-    """Domains and how many nodes of each, in their order.
+    """Return the chosen domains with the number of nodes taken in each, in order of the domains.
 
-    Of those without nodes of the gang, the ones that want the fewest domains of the next level for their share, then
-    the smallest that hold it.
+    Domains that have pods of the gang keep their share. The other shares go, the largest first, to the domains that
+    need the fewest domains of the next narrower level, then to the smallest that hold the share.
 
     Args:
         parts: How many domains get how many nodes.
-        inner: (n,), the nodes' domains of the next narrower level; None where there is none.
+        inner: (n,), the nodes' domains of the next narrower level; None if there is none.
     """
-    counts, known = parts.counts, parts.present[parts.chosen] > 0
-    out = list(zip(parts.chosen[known].tolist(), parts.share[known].tolist(), strict=True))
+    counts, has_pods = parts.counts, parts.present[parts.chosen] > 0
+    chosen_shares = list(zip(parts.chosen[has_pods].tolist(), parts.share[has_pods].tolist(), strict=True))
     free = np.flatnonzero(parts.present == 0)
-    wants = np.zeros(len(counts), dtype=np.int64)
+    inner_domains_needed = np.zeros(len(counts), dtype=np.int64)
     if inner is not None:
         pairs = np.stack((parts.inverse, alone(inner)))
         span = int(pairs[1].max()) - int(pairs[1].min()) + 1
         pair, sizes = np.unique(pairs[0] * span + pairs[1] - pairs[1].min(), return_counts=True)
-    own, times = np.unique(parts.share[~known], return_counts=True)
-    for share, number in zip(own[::-1].tolist(), times[::-1].tolist(), strict=True):
+    sizes_of_shares, times = np.unique(parts.share[~has_pods], return_counts=True)
+    for share, number in zip(sizes_of_shares[::-1].tolist(), times[::-1].tolist(), strict=True):
         if inner is not None:
-            owners, domains, _ = fewest(pair // span, sizes, share)
-            wants[owners] = domains
-        able = free[counts[free] >= share]
-        best = able[np.lexsort((counts[able], wants[able]))[:number]]
-        out += [(child, share) for child in best.tolist()]
+            owners, inner_count, _ = fewest(pair // span, sizes, share)
+            inner_domains_needed[owners] = inner_count
+        large_enough = free[counts[free] >= share]
+        best = large_enough[np.lexsort((counts[large_enough], inner_domains_needed[large_enough]))[:number]]
+        chosen_shares += [(child, share) for child in best.tolist()]
         free = np.setdiff1d(free, best, assume_unique=True)
-    return sorted(out)
+    return sorted(chosen_shares)

@@ -17,36 +17,42 @@ MOST_EXACT = 256
 
 
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
-    """Return the cheapest way to spread several parts over a node's GPUs, with its cost; None if there is none.
+    """Return the cheapest way to spread several fractions over a node's GPUs, with its cost; None if there is none.
+
+    Dynamic programming over the GPUs: for each number of placed fractions the cheapest way so far. A large request is
+    dealt out greedily.
 
     Args:
-        ask: What is wanted.
-        gpus: What is left of each GPU: of those in use, then of empty ones, the one first that should go first.
-        used: How many are in use.
+        ask: The request for fractions.
+        gpus: The free capacity of each GPU: first the GPUs in use, then empty ones in the order in which to open them.
+        used: How many GPUs are in use.
     """
-    opening = [0 if at < used else OPENING + at for at in range(len(gpus))]
+    opening_costs = [0 if gpu < used else OPENING + gpu for gpu in range(len(gpus))]
     if work(ask) > MOST_EXACT:
-        return _dealt(ask, gpus, opening)
-    none = (0,) * len(ask.wanted)
-    reached: dict[Counts, tuple[int, dict[int, Counts]]] = {none: (0, {})}
-    for at, (left, price) in enumerate(zip(gpus, opening, strict=True)):
-        if at >= used and ask.wanted in reached:
+        return _dealt(ask, gpus, opening_costs)
+    nothing = (0,) * len(ask.wanted)
+    reached: dict[Counts, tuple[int, dict[int, Counts]]] = {nothing: (0, {})}
+    for gpu, (left, opening_cost) in enumerate(zip(gpus, opening_costs, strict=True)):
+        # All fractions fit into the GPUs so far: opening another one only costs more.
+        if gpu >= used and ask.wanted in reached:
             break
-        known = ask.ways(left)
-        if len(known) == 1:  # nothing fits
+        cost_of_counts = ask.ways(left)
+        if len(cost_of_counts) == 1:  # nothing fits
             continue
-        ways = [(counts, cost + price if any(counts) else 0) for counts, cost in known.items()]
-        then: dict[Counts, tuple[int, dict[int, Counts]]] = {}
+        ways = [(counts, cost + opening_cost if any(counts) else 0) for counts, cost in cost_of_counts.items()]
+        reached_next: dict[Counts, tuple[int, dict[int, Counts]]] = {}
         for placed, (cost, taken) in reached.items():
-            for counts, more in ways:
-                total = _sum(placed, counts)
-                if all(map(int.__le__, total, ask.wanted)) and (total not in then or cost + more < then[total][0]):
-                    then[total] = cost + more, {**taken, at: counts}
-        reached = then
+            for counts, extra_cost in ways:
+                new_total = _sum(placed, counts)
+                if all(map(int.__le__, new_total, ask.wanted)) and (
+                    new_total not in reached_next or cost + extra_cost < reached_next[new_total][0]
+                ):
+                    reached_next[new_total] = cost + extra_cost, {**taken, gpu: counts}
+        reached = reached_next
     if ask.wanted not in reached:
         return None
     cost, taken = reached[ask.wanted]
-    return cost, tuple(taken.get(at, none) for at in range(len(gpus)))
+    return cost, tuple(taken.get(gpu, nothing) for gpu in range(len(gpus)))
 
 
 def work(ask: Ask) -> int:

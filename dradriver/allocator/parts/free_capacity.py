@@ -29,7 +29,7 @@ class Masks(NamedTuple):
         shared: May be had in shares.
         sliced: May be had in MIG slices.
         parts_only: Are never had whole.
-        tenants: Who alone may have more parts, by position.
+        tenants: By position, the only tenant that may get further fractions.
     """
 
     unheld: int = 0
@@ -53,8 +53,8 @@ class Rooms:
     Attributes:
         memory_mib: (g,) int64, memory of each position's GPU.
         promised_mib: (g,) int64, how much of it all shares together may have; it may be more.
-        equal: Of each position, in how many equal shares its GPU is had; 0 for shares of any size.
-        layouts: Of each position's GPU; None without MIG profiles.
+        equal: By position, the number of equal shares of its GPU; 0 for shares of any size.
+        layouts: The MIG layout of each position's GPU; None without MIG profiles.
     """
 
     def __init__(self, machine: Machine, rules: Mapping[int, ShareRule]) -> None:
@@ -194,25 +194,30 @@ class Rooms:
         return int(np.bitwise_or.reduce(self._offered[int(sliced), : len(self._masks)], initial=0))
 
     def _refresh(self, slot: int) -> None:
+        """Compute again what the GPUs of the node at ``slot`` have free for shares and MIG slices.
+
+        A GPU with shares has nothing free for slices, and the other way round. GPUs that are free as a whole are in
+        ``_opening`` only, unless policies offer them as fractions alone.
+        """
         masks, parts = self._masks[slot], self._parts[slot]
         opening = self.whole(slot)
         self._offered[:, slot] = masks.shared, masks.sliced
         self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
         self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
         self._states[:, slot] = self._closed
-        told = (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
-        self._told[slot] = told
+        partly_used = (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
+        self._told[slot] = partly_used
         self._tenants[:, slot] = 0
         for position, tenant in masks.tenants:
             self._tenants[position, slot] = tenant
-        for position in rank_order.positions(told):
-            bit, load = 1 << position, parts.get(position, ())
-            shares = [part.amount for part in load if isinstance(part, SharePart)]
-            slices = [(part.profile, part.start) for part in load if isinstance(part, MigPart)]
+        for position in rank_order.positions(partly_used):
+            bit, parts_here = 1 << position, parts.get(position, ())
+            shares = [part.amount for part in parts_here if isinstance(part, SharePart)]
+            slices = [(part.profile, part.start) for part in parts_here if isinstance(part, MigPart)]
             if masks.shared & bit and not slices:
-                total, promised = int(self.memory_mib[position]), int(self.promised_mib[position])
+                total, shareable_mib = int(self.memory_mib[position]), int(self.promised_mib[position])
                 cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
-                memory = max(promised - sum(amount.memory_mib for amount in shares), 0)
+                memory = max(shareable_mib - sum(amount.memory_mib for amount in shares), 0)
                 self._cores[position, slot], self._memory[position, slot] = cores, memory
                 self._spare[position, slot] = portion(Amount(cores, memory), total)
             layout = self.layouts[position]

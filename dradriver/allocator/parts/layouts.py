@@ -91,18 +91,28 @@ class Layout:
     """
 
     def __init__(self, profiles: tuple[MigProfile, ...], states: _States) -> None:
+        """Compute the tables of all states.
+
+        Args:
+            profiles: The GPU's MIG profiles.
+            states: Its states and the placements that lead from one to another.
+        """
         self.profiles = profiles
         self.number = {profile.name: at for at, profile in enumerate(profiles)}
         self.closed = len(states.after)
         self._states = states
         shape = (self.closed + 1, len(profiles))
         self.most = np.zeros(shape, dtype=np.int32)
+
+        # From the fullest state back to the empty one, so that the states a placement leads to are known.
         for state in reversed(states.by_slices()):
-            for (profile, _), then in states.after[state].items():
-                self.most[state, profile] = max(self.most[state, profile], 1 + self.most[then, profile])
-        room = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)  # the most is last
-        weight = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
-        self.worth: NDArray[np.int32] = room @ (1 << weight)
+            for (profile, _), next_state in states.after[state].items():
+                self.most[state, profile] = max(self.most[state, profile], 1 + self.most[next_state, profile])
+        slices_of_profiles = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)
+
+        # The largest number of slices, which is last, counts twice as much as the one before, and so on.
+        exponent = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
+        self.worth: NDArray[np.int32] = slices_of_profiles @ (1 << exponent)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
         slices = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
         for (taken, _), state in states.keys.items():
@@ -110,12 +120,15 @@ class Layout:
         self.cost = np.full(shape, NONE, dtype=np.int32)
         self.start = np.full(shape, -1, dtype=np.int64)
         for state, transitions in enumerate(states.after):
-            for (profile, start), then in sorted(transitions.items()):
-                cost = int(self.worth[state] - self.worth[then])
+            for (profile, start), next_state in sorted(transitions.items()):
+                cost = int(self.worth[state] - self.worth[next_state])
+                # Of equal costs the highest start wins: starts are in ascending order.
                 if cost <= self.cost[state, profile]:
                     self.cost[state, profile], self.start[state, profile] = cost, start
-        spare = np.minimum(self.worth, _MOST_WORTH)[:, None]
-        self.order = np.where(self.cost < NONE, self.cost * (_MOST_WORTH + 1) + spare, NONE).astype(np.int32)
+        capped_worth = np.minimum(self.worth, _MOST_WORTH)[:, None]
+
+        # One number: the cost first, then how much the state is still worth.
+        self.order = np.where(self.cost < NONE, self.cost * (_MOST_WORTH + 1) + capped_worth, NONE).astype(np.int32)
         self._answers: dict[Hashable, Any] = {}
 
     def state(self, instances: Iterable[tuple[str, int]]) -> int:
@@ -155,7 +168,7 @@ class Layout:
         return np.where(kept < 0, np.int32(NONE), self.worth - kept)
 
     def _find_kept(self, counts: Counts) -> NDArray[np.int32]:
-        """The most worth that each state keeps beside so many instances; -1 where they do not fit."""
+        """Return the most worth that each state keeps next to so many instances; -1 if they do not fit."""
         if not any(counts):
             return self.worth
         number = next(number for number, count in enumerate(counts) if count)
@@ -238,7 +251,14 @@ def _layout(profiles: Profiles) -> Layout | None:
 
 
 def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _States | None:
-    """All states that can be reached from the empty GPU within these limits; None for too many."""
+    """Return all states that MIG instances can bring an empty GPU into; None if there are too many.
+
+    A breadth-first search from the empty GPU: ``queue`` grows while it is read.
+
+    Args:
+        profiles: The GPU's MIG profiles.
+        limits: The limits that can be reached before memory slices run out.
+    """
     totals = [limit.total for limit in limits]
     needs = [tuple(limit.needs[profile] for limit in limits) for profile in profiles]
     keys: dict[_Key, int] = {(0, (0,) * len(limits)): 0}
@@ -246,19 +266,20 @@ def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _St
     after: list[dict[tuple[int, int], int]] = []
     steps = 0
     for slices, used in queue:
+        # By profile and start, the number of the state with one more instance.
         transitions: dict[tuple[int, int], int] = {}
         for number, profile in enumerate(profiles):
-            then_used = _sum(used, needs[number])
-            if any(map(operator.gt, then_used, totals)):
+            next_used = _sum(used, needs[number])
+            if any(map(operator.gt, next_used, totals)):
                 continue
             for start in profile.starts:
                 if slices & _span(profile, start):
                     continue
-                then = (slices | _span(profile, start), then_used)
-                if then not in keys:
-                    keys[then] = len(keys)
-                    queue.append(then)
-                transitions[number, start] = keys[then]
+                next_key = (slices | _span(profile, start), next_used)
+                if next_key not in keys:
+                    keys[next_key] = len(keys)
+                    queue.append(next_key)
+                transitions[number, start] = keys[next_key]
         after.append(transitions)
         steps += len(transitions)
         if len(keys) > _MOST_STATES or steps > _MOST_STEPS:

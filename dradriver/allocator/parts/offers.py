@@ -26,7 +26,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         shared: May be had in shares, several at a time.
         sliced: May be had in MIG slices, made where they are wanted.
-        parts_only: Of these, those that are never had whole: MIG mode is on and only a reset would end it.
+        parts_only: The GPUs among these that are never handed out whole: MIG mode is on and only a reset would end it.
         rules: How some of them are shared, by number, ascending.
         tenants: Who alone may have more parts of some that have parts on them, by number, ascending: any numbers but 0,
             as ``Fleet.rank`` is given them.

@@ -45,10 +45,9 @@ def predict(
     near: dict[PathType, Bools],
     near_paths: dict[PathType, Bools],
 ) -> tuple[Floats, Floats]:
-    """Predicted all-reduce bus bandwidth of every subset, and the same where NCCL takes two channels at least.
+    """Predict the all-reduce bus bandwidth of every subset of a machine's GPUs.
 
-    Both of shape (2**g,), float32, GB/s; 0 below two GPUs. Which of the two holds ``split`` says; where it cannot be
-    the second, that is the first again.
+    Symmetric sets are equal, so only one of them is computed, in blocks that stay in a processor's cache.
 
     Args:
         shape: The machine.
@@ -56,31 +55,41 @@ def predict(
         linked_paths: The same for open paths.
         near: By PCIe path: masks with a ring whose every step is linked or at most that far.
         near_paths: The same for open paths.
+
+    Returns:
+        Two arrays of shape (2**g,), float32, GB/s; 0 below two GPUs. The first is for sets where NCCL may use a single
+        channel, the second for sets where NCCL takes at least two. ``split`` says which holds for a set. If no set can
+        need the second, it is the first again.
     """
+    # NCCL before 2.26 does not know the newer Intel CPUs and takes them for Skylake.
     if shape.nccl < SPLITS and shape.socket_gbps in _AFTER_SKYLAKE_GBPS:
         shape = msgspec.structs.replace(shape, socket_gbps=_SKYLAKE_GBPS)
     g = shape.size
     masks = np.arange(1 << g)
     count = np.bitwise_count(masks).astype(np.float32)
     out = np.zeros((2, len(masks)), dtype=np.float32)
-    switched = np.zeros(len(masks), dtype=np.bool_)
+
+    # Behind NVLink switches a formula gives the bandwidth: no search is needed.
+    is_switched = np.zeros(len(masks), dtype=np.bool_)
     if shape.switched and linked:
-        switched = linked[min(linked)] & (count > 1)
-        out[:, switched] = _over_switch(shape, count)[switched]
-    if (switched | (count < 2)).all():
+        is_switched = linked[min(linked)] & (count > 1)
+        out[:, is_switched] = _over_switch(shape, count)[is_switched]
+    if (is_switched | (count < 2)).all():
         return out[0], out[0]
-    first = first_alike(shape)
-    lowest = np.flatnonzero((first == masks) & (count > 1) & ~switched)
+    representative = first_alike(shape)
+    representatives = np.flatnonzero((representative == masks) & (count > 1) & ~is_switched)
     wires = Wires(shape, speeds(shape.capability))
-    never = np.zeros(len(masks), dtype=np.bool_)
-    any_path = np.logical_or.reduce([never, *near_paths.values()])
-    inner_path = np.logical_or.reduce([never, *(has for kind, has in near_paths.items() if kind < PathType.SYS)])
+    no_masks = np.zeros(len(masks), dtype=np.bool_)
+    any_path = np.logical_or.reduce([no_masks, *near_paths.values()])
+    inner_path = np.logical_or.reduce(
+        [no_masks, *(has_path for kind, has_path in near_paths.items() if kind < PathType.SYS)]
+    )
     paths = Paths(linked_paths, any_path, inner_path)
     block = _BLOCK * _WIDTHS // max(_WIDTHS, len(wires.widths))
-    for start in range(0, len(lowest), block):
-        sets = sets_of(lowest[start : start + block], g)
+    for start in range(0, len(representatives), block):
+        sets = sets_of(representatives[start : start + block], g)
         out[:, sets.masks] = _of_sets(shape, Room(wires, Reach(shape, wires, sets, near), linked), paths)
-    out = np.where(switched, out, out[:, first])
+    out = np.where(is_switched, out, out[:, representative])
     return (out[0], out[1]) if wires.widths else (out[0], out[0])
 
 

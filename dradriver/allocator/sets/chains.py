@@ -27,62 +27,89 @@ class Paths(NamedTuple):
 
 
 def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) -> Bools:
-    """Return which sets of GPUs have room for so many open chains through all their GPUs: (n,), bool.
+    """Return which sets of GPUs have room for the given number of open chains through all of their GPUs.
 
-    A chain uses one direction of a wire, so that two that run opposite ways need no more than one ring. It needs room
-    twice in each GPU and each place that it passes, once where it ends, and it has two ends. Between two GPUs it goes
-    once at most, unless on the way to a third.
+    NCCL's trees are such chains within a machine. A chain uses one direction of a link; two chains that run in opposite
+    directions need no more than one ring. A chain needs room twice in each GPU and each place that it passes, once
+    where it ends, and it has two ends. It goes at most once between two GPUs, unless on the way to a third GPU.
 
     Args:
-        room: What the wires of each set have room for.
-        paths: Which sets chains can join at all.
+        room: The channels that the links of each set have room for.
+        paths: The sets that chains can join at all.
         rows: (n,), rows of the wires.
         at: (n,), numbers of sets.
-        channels: (n,), how many chains each of them must have, int16.
+        channels: (n,), the number of chains that each set must have, int16.
+
+    Returns:
+        (n,), bool.
     """
     reach, places = room.reach, room.places
     lanes, up = room.lanes[:, rows, at], places.up[:, rows, at]
     if not room.wires.amd:
         return _fit(room, rows, at, channels, lanes=lanes, up=up)
+
     # Over the wires between AMD's sockets goes one chain again and again, or none (search.cc).
-    free = reach.gated[at] | reach.through[at]
-    ok = _fit(room, rows, at, channels, lanes=lanes, up=up) & (free | (room.wires.sockets[rows] >= channels))
-    within = paths.inner[reach.sets.masks[at]] & ~free & ~ok
-    if within.any():
-        home = subsets.neighbours(room.wires.hops <= PathType.NODE)[:, None]
-        lanes = np.where(reach.over_pcie[:, at] & home != 0, lanes, 0)
+    avoids_sockets = reach.gated[at] | reach.through[at]
+    fits = _fit(room, rows, at, channels, lanes=lanes, up=up) & (
+        avoids_sockets | (room.wires.sockets[rows] >= channels)
+    )
+
+    # A chain that does not fit may still fit if it never leaves its NUMA node over PCIe.
+    stays_inside = paths.inner[reach.sets.masks[at]] & ~avoids_sockets & ~fits
+    if stays_inside.any():
+        same_node = subsets.neighbours(room.wires.hops <= PathType.NODE)[:, None]
+        lanes = np.where(reach.over_pcie[:, at] & same_node != 0, lanes, 0)
         up = np.where(places.nodes[:, None], 0, up) if places.count else up
-        ok |= within & _fit(room, rows, at, channels, lanes=lanes, up=up)
-    return ok
+        fits |= stays_inside & _fit(room, rows, at, channels, lanes=lanes, up=up)
+    return fits
 
 
 def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, up: Counts) -> Bools:
-    """Whether so many chains fit, over PCIe ``lanes`` and ``up`` out of places: (g, n) and (p, n) channels each."""
+    """Return which sets have room for so many chains over the given PCIe lanes.
+
+    A necessary condition is checked after the other, the cheapest first, each only for sets that passed those before.
+
+    Args:
+        room: The channels that the links of each set have room for.
+        rows: (n,), rows of the wires.
+        at: (n,), numbers of sets.
+        channels: (n,), the number of chains.
+        lanes: (g, n), channels of each GPU over PCIe.
+        up: (p, n), channels out of each place over PCIe.
+    """
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
+
+    # Chain ends that each GPU must take because its links and lanes do not suffice for passing through.
     ends = twice - 2 * lanes
     if room.wires.widths:
         ends = ends - _once(room, rows, at, channels, np.bitwise_count(sets.masks[at] & room.wires.exactly[:, :, None]))
         near = subsets.neighbours(room.wires.links > 0)[rows].T
-        few = np.bitwise_count(sets.masks[at] & near) < 2
-        leaf = few & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
-        ends = np.maximum(ends, np.where(leaf, channels, 0))
-    full = sets.member[:, at] & (ends >= 0)
-    ends = np.where(full, ends, 0)
-    ok: Bools = ends.sum(axis=0) <= twice
-    if room.places.count and ok.any():
-        ok[ok] = _through_places(room, rows[ok], at[ok], channels[ok], ends=ends[:, ok], up=up[:, ok])
-    if reach.gated.any() and ok.any():
-        ok[ok] = _through_gates(room, at[ok], channels[ok], ends=ends[:, ok], lanes=lanes[:, ok])
+        has_few_links = np.bitwise_count(sets.masks[at] & near) < 2
+        is_leaf = has_few_links & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
+        ends = np.maximum(ends, np.where(is_leaf, channels, 0))
+
+    # Negative: the GPU has room to spare. All chains together have two ends each.
+    uses_all = sets.member[:, at] & (ends >= 0)
+    ends = np.where(uses_all, ends, 0)
+    fits: Bools = ends.sum(axis=0) <= twice
+
+    # The places and gateways must have room for the chains that pass them, given where chains end.
+    if room.places.count and fits.any():
+        fits[fits] = _through_places(room, rows[fits], at[fits], channels[fits], ends=ends[:, fits], up=up[:, fits])
+    if reach.gated.any() and fits.any():
+        fits[fits] = _through_gates(room, at[fits], channels[fits], ends=ends[:, fits], lanes=lanes[:, fits])
     if room.wires.widths and room.places.count:
-        gate = (sets.member[:, at] & (sets.masks[at] & subsets.neighbours(reach.gates)[:, None] != 0)).any(axis=0)
-        settled = ok & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at] & ~gate
-        settled &= ((ends == 0) | (ends == channels)).all(axis=0)
-        if settled.any():
-            ok[settled] = _end_on_right_sides(
-                room, rows[settled], at[settled], channels[settled],
-                full=full[:, settled], ended=ends[:, settled] > 0, up=up[:, settled],
+        # In some sets all chains must end at the same two GPUs. There the side of each end can be checked, too.
+        is_gate = sets.masks[at] & subsets.neighbours(reach.gates)[:, None] != 0
+        has_gateway = (sets.member[:, at] & is_gate).any(axis=0)
+        ends_are_known = fits & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at] & ~has_gateway
+        ends_are_known &= ((ends == 0) | (ends == channels)).all(axis=0)
+        if ends_are_known.any():
+            fits[ends_are_known] = _end_on_right_sides(
+                room, rows[ends_are_known], at[ends_are_known], channels[ends_are_known],
+                full=uses_all[:, ends_are_known], ended=ends[:, ends_are_known] > 0, up=up[:, ends_are_known],
             )  # fmt: skip
-    return ok
+    return fits
 
 
 def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lanes: Counts) -> Bools:
@@ -109,29 +136,29 @@ def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lane
 def _end_on_right_sides(
     room: Room, rows: Ints, at: Ints, channels: Counts, *, full: Bools, ended: Bools, up: Counts
 ) -> Bools:
-    """Which sets' chains end on the right side of each place: (n,), bool.
+    """Return which sets' chains can end on the right side of each place: (n,), bool.
 
-    All chains of each set end at the same two GPUs. One that takes every link over a border ends on the side where it
-    began if they are even in number.
+    For sets where all chains end at the same two GPUs. A chain that takes every link over a place's border ends on the
+    side where it began if the number of links is even, on the other side if it is odd.
 
     Args:
-        room: What the wires of each set have room for.
+        room: The channels that the links of each set have room for.
         rows: (n,), rows of the wires.
         at: (n,), numbers of sets.
-        channels: (n,), chains.
-        full: (g, n), GPUs of whose wires chains need all.
+        channels: (n,), the number of chains.
+        full: (g, n), GPUs whose links are all needed by chains.
         ended: (g, n), the GPUs where chains end.
         up: (p, n), channels out of each place over PCIe.
     """
     wires, places, member = room.wires, room.places, room.reach.sets.member[:, at]
-    inner = np.array([ended[holds].sum(axis=0) for holds in places.holds])
-    taken = np.zeros(inner.shape, dtype=np.int16)
+    ends_inside = np.array([ended[holds].sum(axis=0) for holds in places.holds])
+    links_taken = np.zeros(ends_inside.shape, dtype=np.int16)
     for a, b in np.argwhere(np.triu(wires.adjacent)).tolist():
-        carried = wires.carries[wires.widths.index(wires.counts[a, b])][rows]
-        always = member[a] & member[b] & (full[a] | full[b]) & (2 * carried >= channels)
-        taken[places.holds[:, a] != places.holds[:, b]] += always
-    settled = places.active[:, at] & (up == 0) & (taken == places.pairs[:, :, at].sum(axis=0))
-    out: Bools = (~settled | (taken % 2 == inner % 2)).all(axis=0)
+        carries = wires.carries[wires.widths.index(wires.counts[a, b])][rows]
+        is_taken = member[a] & member[b] & (full[a] | full[b]) & (2 * carries >= channels)
+        links_taken[places.holds[:, a] != places.holds[:, b]] += is_taken
+    is_certain = places.active[:, at] & (up == 0) & (links_taken == places.pairs[:, :, at].sum(axis=0))
+    out: Bools = (~is_certain | (links_taken % 2 == ends_inside % 2)).all(axis=0)
     return out
 
 

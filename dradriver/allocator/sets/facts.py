@@ -54,59 +54,74 @@ class Facts:
     """
 
     def __init__(self, shape: Shape) -> None:
+        """Compute all figures of a shape.
+
+        1. Make a graph for each kind of step, for each number of links, and for each PCIe path.
+        2. Find which sets have a ring and which have an open path in each graph.
+        3. Predict bandwidth with that, and work out what each free mask still offers to later pods.
+        """
         g = shape.size
         links = [[shape.linked(a, b) for b in range(g)] for a in range(g)]
         self.steps, self.step_rank, self.step_gbps = _steps_of(shape, links)
         steps, linked = self.steps, np.array(links, dtype=np.int64).reshape(g, g)
         widths = sorted(set(linked.ravel().tolist()) - {0})
         hops = np.array(shape.paths, dtype=np.int64).reshape(g, g)
-        kinds = sorted({path for row in shape.paths for path in row} - {PathType.SELF})
+        path_types = sorted({path for row in shape.paths for path in row} - {PathType.SELF})
         graphs = (
             [self.step_rank <= rank for rank in range(len(steps))]
             + [linked >= width for width in widths]
-            + [(linked > 0) | (hops <= kind) for kind in kinds]
+            + [(linked > 0) | (hops <= kind) for kind in path_types]
         )
         for graph in graphs:
             np.fill_diagonal(graph, val=False)
-        # Many of them are one and the same graph: "NVLink" is a kind of step and a width.
-        different = {graph.tobytes(): graph for graph in graphs}
-        which = [list(different).index(graph.tobytes()) for graph in graphs]
-        adjacent = np.array(list(different.values()), dtype=np.bool_).reshape(len(different), g, g)
+
+        # Many graphs are equal: "NVLink" is a kind of step and a width. The search for rings runs once for each.
+        distinct_graphs = {graph.tobytes(): graph for graph in graphs}
+        graph_numbers = [list(distinct_graphs).index(graph.tobytes()) for graph in graphs]
+        adjacent = np.array(list(distinct_graphs.values()), dtype=np.bool_).reshape(len(distinct_graphs), g, g)
         cycles, paths = subsets.hamiltonian(adjacent)
-        cycles, paths = cycles[which], paths[which]
-        ranked, wide, near = np.split(cycles, (len(steps), len(steps) + len(widths)))
-        self.weakest = (~ranked).sum(axis=0).astype(np.uint8)  # a ring over better steps is one over worse ones, too
+
+        # Back from distinct graphs to all: by step rank, by number of links, by PCIe path.
+        cycles, paths = cycles[graph_numbers], paths[graph_numbers]
+        by_rank, by_width, by_path = np.split(cycles, (len(steps), len(steps) + len(widths)))
+
+        # A ring over better steps is also one over worse steps, so the count of failing ranks is the weakest rank.
+        self.weakest = (~by_rank).sum(axis=0).astype(np.uint8)
         _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
         predict: Callable[[Shape], tuple[Floats, Floats]]
         predict = partial(
             busbw.predict,
-            linked=dict(zip(widths, wide, strict=True)),
+            linked=dict(zip(widths, by_width, strict=True)),
             linked_paths=dict(zip(widths, wide_paths, strict=True)),
-            near=dict(zip(kinds, near, strict=True)),
-            near_paths=dict(zip(kinds, near_paths, strict=True)),
+            near=dict(zip(path_types, by_path, strict=True)),
+            near_paths=dict(zip(path_types, near_paths, strict=True)),
         )
         if not shape.predicted:
-            own = strength.of_sets(self.steps, self.weakest, linked)
-            self.busbw: tuple[Floats, Floats] = (own, own)
+            strengths = strength.of_sets(self.steps, self.weakest, linked)
+            self.busbw: tuple[Floats, Floats] = (strengths, strengths)
         else:
             self.busbw = predict(shape)
         self.worth = self.busbw
+
+        # The CPUs are not known: take the mean of both likely bandwidths between sockets.
         if shape.socket_gbps_or and shape.predicted:
             other = predict(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or))
-            least_one, least_two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
-            self.worth = (least_one, least_two)
-        self.linked: Bools = wide[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
+            worth_one, worth_two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
+            self.worth = (worth_one, worth_two)
+        self.linked: Bools = by_width[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
+
         # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
 
+        # What a free mask still offers; sets that the machine does not give are worth nothing.
         count = np.bitwise_count(np.arange(1 << g))
-        usual = np.where(busbw.split(shape), self.worth[1], self.worth[0])
+        worth_of_set = np.where(busbw.split(shape), self.worth[1], self.worth[0])
         self.given: Bools | None = None
         if shape.blocks is not None:
             self.given = blocks.possible(shape.blocks)
-            usual = np.where(self.given, usual, np.float32(0))
-        best = [subsets.best_inside(np.where(count == k, usual, np.float32(0))) for k in (8, 4, 2)]
-        self.keep: Floats = np.stack([*best, *(subsets.packed(usual, g, k) for k in (4, 2))])
+            worth_of_set = np.where(self.given, worth_of_set, np.float32(0))
+        best = [subsets.best_inside(np.where(count == k, worth_of_set, np.float32(0))) for k in (8, 4, 2)]
+        self.keep: Floats = np.stack([*best, *(subsets.packed(worth_of_set, g, k) for k in (4, 2))])
 
 
 def facts_of(shape: Shape) -> Facts:

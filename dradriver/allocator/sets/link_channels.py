@@ -54,6 +54,12 @@ class Wires:
     """
 
     def __init__(self, shape: Shape, speeds: tuple[int, ...]) -> None:
+        """Count the channels of each link at each speed, and merge speeds with equal counts into rows.
+
+        Args:
+            shape: The machine.
+            speeds: The channel speeds that NCCL tries, fastest first, GB/s.
+        """
         g = shape.size
         self.amd = shape.socket_gbps == AMD_SOCKET_GBPS
         bridge = 1.0 if self.amd else HOST_BRIDGE
@@ -62,34 +68,47 @@ class Wires:
         self.adjacent: Bools = self.counts > 0
         self.hops: Ints = np.array(shape.paths, dtype=np.int64).reshape(g, g)
         self.switches = subsets.components(self.hops <= PathType.PIX)
-        faster = 1
-        if self.adjacent.any():  # no count of links is, where one carries nothing
-            enough = (count for count in range(1, MAX_LINKS + 1) if count * shape.link_gbps > max(shape.pcie_gbps))
-            faster = next(enough, MAX_LINKS + 1)
-        self.detour: Ints = np.where(self.hops == PathType.PIX, faster, 1)
+
+        # How many links it takes to be faster than PCIe. If one link carries nothing, no number of links is enough.
+        links_beating_pcie = 1
+        if self.adjacent.any():
+            beating_counts = (
+                count for count in range(1, MAX_LINKS + 1) if count * shape.link_gbps > max(shape.pcie_gbps)
+            )
+            links_beating_pcie = next(beating_counts, MAX_LINKS + 1)
+        self.detour: Ints = np.where(self.hops == PathType.PIX, links_beating_pcie, 1)
         self.trees = subsets.components(self.hops <= PathType.PXB)
         self.nodes = subsets.components(self.hops <= PathType.NODE)
         self.home: Ints = np.array([next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus])
-        parts = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
+
+        # Channels that fit at each speed: over links, between sockets, over PCIe.
+        most_trees = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
         pcie = np.array(shape.pcie_gbps, dtype=np.float64)
-        each = np.array(speeds, dtype=np.float64)
-        links = _fitting(self.counts.ravel() * np.float64(shape.link_gbps), each)
-        sockets = _fitting(np.array([shape.socket_gbps], dtype=np.float64), each)
-        # Beyond one NUMA node a GPU's link carries traffic of both kinds, and both figures are not enough to know it.
-        kinds = [_fitting(pcie, each), _fitting(pcie, each * bridge)]
-        kinds += [_crossing(pcie, each, count, bridge) for count in range(2, parts + 1)]
+        speed_gbps = np.array(speeds, dtype=np.float64)
+        links = _fitting(self.counts.ravel() * np.float64(shape.link_gbps), speed_gbps)
+        sockets = _fitting(np.array([shape.socket_gbps], dtype=np.float64), speed_gbps)
+
+        # A GPU's PCIe link carries traffic within its tree and through the host bridge. If a set spans several trees it
+        # carries both, and the two figures alone do not give the sum: ``_crossing`` counts it.
+        pcie_counts = [_fitting(pcie, speed_gbps), _fitting(pcie, speed_gbps * bridge)]
+        pcie_counts += [_crossing(pcie, speed_gbps, count, bridge) for count in range(2, most_trees + 1)]
+
+        # Speeds that fit equally often into every link share a row; its first speed is the fastest.
         row_of: dict[bytes, int] = {}
-        signature = np.concatenate((links, sockets, *kinds), axis=1)
+        signature = np.concatenate((links, sockets, *pcie_counts), axis=1)
         self.row_of = [row_of.setdefault(row.tobytes(), len(row_of)) for row in signature]
         first = [self.row_of.index(row) for row in range(len(row_of))]
-        self.speeds = each[first]
+        self.speeds = speed_gbps[first]
         self.links: Counts = links[first].reshape(-1, g, g)
-        self.lanes: Counts = kinds[WITHIN][first]
-        self.bridged: Counts = kinds[BRIDGED][first]
+        self.lanes: Counts = pcie_counts[WITHIN][first]
+        self.bridged: Counts = pcie_counts[BRIDGED][first]
         self.sockets: Counts = sockets[first, 0]
-        self.uplinks: Counts = np.stack(kinds, axis=-1)[first].swapaxes(0, 1)
+        self.uplinks: Counts = np.stack(pcie_counts, axis=-1)[first].swapaxes(0, 1)
         self.widths = sorted(set(self.counts.ravel().tolist()) - {0})
-        self.carries: Counts = _fitting(np.array([width * shape.link_gbps for width in self.widths]), each)[first].T
+
+        # The same by number of links that a pair has.
+        width_gbps = np.array([width * shape.link_gbps for width in self.widths])
+        self.carries: Counts = _fitting(width_gbps, speed_gbps)[first].T
         self.carried: Counts = np.array([next((n for n in row if n), 0) for row in self.carries.T.tolist()], np.int16)
         self.exactly: Ints = subsets.neighbours(self.counts == np.array(self.widths, dtype=np.int64)[:, None, None])
         self.width = [

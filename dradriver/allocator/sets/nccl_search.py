@@ -74,36 +74,52 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
 
     Args:
         shape: The machine.
-        room: What its wires have room for.
-        limits: Where the search begins and ends.
-        at: (n,), numbers of sets to look at.
-        least: (n,), channels.
+        room: The channels that its links have room for.
+        limits: The speeds at which the search begins and ends.
+        at: (n,), numbers of the sets to look at.
+        least: (n,), the fewest channels.
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
+
+    # By what the best rings so far go over (links, third GPUs, PCIe): the channels that fit, and what they go over.
     options, over_what = _options(room, at, least)
     doubtful = _doubtful(room, at, options, over_what)
-    channels, over = np.zeros((2, len(at)), dtype=np.int16)
-    gbps, carried = np.zeros((2, len(at)), dtype=np.float32)
+    channels, over_option = np.zeros((2, len(at)), dtype=np.int16)
+    gbps, best_total = np.zeros((2, len(at)), dtype=np.float32)
     tried = np.array(speeds(shape.capability), dtype=np.float32)
-    may = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
-    may[-1] = True
-    for speed, begun, row in zip(tried, may, room.wires.row_of, strict=True):
-        open_ = np.flatnonzero(begun & (speed > _WORSE * gbps) & (carried < total))
-        if not open_.size:
+    may_try = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
+    may_try[-1] = True  # the slowest speed is always tried
+
+    # From the fastest speed to the slowest. A set is done if the next speed is too slow to win, or its GPUs are full.
+    for speed, is_tried, row in zip(tried, may_try, room.wires.row_of, strict=True):
+        candidates = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (best_total < total))
+        if not candidates.size:
             continue
-        fitting = options[over[open_], row, open_]
-        better = fitting * speed > carried[open_] + _TINY
-        open_, fitting = open_[better], fitting[better]
-        how = over_what[over[open_], row, open_]
-        doubt = doubtful[over[open_], row, open_].nonzero()[0]
-        if doubt.size:
-            for index in doubt.tolist():
-                through = bool(how[index] == _THROUGH)
-                fitting[index] = room.packed(row, int(at[open_[index]]), int(fitting[index]), through=through)
-            better = (fitting >= least[open_]) & (fitting * speed > carried[open_] + _TINY)
-            open_, fitting, how = open_[better], fitting[better], how[better]
-        over[open_] = how
-        channels[open_], gbps[open_], carried[open_] = fitting, speed, fitting * speed
+        # A slower speed fits more often. It is better if all of its channels together carry more.
+        fitting_channels = options[over_option[candidates], row, candidates]
+        is_better = fitting_channels * speed > best_total[candidates] + _TINY
+        candidates, fitting_channels = candidates[is_better], fitting_channels[is_better]
+        way = over_what[over_option[candidates], row, candidates]
+        # The count of some sets is only an upper bound: count their rings exactly.
+        doubts = doubtful[over_option[candidates], row, candidates].nonzero()[0]
+        if doubts.size:
+            for index in doubts.tolist():
+                through = bool(way[index] == _THROUGH)
+                fitting_channels[index] = room.packed(
+                    row, int(at[candidates[index]]), int(fitting_channels[index]), through=through
+                )
+            is_better = (fitting_channels >= least[candidates]) & (
+                fitting_channels * speed > best_total[candidates] + _TINY
+            )
+            candidates, fitting_channels, way = candidates[is_better], fitting_channels[is_better], way[is_better]
+
+        # Slower speeds may go no farther than these rings do.
+        over_option[candidates] = way
+        channels[candidates] = fitting_channels
+        gbps[candidates] = speed
+        best_total[candidates] = fitting_channels * speed
+
+    # NCCL cuts fast channels in two; above compute capability 8.0 only if they are very fast, or at most four.
     halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
     if shape.capability > 80:
         halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)
@@ -121,16 +137,16 @@ def trees(
     least: Floats,
     paths: chains.Paths,
 ) -> Floats:
-    """Return the bandwidth of one channel of NCCL's trees that go with so many channels of rings.
+    """Return the bandwidth of one channel of NCCL's trees, which have as many channels as its rings.
 
     Args:
         shape: The machine.
-        room: What its wires have room for.
-        limits: Where the search begins and ends.
-        at: (n,), numbers of sets to look at.
-        channels: (n,), of the rings.
-        least: (n,), what a channel must carry to be of use.
-        paths: Which sets open chains can join at all.
+        room: The channels that its links have room for.
+        limits: The speeds at which the search begins and ends.
+        at: (n,), numbers of the sets to look at.
+        channels: (n,), channels of the rings.
+        least: (n,), the bandwidth that makes a tree channel useful, GB/s.
+        paths: The sets that open chains can join at all.
 
     Returns:
         (n,), float32, GB/s; 0 where there are no such trees.
@@ -139,21 +155,24 @@ def trees(
     count = sets.size[at]
     fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
     tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
-    begun: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
-    # What fits at the first speed is raised to the next one and so on, as long as it has not doubled.
-    first = np.where(begun, tried, 0).max(axis=0)
+    is_tried: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
+
+    # NCCL raises the first speed that fits to the next faster one, and so on, as long as it has not doubled.
+    first = np.where(is_tried, tried, 0).max(axis=0)
     slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
-    open_ = (tried > least) & (begun | (slower < 2 * first))
-    open_ &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
-    speed, which = np.nonzero(open_)
+    is_open = (tried > least) & (is_tried | (slower < 2 * first))
+    is_open &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
+    speed, set_of = np.nonzero(is_open)
     rows = np.array(wires.row_of)[speed]
-    open_[speed, which] = chains.fitting(room, paths, rows, at[which], channels[which])
-    out: Floats = np.where(open_ & begun, tried, 0).max(axis=0, initial=0)
-    raised = (out == first) | (first <= least)
-    for faster, fits in zip(tried[::-1, 0], open_[::-1], strict=True):
-        raised &= fits | (faster <= first) | (faster <= least)
-        out = np.where(raised & fits & (faster > first), faster, out)
-    return out
+    is_open[speed, set_of] = chains.fitting(room, paths, rows, at[set_of], channels[set_of])
+    best_speed: Floats = np.where(is_open & is_tried, tried, 0).max(axis=0, initial=0)
+
+    # Faster speeds count only if every speed between them and the first one fits, too.
+    is_raised = (best_speed == first) | (first <= least)
+    for faster, fits in zip(tried[::-1, 0], is_open[::-1], strict=True):
+        is_raised &= fits | (faster <= first) | (faster <= least)
+        best_speed = np.where(is_raised & fits & (faster > first), faster, best_speed)
+    return best_speed
 
 
 def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:

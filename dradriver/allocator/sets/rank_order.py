@@ -48,10 +48,11 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
 
 @remembered
 def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """Return the order of ranks in which aligned blocks of 2, then 4, have the best links (tensor parallel groups).
+    """Return the order of ranks in which aligned blocks of 2, then of 4, have the best links.
 
-    Exact up to 8 GPUs; beyond, the set is first cut into a block of 8 and the rest so that pairs, then fours, lose
-    least. What does not fill a block comes last. Among equal orders the one nearest to PCI order wins.
+    Tensor parallel groups are such blocks. The order is exact up to 8 GPUs. A larger set is first cut into a block of 8
+    and the rest so that pairs, then fours, lose least. GPUs that do not fill a block come last. Among equal orders the
+    one nearest to PCI order wins.
     """
     members = positions(mask)
     n = len(members)
@@ -62,23 +63,26 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
         return _tail_order(tables, members)
     at = np.array(members, dtype=np.int64)
     quads, ways = _quads(n)
-    # Two good pairs, turned so that they also join well as a ring; the first of equal orders.
-    turned = at[quads[:, _TURNS]]
-    pairs = _pair_gbps(tables, turned)
+
+    # For each four GPUs: two good pairs, turned so that they also join well as a ring; the first of equal orders.
+    orders = at[quads[:, _TURNS]]
+    pairs = _pair_gbps(tables, orders)
     steps = _step_worth(tables)
-    joined = steps[turned[..., 1], turned[..., 2]] + steps[turned[..., 3], turned[..., 0]]
+    ring_worth = steps[orders[..., 1], orders[..., 2]] + steps[orders[..., 3], orders[..., 0]]
     best_pairs = pairs.max(axis=1)
-    best = np.where(pairs == best_pairs[:, None], joined, -np.inf).argmax(axis=1)
-    whole = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
+    best_order = np.where(pairs == best_pairs[:, None], ring_worth, -np.inf).argmax(axis=1)
+    quad_gbps = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
     tails = [_tail_order(tables, tuple(members[position] for position in tail)) for _, tail in ways] if n % 4 else [()]
     chosen = np.array([chosen for chosen, _ in ways])
+
+    # A way splits all GPUs into fours and a tail: the sum of its pairs decides, then the bandwidth of its fours.
     value = best_pairs[chosen].sum(axis=1, dtype=np.float64)
     if n % 4 > 1:
         value += _pair_gbps(tables, np.array(tails))
-    at_best = np.flatnonzero(value == value.max())
-    way = int(at_best[whole[chosen[at_best]].sum(axis=1).argmax()])
-    blocks = [turned[quad, best[quad]].tolist() for quad in ways[way][0]]
-    return (*itertools.chain.from_iterable(blocks), *tails[way if n % 4 else 0])
+    best_ways = np.flatnonzero(value == value.max())
+    best_way = int(best_ways[quad_gbps[chosen[best_ways]].sum(axis=1).argmax()])
+    blocks = [orders[quad, best_order[quad]].tolist() for quad in ways[best_way][0]]
+    return (*itertools.chain.from_iterable(blocks), *tails[best_way if n % 4 else 0])
 
 
 @remembered

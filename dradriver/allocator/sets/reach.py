@@ -39,33 +39,52 @@ class Reach:
     """
 
     def __init__(self, shape: Shape, wires: Wires, sets: Sets, near: dict[PathType, Bools]) -> None:
-        self.sets, masks = sets, sets.masks
+        """Compute for each set over which way each GPU talks to the others: links, a third GPU, PCIe or a gateway.
+
+        Args:
+            shape: The machine.
+            wires: Its links, counted in channels.
+            sets: The sets to look at, m of them.
+            near: By PCIe path: (2**g,), masks with a ring whose every step is linked or at most that far.
+        """
+        self.sets = sets
+        masks = sets.masks
         self._links, self._detour = wires.counts.tolist(), wires.detour.tolist()
-        own = subsets.bits(shape.size)[:, None]
+        self_mask = subsets.bits(shape.size)[:, None]
         linked = subsets.neighbours(wires.adjacent)[:, None]
         over_links = _around(wires.adjacent, masks) if wires.widths else np.int64(0)
-        self.second: Ints = over_links & masks & ~(linked | own)
+
+        # Members that a GPU reaches over the links of a third GPU, but not over its own.
+        self.second: Ints = over_links & masks & ~(linked | self_mask)
         self.through: Bools = (sets.member & (self.second != 0)).any(axis=0)
         self.third: Bools = np.zeros((len(wires.speeds), len(masks)), dtype=np.bool_)
-        near = {kind: near[kind][masks] for kind in sorted(near)}
+        near = {path: near[path][masks] for path in sorted(near)}
         if self.through.any() and shape.size <= cycles.MOST:
             self._with_third_gpus(shape, wires, near)
-        worst = np.full(len(masks), NOWHERE)
-        nearest = np.zeros_like(worst)  # path within each set: a ring that needs no PCIe is still searched for with it
-        for kind, has in reversed(near.items()):
-            worst[has] = kind
-            joined = subsets.neighbours(wires.hops == kind)[:, None]
-            nearest[(sets.member & (masks & joined != 0)).any(axis=0)] = kind
-        worst = np.where(worst < NOWHERE, np.maximum(worst, nearest), worst)
-        self.gates, self.gated = _gateways(shape, wires, masks, worst)
+
+        # From far to near: the nearest path type with which the set has a ring, and the nearest that joins members.
+        worst_path = np.full(len(masks), NOWHERE)
+        nearest_path = np.zeros_like(worst_path)
+        for path, has_ring in reversed(near.items()):
+            worst_path[has_ring] = path
+            joined = subsets.neighbours(wires.hops == path)[:, None]
+            nearest_path[(sets.member & (masks & joined != 0)).any(axis=0)] = path
+
+        # NCCL also searches a ring that needs no PCIe with the nearest PCIe path that the set has.
+        worst_path = np.where(worst_path < NOWHERE, np.maximum(worst_path, nearest_path), worst_path)
+        self.gates, self.gated = _gateways(shape, wires, masks, worst_path)
         one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
-        fast = wires.counts >= wires.detour.max()
-        if one_switch.any() and (fast != wires.adjacent).any():
-            over_links = over_links & ~one_switch | _around(fast, masks) & one_switch
-        within = _within(wires.hops)[:, worst]
-        self.over_pcie: Ints = masks & ~(linked | over_links | own) & within
+        is_fast = wires.counts >= wires.detour.max()
+
+        # Behind one PCIe switch, two GPUs use a detour over links only if each of its steps is faster than PCIe.
+        if one_switch.any() and (is_fast != wires.adjacent).any():
+            over_links = (over_links & ~one_switch) | (_around(is_fast, masks) & one_switch)
+        is_allowed = _within(wires.hops)[:, worst_path]
+        self.over_pcie: Ints = masks & ~(linked | over_links | self_mask) & is_allowed
         self.beyond: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(axis=0, dtype=np.int16) - np.int16(1)
-        self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst)
+
+        # Traffic through a gateway does not cross the sockets, so its farthest path stays within a NUMA node.
+        self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst_path)
 
     def thirds(self, at: int) -> dict[tuple[int, int], int]:
         """Return the third GPU through which two members without links reach each other, all by rank in the set.

@@ -29,28 +29,43 @@ class Places:
     """
 
     def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts, uplinks: Ints) -> None:
+        """Count for each place and set the channels that can leave it, over PCIe and over links.
+
+        Args:
+            wires: The machine's links, counted in channels.
+            reach: The ways within each set, m sets.
+            degree: (g, r, m), channels of each GPU over its links.
+            lanes: (g, r, m), channels of each GPU over PCIe.
+            uplinks: (g, m), by GPU and set the number of the figure in ``Wires.uplinks`` that holds.
+        """
         sets = reach.sets
         self._wires, self._reach, self._lanes = wires, reach, lanes
         places = _all_places(wires, reach)
         self.count = len(places)
         kind = np.array([kind for kind, _ in places])
-        self._groups: Ints = np.array([mask for _, mask in places], dtype=np.int64)[:, None]
-        self.holds: Bools = (self._groups >> np.arange(len(lanes)) & 1) != 0
+        self._place_masks: Ints = np.array([mask for _, mask in places], dtype=np.int64)[:, None]
+        self.holds: Bools = (self._place_masks >> np.arange(len(lanes)) & 1) != 0
         self.nodes: Bools = kind == "node"
         self.kinds: Bools = np.array([kind == name for name in ("switch", "tree", "node")])
-        pairs = kind == "pair"
-        self._wide, self._pairs = np.flatnonzero(~pairs), np.flatnonzero(pairs)
-        self._inner, self._outer = sets.masks & self._groups, sets.masks & ~self._groups
-        self.active: Bools = (self._inner != 0) & (self._outer != 0)
-        self.active[pairs] &= self._inner[pairs] == self._groups[pairs]
+        is_pair = kind == "pair"
+        self._wide_places, self._pair_places = np.flatnonzero(~is_pair), np.flatnonzero(is_pair)
+        self._members_inside, self._members_outside = sets.masks & self._place_masks, sets.masks & ~self._place_masks
+        self.active: Bools = (self._members_inside != 0) & (self._members_outside != 0)
+
+        # A linked pair is a place only in sets with both of its GPUs.
+        self.active[is_pair] &= self._members_inside[is_pair] == self._place_masks[is_pair]
+
+        # A gateway joins NUMA nodes, so their borders are no bottleneck there.
         if reach.gated.any():
             self.active[self.nodes] &= ~reach.gated
         up: Counts = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
-        if self._wide.size:
-            up[self._wide] = self._from_groups(uplinks, kind == "switch")
+        if self._wide_places.size:
+            up[self._wide_places] = self._from_groups(uplinks, kind == "switch")
         self.up = self.one = up
-        if self._pairs.size:
-            up[self._pairs] = self._from_pairs()
+        if self._pair_places.size:
+            up[self._pair_places] = self._from_pairs()
+
+        # One chain that leaves a NUMA node again and again is limited by the wires between the sockets.
         if self.nodes.any():
             self.one = up.copy()
             self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
@@ -71,33 +86,33 @@ class Places:
 
     def same_rings(self) -> Counts:
         """Return how often one and the same ring fits through the bottlenecks: (r, m), int16."""
-        if not self._wide.size:
+        if not self._wide_places.size:
             return np.array(_FREE, dtype=np.int16)
-        out: Counts = np.where(self.active[self._wide, None, :], self.one[self._wide], _FREE).min(axis=0)
+        out: Counts = np.where(self.active[self._wide_places, None, :], self.one[self._wide_places], _FREE).min(axis=0)
         return out
 
     def _from_groups(self, uplinks: Ints, switch: Bools) -> Counts:
         """Channels that can leave switches, trees and nodes over PCIe: (places, r, m)."""
         wires, masks = self._wires, self._reach.sets.masks
         talks = np.where(self._reach.sets.member, self._reach.over_pcie, 0)
-        leaves = np.array([np.bitwise_or.reduce(talks[self.holds[place]], axis=0) for place in self._wide])
-        leaves = leaves & ~self._groups[self._wide] != 0
+        leaves = np.array([np.bitwise_or.reduce(talks[self.holds[place]], axis=0) for place in self._wide_places])
+        leaves = leaves & ~self._place_masks[self._wide_places] != 0
         fastest = [max(np.flatnonzero(self.holds[place]).tolist(), key=lambda gpu: int(wires.lanes[-1, gpu]))
-                   for place in self._wide]  # fmt: skip
+                   for place in self._wide_places]  # fmt: skip
         trees = [next(tree for tree in wires.trees if tree >> gpu & 1) for gpu in fastest]
-        others = np.where(switch[self._wide], trees, 0)[:, None] & ~self._groups[self._wide]
+        others = np.where(switch[self._wide_places], trees, 0)[:, None] & ~self._place_masks[self._wide_places]
         kind = np.where(masks & others != 0, WITHIN, uplinks[fastest])
         up = wires.pcie(kind, fastest)
         sockets, beyond = wires.sockets[:, None], self._reach.beyond
         # No three directed rings over four nodes use each way once (Tillson 1980).
-        up[self.nodes[self._wide]] = np.where((beyond == 3) & (sockets == 1), 2, sockets * beyond)
+        up[self.nodes[self._wide_places]] = np.where((beyond == 3) & (sockets == 1), 2, sockets * beyond)
         out: Counts = np.where(leaves[:, None, :], up, 0)
         return out
 
     def _from_pairs(self) -> Counts:
         """Channels that can leave linked pairs over PCIe: (places, r, m)."""
-        wires, reach, groups = self._wires, self._reach, self._groups[self._pairs]
-        ends = np.nonzero(self.holds[self._pairs])[1].reshape(-1, 2).T
+        wires, reach, groups = self._wires, self._reach, self._place_masks[self._pair_places]
+        ends = np.nonzero(self.holds[self._pair_places])[1].reshape(-1, 2).T
         leaving = reach.over_pcie[ends] & ~groups != 0
         if reach.gated.any():  # each of a gateway talks over its own PCIe link to its own NUMA node alone
             home = np.array(wires.nodes)[wires.home[ends]][:, :, None] & ~groups
@@ -120,14 +135,14 @@ class Places:
         Shape (p, r, m). Left out for linked pairs.
         """
         out, wires, member = np.zeros_like(self.out), self._wires, self._reach.sets.member
-        if not self._wide.size:
+        if not self._wide_places.size:
             return out
-        holds = self.holds[self._wide, :, None]
-        inner, outer = self._inner[self._wide, None], self._outer[self._wide, None]
+        holds = self.holds[self._wide_places, :, None]
+        inner, outer = self._members_inside[self._wide_places, None], self._members_outside[self._wide_places, None]
         counts = member & (np.bitwise_count(np.where(holds, inner, outer)) > 1)
         beyond = np.where(counts, np.where(holds, outer, inner), 0)
         crossing = wires.channels(np.bitwise_count(beyond & wires.exactly[:, None, :, None]))
-        out[self._wide] = crossing.max(axis=1)
+        out[self._wide_places] = crossing.max(axis=1)
         return out
 
 

@@ -29,7 +29,7 @@ class Room:
 
     Attributes:
         wires: The machine's wires.
-        reach: Who talks over what.
+        reach: Which GPUs talk over links, third GPUs or PCIe.
         degree: (g, r, m), channels over each GPU's links to members.
         lanes: (g, r, m), channels over each GPU's PCIe link.
         places: Groups of GPUs that rings must enter and leave.

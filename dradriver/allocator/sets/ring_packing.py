@@ -14,46 +14,58 @@ from typing import TypeAlias
 
 _BITS = 6  # up to 31 channels, and a bit that tells where a subtraction lacks some
 MOST = (1 << _BITS - 1) - 1
-_RINGS = 100  # looked at, and
-_STEPS = 4000  # taken: a search that needs more says nothing, and the bound stays
+# A search that needs more rings or steps gives up, and the bound stays.
+_MAX_RINGS = 100
+_MAX_STEPS = 4000
 _Onward: TypeAlias = list[list[tuple[int, int]]]
 
 
 def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int], int]) -> int:
-    """Return the most directed rings through all GPUs that fit at once, ``wanted`` at most.
+    """Return how many directed rings through all GPUs fit into the links at once, at most ``wanted``.
+
+    The free channels of all directed pairs are packed into one number with six bits for each pair. The highest of these
+    bits, the guard, stays set as long as no pair has fewer than zero channels left. So one subtraction takes a ring,
+    and one mask tells whether it fitted.
 
     Args:
-        channels: By pair, how many fit each way: ``MOST`` at most.
-        wanted: As many as bounds allow; given back where a search for fewer would take too long.
-        thirds: The GPU that a step between two others may lead through.
+        channels: By pair, how many channels fit in each direction, at most ``MOST``.
+        wanted: The most rings that other bounds allow. It is also the answer if the search would take too long.
+        thirds: By pair of GPUs without direct links, the GPU that relays between them.
     """
+    # ``unit[a][b]`` is the number that stands for one channel from a to b.
     unit, guard = _fields(len(channels))
     left = guard
-    onward: _Onward = []  # widest links first, third GPUs last
+
+    # By GPU where a ring can go next: the widest links first, because greedy packing then often reaches ``wanted``.
+    next_steps: _Onward = []
     for units, each in zip(unit, channels, strict=True):
         left += sum(map(mul, units, each))
         linked = sorted([(-count, b) for b, count in enumerate(each) if count])
-        onward.append([(b, units[b]) for _, b in linked])
+        next_steps.append([(b, units[b]) for _, b in linked])
     for (a, b), third in thirds.items():
         if channels[a][third] and channels[third][b]:
-            onward[a].append((b, unit[a][third] + unit[third][b]))
-    if _one_by_one(onward, left, guard, wanted) == wanted:
+            next_steps[a].append((b, unit[a][third] + unit[third][b]))
+
+    # Greedy is often enough. If it is not, rings are packed exactly, within bounds on rings and steps.
+    if _greedy_count(next_steps, left, guard, wanted) == wanted:
         return wanted
-    rings = list(itertools.islice(_rings(onward, left, guard), _RINGS + 1))
-    steps = iter(range(_STEPS))
+    rings = list(itertools.islice(_rings(next_steps, left, guard), _MAX_RINGS + 1))
+    steps = iter(range(_MAX_STEPS))
 
     def fill(left: int, rings: list[int], missing: int) -> int:
+        # The most rings that fit into ``left``, at most ``missing``. A ring may be taken again, but not an earlier one.
         best = 0
-        rings = [ring for ring in rings if left - ring & guard == guard]
+        rings = [ring for ring in rings if (left - ring) & guard == guard]
         for at, ring in enumerate(rings):
             if best == missing or next(steps, None) is None:
                 break
             best = max(best, 1 + fill(left - ring, rings[at:], missing - 1))
         return best
 
-    fitting = fill(left, rings, wanted)
-    settled = len(rings) <= _RINGS and next(steps, None) is not None
-    return fitting if settled else wanted
+    # If a bound was reached, the search proves nothing, and the caller's bound stays.
+    rings_found = fill(left, rings, wanted)
+    is_exact = len(rings) <= _MAX_RINGS and next(steps, None) is not None
+    return rings_found if is_exact else wanted
 
 
 @lru_cache(maxsize=16)
@@ -63,7 +75,7 @@ def _fields(count: int) -> tuple[list[list[int]], int]:
     return unit, sum(map(sum, unit)) << _BITS - 1
 
 
-def _one_by_one(onward: _Onward, left: int, guard: int, wanted: int) -> int:
+def _greedy_count(onward: _Onward, left: int, guard: int, wanted: int) -> int:
     """How many rings fit if each time the first that fits is taken."""
     for count in range(wanted):
         ring = next(_rings(onward, left, guard), None)
@@ -79,7 +91,7 @@ def _rings(onward: _Onward, left: int, guard: int) -> Iterator[int]:
     def extend(ring: int, here: int, unseen: int) -> Iterator[int]:
         goals = unseen or 1
         for there, step in onward[here]:
-            if goals >> there & 1 and left - ring - step & guard == guard:
+            if goals >> there & 1 and (left - ring - step) & guard == guard:
                 if unseen:
                     yield from extend(ring + step, there, unseen & ~(1 << there))
                 else:

@@ -104,7 +104,11 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
-    """Return the shape of a machine, its positions those of ``machine.gpus``."""
+    """Return the part of a machine that decides what its GPU sets are worth.
+
+    Positions in the shape are those of ``machine.gpus``. If a GPU's compute capability is not known, its link speed
+    tells.
+    """
     return Shape(
         links=machine.links,
         switch_links=tuple(gpu.switch_links for gpu in machine.gpus),
@@ -129,7 +133,10 @@ def shape_of(machine: Machine) -> Shape:
             ),
             default=0,
         ),
-        nccl=max((own for own in _RELEASES if own <= release(machine.nccl_version)), default=(0, 0)),
+        nccl=max(
+            (known_release for known_release in _RELEASES if known_release <= release(machine.nccl_version)),
+            default=(0, 0),
+        ),
         predicted=machine.vendor.predicted,
         blocks=_blocks(machine.blocks, range(len(machine.gpus))),
     )

@@ -179,14 +179,17 @@ def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def min_cuts(inside: Counts, wanted: Ints) -> Counts:
-    """Fewest links that part each wanted mask's members into two, 0 where nothing joins them: (r, wanted), int16.
+    """Return for each mask the fewest links that must be cut to part its GPUs into two groups.
 
-    Every way to part a mask is tried, the lowest member staying on one side: 2**(n - 1) for n members. A full graph of
-    16 with all its subsets costs 21 million steps, in blocks of a few MB.
+    Every way to part a mask is tried, with the lowest member always on one side: 2**(n - 1) ways for n members. A full
+    graph of 16 GPUs with all its subsets costs 21 million steps, in blocks of a few MB.
 
     Args:
         inside: (r, 2**g), int16, for each of r graphs the links within each mask.
-        wanted: Masks.
+        wanted: The masks.
+
+    Returns:
+        (r, wanted), int16; 0 for a mask that is not connected.
     """
     out = np.zeros((len(inside), len(wanted)), dtype=np.int16)
     count = np.bitwise_count(wanted)
@@ -195,15 +198,16 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
         of_size = np.flatnonzero(count == size)
         if not of_size.size:
             continue
-        choices = np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size - 1) & 1
+        sides = np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size - 1) & 1
         step = max(1, _BLOCK >> (size - 1))
         for start in range(0, len(of_size), step):
             block = of_size[start : start + step]
             masks = wanted[block]
             members = single[np.nonzero(masks[:, None] & single)[1].reshape(-1, size)]
-            parts = members[:, 1:] @ choices.T
-            kept = (inside[:, parts] + inside[:, masks[:, None] ^ parts]).max(axis=2)
-            out[:, block] = inside[:, masks] - kept
+            # A cut takes the links that are in neither side.
+            parts = members[:, 1:] @ sides.T
+            most_kept = (inside[:, parts] + inside[:, masks[:, None] ^ parts]).max(axis=2)
+            out[:, block] = inside[:, masks] - most_kept
     return out
 
 

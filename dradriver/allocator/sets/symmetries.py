@@ -18,7 +18,7 @@ from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Ints
 
-_STEPS = 2000  # of one search for a symmetry: where it gives up less is shared, and nothing is wrong
+_STEPS = 2000  # of one search for a symmetry: if it gives up, fewer sets are known as equal, which is only slower
 _Labels: TypeAlias = list[list[int]]
 _Order: TypeAlias = tuple[int, ...]
 
@@ -67,36 +67,54 @@ def first_alike(shape: Shape) -> Ints:
 
 
 def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
-    """Return the symmetries that generate, with the changes of twins, all of them: where each GPU goes.
+    """Yield symmetries that generate all others, together with the exchanges of twins.
 
-    From the last GPU back to the first: those that keep all GPUs before it and move it to one that it is not known to
-    be alike to yet.
+    A symmetry is given as the position that each GPU moves to. From the last GPU back to the first: look for a symmetry
+    that keeps all GPUs before it and moves it to a GPU that is not yet known to be alike.
+
+    Args:
+        labels: By pair of GPUs and, on the diagonal, by GPU: numbers that are equal where predictions see no
+            difference.
+        families: The GPUs in families of twins.
     """
     gpus = range(len(labels))
-    joined: list[dict[int, int]] = [{} for _ in gpus]  # by GPU and label, which others have that label with it
+
+    # By GPU and label, the mask of the other GPUs that have this label with it.
+    neighbours_by_label: list[dict[int, int]] = [{} for _ in gpus]
     for a, b in itertools.permutations(gpus, 2):
-        joined[a][labels[b][a]] = joined[a].get(labels[b][a], 0) | 1 << b
-    kept = [[sum(1 << b for b in gpus if labels[b][b] == labels[a][a]) for a in gpus]]
+        neighbours_by_label[a][labels[b][a]] = neighbours_by_label[a].get(labels[b][a], 0) | 1 << b
+
+    # Entry k: the masks of where each GPU can still go if the first k GPUs stay where they are.
+    places_left = [[sum(1 << b for b in gpus if labels[b][b] == labels[a][a]) for a in gpus]]
     for gpu in gpus:
-        kept.append(_placed(labels, joined, kept[-1], gpu, gpu))
-    alike = list(gpus)  # a number of each GPU's class
-    twin_of = {one: other for family in families for one, other in itertools.pairwise(family)}
+        places_left.append(_placed(labels, neighbours_by_label, places_left[-1], gpu, gpu))
+
+    # GPUs with the same number are known to be alike. Twins can change places without a search.
+    class_of = list(gpus)
+    twin_of = {twin: other for family in families for twin, other in itertools.pairwise(family)}
     for gpu in reversed(gpus):
-        pairs = [(gpu, twin_of[gpu])] if gpu in twin_of else []
+        moves = [(gpu, twin_of[gpu])] if gpu in twin_of else []
         tried = set()
         for other in gpus:
-            if kept[gpu][gpu] >> other & 1 and alike[other] != alike[gpu] and alike[other] not in tried:
-                tried.add(alike[other])
+            # One search for each class of GPUs is enough; it gives up after some steps.
+            can_move = places_left[gpu][gpu] >> other & 1
+            if can_move and class_of[other] != class_of[gpu] and class_of[other] not in tried:
+                tried.add(class_of[other])
                 steps = iter(range(_STEPS))
-                order = _completed(
-                    labels, joined, _placed(labels, joined, kept[gpu], gpu, other), (2 << gpu) - 1, steps
+                symmetry = _completed(
+                    labels,
+                    neighbours_by_label,
+                    _placed(labels, neighbours_by_label, places_left[gpu], gpu, other),
+                    (2 << gpu) - 1,
+                    steps,
                 )
-                if order is not None:
-                    pairs += enumerate(order)
-                    yield order
-            for a, b in pairs:
-                alike = [alike[a] if of == alike[b] else of for of in alike]
-            pairs = []
+                if symmetry is not None:
+                    moves += enumerate(symmetry)
+                    yield symmetry
+            # GPUs that the symmetry maps to each other are alike from now on.
+            for a, b in moves:
+                class_of = [class_of[a] if number == class_of[b] else number for number in class_of]
+            moves = []
 
 
 def _labels(shape: Shape) -> _Labels:

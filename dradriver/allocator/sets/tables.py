@@ -67,6 +67,7 @@ class Tables:
     """
 
     def __init__(self, shape: Shape) -> None:
+        """Take the figures of the canonical shape, and renumber them to this shape's GPU positions."""
         self.shape = shape
         self.size = g = shape.size
         self.everything = (1 << g) - 1
@@ -77,18 +78,28 @@ class Tables:
         self._answers: dict[Hashable, Any] = {}
 
         general, order = canonical(shape)
-        figures = facts.facts_of(general)
-        position = np.argsort(order)  # where each GPU stands there
-        there = subsets.unions((1 << position).tolist())  # the same set, canonically numbered
+        canonical_facts = facts.facts_of(general)
+
+        # By GPU its position in the canonical shape, and by mask the same set in that numbering.
+        position = np.argsort(order)
+        canonical_mask = subsets.unions((1 << position).tolist())
         pairs = np.ix_(position, position)
-        self.steps, self.step_rank, self.step_gbps = figures.steps, figures.step_rank[pairs], figures.step_gbps[pairs]
+        self.steps, self.step_rank, self.step_gbps = (
+            canonical_facts.steps,
+            canonical_facts.step_rank[pairs],
+            canonical_facts.step_gbps[pairs],
+        )
         split = busbw.split(shape)
-        self.busbw: Floats = np.where(split, figures.busbw[1][there], figures.busbw[0][there])
-        self.worth: Floats = np.where(split, figures.worth[1][there], figures.worth[0][there])
-        self.weakest = figures.weakest[there]
-        self.keep: Floats = figures.keep[:, there]
-        self.given: Bools | None = None if figures.given is None else figures.given[there]
-        self._linked: Bools = figures.linked[there]
+        self.busbw: Floats = np.where(
+            split, canonical_facts.busbw[1][canonical_mask], canonical_facts.busbw[0][canonical_mask]
+        )
+        self.worth: Floats = np.where(
+            split, canonical_facts.worth[1][canonical_mask], canonical_facts.worth[0][canonical_mask]
+        )
+        self.weakest = canonical_facts.weakest[canonical_mask]
+        self.keep: Floats = canonical_facts.keep[:, canonical_mask]
+        self.given: Bools | None = None if canonical_facts.given is None else canonical_facts.given[canonical_mask]
+        self._linked: Bools = canonical_facts.linked[canonical_mask]
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
 

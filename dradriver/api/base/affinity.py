@@ -40,7 +40,10 @@ def anywhere(pod: Pod) -> Pod:
 
 
 def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
-    """Add to a patch what keeps the pod on the given nodes.
+    """Add to a patch the node affinity that keeps the pod on the given nodes.
+
+    Terms of an affinity are alternatives. So each existing term gets the nodes as one more condition; without terms,
+    one term for each node is written.
 
     Args:
         pod: The gated pod.
@@ -49,15 +52,16 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
     """
     selector = required(pod)
     if selector is not None:
-        added = {"key": HOSTNAME, "operator": "In", "values": sorted(hostnames.values())}
-        for i, term in enumerate(selector.node_selector_terms):
+        node_condition = {"key": HOSTNAME, "operator": "In", "values": sorted(hostnames.values())}
+        for number, term in enumerate(selector.node_selector_terms):
+            # An empty term matches no node; with a condition it would begin to match.
             if not term.match_expressions and not term.match_fields:
-                continue  # it matches nothing, and must not begin to
-            path = (*_NODE, REQUIRED, "nodeSelectorTerms", i, "matchExpressions")
+                continue
+            path = (*_NODE, REQUIRED, "nodeSelectorTerms", number, "matchExpressions")
             if term.match_expressions:
-                patch.add(*path, "-", value=added)
+                patch.add(*path, "-", value=node_condition)
             else:
-                patch.add(*path, value=[added])
+                patch.add(*path, value=[node_condition])
         return
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in hostnames]
     if pod.spec.affinity is None:

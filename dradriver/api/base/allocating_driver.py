@@ -33,7 +33,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
             address on the PCI bus.
         gpu_type: What the attribute ``type`` says of a whole GPU.
         config_kind: The kind of the driver's own configuration that is for whole GPUs.
-        vendor: Whose GPUs they are (``topology.vendors``); empty where that is for each pod to say.
+        vendor: The GPUs' vendor (``topology.vendors``); empty if each pod names it.
     """
 
     driver: str

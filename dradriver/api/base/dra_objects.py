@@ -102,7 +102,7 @@ class Allocation(Part, frozen=True):
 
 
 class Consumer(Part, frozen=True):
-    """Who may use a claim."""
+    """A pod or another object that may use a claim."""
 
     resource: str = ""
     name: str = ""

@@ -19,7 +19,7 @@ class Part(msgspec.Struct, rename="camel", frozen=True, gc=False, kw_only=True):
 
 
 class OwnerReference(Part, frozen=True):
-    """Who an object belongs to."""
+    """The owner of an object."""
 
     api_version: str = ""
     kind: str = ""

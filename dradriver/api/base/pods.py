@@ -24,7 +24,7 @@ class ResourceRequirements(Part, frozen=True):
 
 
 class EnvVar(Part, frozen=True):
-    """One of a container's own environment variables; what it holds is nobody's business."""
+    """One of a container's own environment variables; its value is not read."""
 
     name: str = ""
 
@@ -105,7 +105,7 @@ class PodAntiAffinity(Part, frozen=True):
 
 
 class Affinity(Part, frozen=True):
-    """The parts about nodes, and about pods that a pod is not to be beside."""
+    """Node affinity, and pod anti-affinity."""
 
     node_affinity: NodeAffinity | None = None
     pod_anti_affinity: PodAntiAffinity | None = None
@@ -215,7 +215,7 @@ class Pod(Part, frozen=True):
 
     @property
     def held(self) -> bool:
-        """True while a gate of somebody else's holds the pod, beside ours or alone."""
+        """Return whether a scheduling gate of another controller holds the pod."""
         return any(gate.name != names.GATE for gate in self.spec.scheduling_gates)
 
     @property

@@ -20,7 +20,7 @@ def digest(spec: Any) -> str:
     default that it fills in counts: only the server knows what that means.
 
     Args:
-        spec: Of a template, or of a claim, as JSON gives it: dicts, lists, texts and numbers.
+        spec: The spec of a template or of a claim, decoded from JSON: dicts, lists, texts and numbers.
     """
     try:
         return hashlib.sha256(msgspec.json.encode(_plain(spec), order="deterministic")).hexdigest()[:32]

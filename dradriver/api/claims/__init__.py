@@ -5,6 +5,7 @@ pins           reads which devices a claim uses or is pinned to
 opaque_config  the opaque configuration of a claim
 result_annotations  what was chosen, as annotations
 claim_templates  reads a ResourceClaimTemplate as a request, and builds the claim from it
+gpu_templates  requests for GPUs in templates
 nic_templates  requests for NICs in templates and claims
 compute_domains  channels of multi-node NVLink (ComputeDomains of NVIDIA)
 exclusive      GPUs whose fractions belong to one namespace at a time

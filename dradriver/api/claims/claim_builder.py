@@ -44,41 +44,47 @@ def pinned(
     preempting: Preempts | None = None,
     vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
-    """Return the ResourceClaim of a pod: ``exactly`` requests that are pinned to the chosen GPUs.
+    """Return the ResourceClaim of a pod, with ``exactly`` requests that are pinned to the chosen GPUs.
 
     Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
-    or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search. The owner is
-    marked as controller: only then does Kubernetes delete the claim of a pod that has finished. A claim that pods share
-    must outlive each of them, so it has owners without that mark, and the controller deletes it. The finalizer is
-    Kubernetes' own: the scheduler adds it in a write of its own before it allocates a claim, unless it is there
-    already, so a pod costs the API server a write less. The claim controller of kube-controller-manager takes it from
-    every claim that is deleted and in nobody's use.
+    or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search.
+
+    A pod's own claim has the pod as controller: only then does Kubernetes delete the claim of a pod that has finished.
+    A claim that pods share must outlive each of them. It has owners that are not marked as controller, and the driver's
+    controller deletes it.
+
+    The finalizer is Kubernetes' own. The scheduler would add it in a separate write before it allocates the claim, so
+    with the finalizer a pod costs the API server a write less. kube-controller-manager removes it from deleted claims
+    that are not in use.
 
     Args:
         pod: The pod that will own the claim; it names the claim.
-        choice: What was chosen.
-        uuids: The chosen GPUs by request's name: of whole ones in the order of ``choice.containers``, of each part
-            its GPU, part after part of all containers.
-        addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
-        compute: Compute slices of MIG profiles, by the profile's name.
+        choice: The chosen GPUs or fractions.
+        uuids: The chosen GPUs' uuids by the request's name: whole ones in the order of ``choice.containers``; for each
+            fraction its GPU, container after container.
+        addresses: The chosen GPUs' PCI addresses by uuid, if the address is what tells them apart.
+        compute: The number of compute slices of MIG profiles, by the profile's name.
         placed: Uuids of GPUs whose MIG slices are devices of their own.
-        keep_env: Variables of the author's that no edit may replace.
-        nccl: What NCCL is told.
-        shared: What the set was chosen for that other pods will share; None where it is the pod's alone.
-        planned: What it says of the plan of its gang; None for a pod of no gang.
-        seat: Whether it asks for a seat, too, so that its pod is bound only with all others of its gang.
-        others: Names of requests that its template adds, which the seat's is none of.
-        preempting: Which pods have to end for it; None for none.
-        vendor: Whose GPUs they are.
+        keep_env: The author's environment variables that no CDI edit may replace.
+        nccl: The NCCL setting.
+        shared: The request of a set that other pods will share; None if the claim is the pod's alone.
+        planned: The gang's plan, noted on the claim; None for a pod without a gang.
+        seat: Whether the claim also requests a gang barrier device, so that the pod is bound only with all others of
+            its gang.
+        others: Names of requests that the claim's template adds; the barrier's request must not have one of them.
+        preempting: The pods that must end first, noted on the claim; None for none.
+        vendor: The GPUs' vendor.
     """
     parts = parts_of(choice, uuids)
+
+    # MIG instances that the agent must make. Those that are devices of their own exist already.
     mig = {
         name: opaque_config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})
         for name, part in parts.items()
         if isinstance(part, MigPart) and uuids[name][0] not in placed
     }
-    order = {name: list(each) for name, each in uuids.items()}
-    opaque = opaque_config.make(order=order, keep_env=list(keep_env), nccl=nccl, mig=mig)
+    uuids_in_order = {name: list(uuids_of_request) for name, uuids_of_request in uuids.items()}
+    opaque = opaque_config.make(order=uuids_in_order, keep_env=list(keep_env), nccl=nccl, mig=mig)
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -97,16 +103,18 @@ def pinned(
                         "exactly": {
                             "deviceClassName": _device_class(parts.get(name), vendor),
                             "allocationMode": "ExactCount",
-                            "count": len(each),
-                            "selectors": [{"cel": {"expression": _selector(parts.get(name), each, addresses, placed)}}],
+                            "count": len(uuids_of_request),
+                            "selectors": [
+                                {"cel": {"expression": _selector(parts.get(name), uuids_of_request, addresses, placed)}}
+                            ],
                         }
                         | _capacity(parts.get(name), compute),
                     }
-                    for name, each in uuids.items()
+                    for name, uuids_of_request in uuids.items()
                 ]
                 + ([gang_barrier_device.request(beside={*uuids, *others})] if seat else []),
-                # Ours in every ledger: drivers skip the configuration of others, and refuse what of their own they
-                # cannot read.
+                # Always for this driver, even if another driver allocates the GPUs: a driver ignores configuration for
+                # others, but refuses configuration for itself that it cannot read.
                 "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],
             }
         },

@@ -7,42 +7,23 @@ a pod that is lifted with a claim that no node can fill would wait for ever.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.allocator.request import Amount, Constraint, Mig, Request, Share, Whole
-from dradriver.api.base import names, quantity
-from dradriver.api.base.allocating_driver import OURS, current_ledger
+from dradriver.allocator.request import Request, Whole
+from dradriver.api.base import names
+from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
-from dradriver.api.claims import compute_domains, nic_templates, opaque_config
-from dradriver.api.vocabulary import values, vendor_words
-from dradriver.api.vocabulary.container_requests import COMMON
+from dradriver.api.claims import gpu_templates, nic_templates, opaque_config
+from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.nic_requests import NicAsk
-from dradriver.topology.vendors import NVIDIA
 
 LONGEST: Final = 1 << 14  # bytes of a template's spec; a longer one is not read
-
-_PARTS: Final = (names.SHARE_CLASS, names.MIG_CLASS)
-_KNOWN: Final = ("deviceClassName", "allocationMode", "count", "capacity", "tolerations", "selectors", "adminAccess")
-_ALIKE: Final = {  # what constraints of claims say by attributes, in words
-    names.NUMA_NODE: Constraint.SAME_NUMA,
-    names.PCIE_ROOT: Constraint.SAME_PCIE_ROOT,
-} | {
-    f"{names.PREFIX}{links}{what}": Constraint.NVLINK
-    for links in names.OF_LINKS
-    for what in ("Domain", "Group2", "Group4", "Group8")
-}
-_EQUALS: Final = re.compile(
-    r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|boardName|architecture)"""
-    r"""\s*==\s*(["'])(?P<value>[^"'\\]*)\4\s*"""
-)
-_MIB: Final = 1 << 20
 
 
 class Template(msgspec.Struct, frozen=True):
@@ -136,6 +117,17 @@ def read(template: Template, words: Whole) -> TemplateRequest:
 
 
 def _read(template: Template, words: Whole) -> TemplateRequest:
+    """Return what a ResourceClaimTemplate and the pod's annotations request together.
+
+    Requests for NICs are read apart from those for GPUs. Configuration and constraints are sorted the same way.
+
+    Args:
+        template: The template.
+        words: The pod's annotations, as a request for whole GPUs.
+
+    Raises:
+        WordError: The template cannot be read, or contradicts the annotations, or the driver cannot place it.
+    """
     if not template.spec:
         raise WordError(f"more than {LONGEST} bytes; write a shorter one")
     try:
@@ -143,30 +135,35 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
     except (ValueError, RecursionError) as error:
         raise WordError(f"it cannot be read: {error}") from None
     devices = spec.spec.devices
-    asked: dict[str, dict[str, Any]] = {}
+    gpu_requests: dict[str, dict[str, Any]] = {}
     nic_entries: dict[str, dict[str, Any]] = {}
     for request in devices.requests or ():
         name = str(request.get("name", ""))
         if nic_templates.is_for_nics(request, template.nic_classes):
             nic_entries[name] = request
         else:
-            asked[name] = _exactly(request)
-    if not asked:
+            gpu_requests[name] = gpu_templates.exactly_of(request)
+    if not gpu_requests:
         raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
-    told, others = _configured(devices.config or (), asked)
-    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(asked), nic_entries)
-    nics = nic_templates.ask(nic_entries, about_nics, asked, template.nic_classes, near=words.near_nic)
+    claim_config, others = _configured(devices.config or (), gpu_requests)
+    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(gpu_requests), nic_entries)
+    nics = nic_templates.ask(nic_entries, about_nics, gpu_requests, template.nic_classes, near=words.near_nic)
+
+    # "Near a NIC" now means the NICs of these requests, not any NIC of the machine.
     if nics is not None:
-        words = msgspec.structs.replace(words, near_nic="")  # it is about these NICs, not about any
-    fields = _selected(words, asked)
-    required = _alike(constraints, asked)
+        words = msgspec.structs.replace(words, near_nic="")
+    selected_kind = gpu_templates.selected_kind(words, gpu_requests)
+    required = gpu_templates.required_properties(constraints, gpu_requests)
     return TemplateRequest(
-        request=_request(words, asked, told, fields, required),
-        requests=tuple(asked),
+        request=gpu_templates.request_of(words, gpu_requests, claim_config, selected_kind, required),
+        requests=tuple(gpu_requests),
         metadata={"labels": _theirs(spec.metadata.labels), "annotations": _theirs(spec.metadata.annotations)},
-        devices={name: {key: one[key] for key in ("tolerations",) if one.get(key)} for name, one in asked.items()},
-        keep_env=tuple(told.keep_env) if told is not None else (),
-        nccl=told.nccl if told is not None and told.nccl != values.NCCL_AUTO else None,
+        devices={
+            name: {key: exactly[key] for key in ("tolerations",) if exactly.get(key)}
+            for name, exactly in gpu_requests.items()
+        },
+        keep_env=tuple(claim_config.keep_env) if claim_config is not None else (),
+        nccl=claim_config.nccl if claim_config is not None and claim_config.nccl != values.NCCL_AUTO else None,
         others=others,
         spec=msgspec.json.decode(template.spec)["spec"],
         nics=nics,
@@ -178,46 +175,6 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
 def _theirs(texts: Mapping[str, str] | None) -> dict[str, str]:
     """Return a template's labels or annotations without those under our prefix, which are believed on a claim."""
     return {key: text for key, text in (texts or {}).items() if not key.startswith(names.PREFIX)}
-
-
-def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
-    ledger, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
-    if "firstAvailable" in request:
-        raise WordError(
-            f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
-            f"{names.PREFERRED} on the pod, or remove the pod's {names.PREFIX} annotations"
-        )
-    exactly = request.get("exactly")
-    if not isinstance(exactly, dict):
-        raise WordError(f"{where}: it has no exactly; write deviceClassName and count there")
-    if exactly.get("deviceClassName") == compute_domains.DEVICE_CLASS:
-        raise WordError(
-            f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
-            f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
-        )
-    classes = (*ledger.vendor_of, *(_PARTS if ledger is OURS else ()))
-    if exactly.get("deviceClassName") not in classes:
-        raise WordError(
-            f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
-            "class of NICs of the policies file (nics.classes); have a template of its own for other devices, or "
-            f"remove the pod's {names.PREFIX} annotations"
-        )
-    if strange := sorted(set(exactly) - set(_KNOWN)):
-        raise WordError(f"{where}: {shown(strange[0])} cannot be placed; remove it")
-    if exactly.get("adminAccess"):
-        raise WordError(f"{where}: adminAccess takes no GPU; remove the pod's {names.PREFIX} annotations")
-    if exactly.get("allocationMode", "ExactCount") != "ExactCount":
-        raise WordError(f"{where}: allocationMode All cannot be placed; write count")
-    count = exactly.get("count", 1)
-    if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
-        raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    part = exactly["deviceClassName"] not in ledger.vendor_of
-    if part and count > 1:
-        raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
-    if not part and exactly.get("capacity"):
-        cure = f"write the class {names.SHARE_CLASS}, or none" if ledger is OURS else f"write {names.MIN_MEMORY}"
-        raise WordError(f"{where}: capacity asks for a part of a GPU; {cure}")
-    return exactly
 
 
 def _configured(
@@ -251,121 +208,6 @@ def _check_theirs(parameters: Any) -> None:
             f"configuration {shown(str(kind or ''))} for driver {ledger.driver} is for no whole GPU; write "
             f"{ledger.config_kind}, or remove the pod's {names.PREFIX} annotations"
         )
-
-
-def _selected(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return which GPUs selectors want, as fields of a request: those of the words, where they say the same."""
-    wanted: dict[str, str] = {}
-    for name, request in asked.items():
-        for selector in request.get("selectors") or ():
-            text = str((selector.get("cel") or {}).get("expression", ""))
-            match = _EQUALS.fullmatch(text)
-            value = None
-            if match is not None and match["domain"] == current_ledger().attribute_domain:
-                read = values.architecture if match["name"] == "architecture" else values.product
-                value = None if re.search(r"[*?\[]", match["value"]) else read(match["value"])
-            if match is None or value is None:
-                raise WordError(
-                    f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
-                    f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
-                )
-            field = "architecture" if match["name"] == "architecture" else "product"
-            if wanted.setdefault(field, value) != value:
-                raise WordError(
-                    f"requests of several kinds of GPUs ({wanted[field]!r}, {value!r}); write one kind a pod, by one "
-                    "name"
-                )
-    for field, value in wanted.items():
-        said = getattr(words, field)
-        if said and said != value:
-            raise WordError(f"its selectors want {field} {value!r}, and the pod {said!r}; write one of the two")
-    return wanted
-
-
-def _alike(
-    constraints: list[dict[str, Any]] | tuple[()], asked: Mapping[str, Mapping[str, Any]]
-) -> tuple[Constraint, ...]:
-    """Return what constraints on attributes come to in words; the claim has the pin in their place."""
-    alike: list[Constraint] = []
-    for constraint in constraints:
-        attribute = constraint.get("matchAttribute")
-        if attribute not in _ALIKE or set(constraint.get("requests") or asked) != set(asked):
-            what = f"constraint {shown(str(attribute or constraint.get('distinctAttribute', '')))}"
-            raise WordError(
-                f"{what} cannot be placed, or not of some of the requests; write {names.REQUIRED} on the pod "
-                f"instead, with {', '.join(Constraint)}"
-            )
-        alike.append(_ALIKE[attribute])
-    return tuple(alike)
-
-
-def _request(
-    words: Whole,
-    asked: Mapping[str, Mapping[str, Any]],
-    told: opaque_config.ClaimConfig | None,
-    fields: Mapping[str, str],
-    required: tuple[Constraint, ...],
-) -> Request:
-    kinds = {str(exactly["deviceClassName"]) for exactly in asked.values()}
-    if len(kinds) > 1:
-        raise WordError(f"requests of {' and '.join(sorted(kinds))}: a pod gets one kind of these; use several pods")
-    kind = kinds.pop()
-    counts = tuple(int(exactly.get("count", 1)) for exactly in asked.values())
-    if sum(counts) > values.MOST_GPUS:
-        raise WordError(f"{sum(counts)} GPUs in one claim, which can hold {values.MOST_GPUS}; use several pods")
-    both = tuple(dict.fromkeys((*words.required, *required)))
-    whole = msgspec.structs.replace(words, containers=counts, required=both, **fields)
-    if (vendor := current_ledger().vendor_of.get(kind)) is not None:
-        return _of_vendor(whole, vendor, kind)
-    common = {field: getattr(whole, field) for field in COMMON}
-    if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
-        raise WordError(f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {kind}")
-    if kind == names.SHARE_CLASS:
-        amounts = tuple(_amount(name, exactly) for name, exactly in asked.items())
-        return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
-    profiles = tuple((_profile(name, told),) for name in asked)
-    return msgspec.convert({"kind": "mig", "profiles": profiles} | common, Mig)
-
-
-def _of_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
-    """Return a request for a vendor's GPUs, as the class says: words say nothing of any, or the same.
-
-    Raises:
-        WordError: They say another, or what cannot be had of that vendor's.
-    """
-    if whole.vendor not in (NVIDIA.word, vendor):
-        raise WordError(
-            f"its class {kind} is of {vendor}, and the pod's words say {whole.vendor}; write one of the two"
-        )
-    found = msgspec.structs.replace(whole, vendor=vendor)
-    vendor_words.check(msgspec.structs.asdict(found), parts=False)
-    return found
-
-
-def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
-    said = (exactly.get("capacity") or {}).get("requests") or {}
-    try:
-        cores = quantity.whole(str(said.get(names.CAPACITY_CORES, "0")))
-        memory_mib = -(-quantity.whole(str(said.get(names.CAPACITY_MEMORY, "0"))) // _MIB)
-    except WordError as error:
-        raise WordError(f"request {shown(name)}: capacity: {error}") from None
-    if not 1 <= cores <= 100 or not 1 <= memory_mib <= values.MOST_MEMORY_MIB:
-        raise WordError(
-            f"request {shown(name)}: write capacity.requests with both {names.CAPACITY_CORES}, 1 to 100, and "
-            f"{names.CAPACITY_MEMORY}, 1Mi or more"
-        )
-    return Amount(cores, memory_mib)
-
-
-def _profile(name: str, told: opaque_config.ClaimConfig | None) -> str:
-    if told is None or name not in told.mig:
-        raise WordError(
-            f"request {shown(name)}: write its profile into the configuration for driver {names.DRIVER}: "
-            f"mig: {{{name[:63]}: {{profile: 1g.10gb}}}}"
-        )
-    if told.mig[name].starts:
-        raise WordError(f"request {shown(name)}: starts of MIG slices are the controller's to write; remove them")
-    return told.mig[name].profile
 
 
 def completed(

@@ -34,29 +34,29 @@ def _listed(value: Any) -> Sequence[Any]:
 def divided(
     constraints: Sequence[dict[str, Any]], gpus: Sequence[str], nics: Collection[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return a template's constraints for GPUs alone, and those that are about NICs.
+    """Return a template's constraints in two lists: those for GPUs alone, and those about NICs.
 
-    A constraint of both holds of the GPUs alone, too: where it is about all of them it is in both lists.
+    A constraint about NICs and all GPUs is in both lists, in the first with the GPUs alone, for which it also holds.
 
     Args:
-        constraints: The template's.
+        constraints: The template's constraints.
         gpus: Names of its requests for GPUs.
         nics: Names of its requests for NICs.
     """
     if not nics:
         return list(constraints), []
-    own: list[dict[str, Any]] = []
-    theirs: list[dict[str, Any]] = []
+    for_gpus: list[dict[str, Any]] = []
+    about_nics: list[dict[str, Any]] = []
     for constraint in constraints:
-        said = constraint.get("requests") or [*gpus, *nics]
-        among = [name for name in gpus if name in said]
-        if any(str(name).partition("/")[0] in nics for name in said):
-            theirs.append(constraint)
-            if set(among) == set(gpus) and constraint.get("matchAttribute") in _OF_GPUS:
-                own.append({"requests": among, "matchAttribute": constraint["matchAttribute"]})
+        request_names = constraint.get("requests") or [*gpus, *nics]
+        gpu_names = [name for name in gpus if name in request_names]
+        if any(str(name).partition("/")[0] in nics for name in request_names):
+            about_nics.append(constraint)
+            if set(gpu_names) == set(gpus) and constraint.get("matchAttribute") in _OF_GPUS:
+                for_gpus.append({"requests": gpu_names, "matchAttribute": constraint["matchAttribute"]})
         else:
-            own.append(constraint)
-    return own, theirs
+            for_gpus.append(constraint)
+    return for_gpus, about_nics
 
 
 def ask(
@@ -67,62 +67,80 @@ def ask(
     *,
     near: str = "",
 ) -> NicAsk | None:
-    """Return which NICs a ResourceClaimTemplate asks for; None if it asks for none.
+    """Return which NICs a ResourceClaimTemplate requests; None if it requests none.
+
+    A request for NICs that the driver cannot read is left to the scheduler, with the reason. So is each request whose
+    NICs must be like the NICs of such a request.
 
     Args:
-        entries: Its requests for NICs, by name.
-        constraints: Its constraints that are about them.
-        gpus: Its requests for GPUs, each as its ``exactly``, by name.
-        classes: DeviceClasses of NICs, each with its driver's word.
-        near: What the pod says of their being near.
+        entries: The template's requests for NICs, by name.
+        constraints: Its constraints that are about NICs.
+        gpus: Its requests for GPUs, the ``exactly`` part of each by name.
+        classes: The word of the NICs' driver, by DeviceClass.
+        near: The pod's annotation about NICs near its GPUs.
 
     Raises:
-        WordError: A claim cannot hold so many devices, or the pod demands what nobody chooses.
+        WordError: A claim cannot hold so many devices, or the pod requires NICs that are left to the scheduler.
     """
     if not entries:
         return None
-    left = dict(_unread(entries))
-    alike: list[Alike] = []
+    left_to_scheduler = dict(_unread(entries))
+    same_attributes: list[Alike] = []
     for constraint in constraints:
         attribute = constraint.get("matchAttribute")
-        said = tuple(str(name).partition("/")[0] for name in constraint.get("requests") or (*gpus, *entries))
-        shared = [name for name in said if name in gpus]
+        request_names = tuple(str(name).partition("/")[0] for name in constraint.get("requests") or (*gpus, *entries))
+        shared = [name for name in request_names if name in gpus]
+
+        # All NICs, or NICs and GPUs, must have the same value of an attribute that both kinds of devices have.
         if isinstance(attribute, str) and not (shared and attribute not in _OF_GPUS):
             if sum(int(gpus[name].get("count", 1)) for name in shared) > 1 and set(shared) != set(gpus):
                 raise WordError(
                     f"constraint {shown(attribute)} is about some of the GPUs: write a request with count 1 for each "
                     "GPU, or remove it: the NICs are those nearest to the GPUs anyway"
                 )
-            alike.append(Alike(attribute, said))
+            same_attributes.append(Alike(attribute, request_names))
             continue
         if shared and isinstance(attribute, str):
             raise WordError(
                 f"constraint {shown(attribute)} is about NICs and GPUs, and GPUs have no such attribute; remove it: "
                 "the NICs are those nearest to the GPUs anyway"
             )
-        why = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
-        left |= {name: left.get(name, why) for name in said if name in entries}
-    # What must be like one that nobody chooses here cannot be chosen either.
-    grown = True
-    while grown:
-        grown = False
-        for one in alike:
-            if any(name in left for name in one.requests):
-                more = {name: "it is to be like another such request" for name in one.requests if name in entries}
-                grown = grown or not more.keys() <= left.keys()
-                left = more | left
-    requests = tuple(_request(name, entry, classes) for name, entry in entries.items() if name not in left)
-    counted = sum(request.count for request in requests) + sum(int(one.get("count", 1)) for one in gpus.values())
-    if counted > values.MOST_GPUS:
-        raise WordError(f"{counted} devices in one claim, which can hold {values.MOST_GPUS}; use several pods")
-    if near == NEAR_REQUIRED and left:
-        name, why = next(iter(left.items()))
+
+        # Constraints other than matchAttribute are not read: their requests are left to the scheduler.
+        reason = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
+        left_to_scheduler |= {name: left_to_scheduler.get(name, reason) for name in request_names if name in entries}
+
+    # NICs that must be like NICs left to the scheduler cannot be chosen here either: repeat until nothing changes.
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for same_attribute in same_attributes:
+            if any(name in left_to_scheduler for name in same_attribute.requests):
+                newly_left = {
+                    name: "it is to be like another such request" for name in same_attribute.requests if name in entries
+                }
+                has_changed = has_changed or not newly_left.keys() <= left_to_scheduler.keys()
+                left_to_scheduler = newly_left | left_to_scheduler
+    requests = tuple(_request(name, entry, classes) for name, entry in entries.items() if name not in left_to_scheduler)
+
+    # A claim has a limited number of devices, of GPUs and NICs together.
+    device_count = sum(request.count for request in requests) + sum(
+        int(exactly.get("count", 1)) for exactly in gpus.values()
+    )
+    if device_count > values.MOST_GPUS:
+        raise WordError(f"{device_count} devices in one claim, which can hold {values.MOST_GPUS}; use several pods")
+    if near == NEAR_REQUIRED and left_to_scheduler:
+        name, reason = next(iter(left_to_scheduler.items()))
         raise WordError(
-            f"{names.NEAR_NIC}: {near}: the NICs of request {shown(name)} are left to the scheduler: {why}; write "
+            f"{names.NEAR_NIC}: {near}: the NICs of request {shown(name)} are left to the scheduler: {reason}; write "
             "another selector (docs/nic-claims.md says which are read), or remove the annotation"
         )
-    kept = tuple(one for one in alike if not any(name in left for name in one.requests))
-    return NicAsk(requests=requests, alike=kept, near=near, left=tuple(left.items()))
+    readable_constraints = tuple(
+        same_attribute
+        for same_attribute in same_attributes
+        if not any(name in left_to_scheduler for name in same_attribute.requests)
+    )
+    return NicAsk(requests=requests, alike=readable_constraints, near=near, left=tuple(left_to_scheduler.items()))
 
 
 def _unread(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

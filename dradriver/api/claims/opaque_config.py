@@ -56,10 +56,16 @@ def make(
     nccl: str = values.NCCL_AUTO,
     mig: dict[str, Mig] | None = None,
 ) -> dict[str, object]:
-    """Return the opaque configuration as it stands in ``opaque.parameters``, with all keys sorted.
+    """Return the opaque configuration as it is written in ``opaque.parameters``, with all keys sorted.
 
-    Server-side apply writes them so whatever it applies, and a claim's allocation, which has a copy, must not change:
-    a claim with other parameters gets no status of its devices (seen with Kubernetes 1.36.3).
+    Server-side apply sorts keys in any case. A claim's allocation has a copy of the parameters and must not change: a
+    claim whose parameters differ from the copy gets no device status (seen with Kubernetes 1.36.3).
+
+    Args:
+        order: The uuids of the GPUs by request, in the order of ranks.
+        keep_env: The author's environment variables that no CDI edit may replace.
+        nccl: The NCCL setting.
+        mig: The MIG instances to make, by request.
     """
     built: dict[str, object] = {
         "apiVersion": names.CONFIG_API_VERSION,
@@ -67,7 +73,8 @@ def make(
         "kind": names.CONFIG_KIND,
         "order": dict(sorted(order.items())),
     }
-    # An agent of before these fields takes no claim that has them.
+
+    # Older agents do not know these fields and refuse a claim that has them, so they are written only if needed.
     if nccl != values.NCCL_AUTO:
         built["nccl"] = nccl
     if mig:

@@ -105,9 +105,9 @@ class Pin(msgspec.Struct, frozen=True):
     Attributes:
         choice: The choice, by the machine's numbers of that time.
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
-        placed: Uuids of those whose MIG slices it has as devices of their own: pinned by what they are.
-        nccl: What NCCL is told.
-        nics: PCI addresses of the NICs that it is pinned to beside, by the claim's requests.
+        placed: Uuids of the GPUs whose MIG slices are devices of their own, pinned by profile and start.
+        nccl: The NCCL setting.
+        nics: PCI addresses of the NICs that it is also pinned to, by the claim's requests.
     """
 
     choice: Choice | PartChoice
@@ -161,42 +161,68 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def pin(claim: Claim) -> Pin | None:
-    """Return what a claim of ours is pinned to; None for any other claim and for one that was tampered with."""
+    """Return the GPUs that one of our claims is pinned to; None for other claims and for changed ones.
+
+    The annotation with the choice, the configuration and the requests must agree: annotations can be changed by anyone
+    who may write the claim.
+    """
     try:
         choice = claim_builder.read_choice(claim)
-        own = [each for each in claim.spec.devices.config if each.opaque and each.opaque.driver == names.DRIVER]
-        if choice is None or len(own) != 1 or own[0].opaque is None:
+        our_configs = [
+            entry for entry in claim.spec.devices.config if entry.opaque and entry.opaque.driver == names.DRIVER
+        ]
+        if choice is None or len(our_configs) != 1 or our_configs[0].opaque is None:
             return None
-        told = opaque_config.read(own[0].opaque.parameters)
-        # What the requests do not ask for, the scheduler will not give, whatever the configuration says.
-        asked = {
+        claim_config = opaque_config.read(our_configs[0].opaque.parameters)
+
+        # The scheduler gives only what the requests ask for, even if the configuration names more.
+        gpu_requests = {
             request.name: request.exactly
             for request in claim.spec.devices.requests
             if request.exactly and _is_of_gpus(request.exactly.device_class_name)
         }
-        uuids = {name: tuple(told.order.get(name, ())) for name in asked}
-        counts = [len(each) for each in uuids.values()]
-        if len(told.order) != len(asked) or [one.count for one in asked.values()] != counts:
+        uuids = {name: tuple(claim_config.order.get(name, ())) for name in gpu_requests}
+
+        # 1. The configuration names as many GPUs for each request as the request asks for.
+        counts = [len(uuids_of_request) for uuids_of_request in uuids.values()]
+        if (
+            len(claim_config.order) != len(gpu_requests)
+            or [exactly.count for exactly in gpu_requests.values()] != counts
+        ):
             return None
-        placed: frozenset[str] = frozenset()
+
+        # 2. The choice in the annotation fits the requests: the same numbers of GPUs, or the same fractions.
+        placed_uuids: frozenset[str] = frozenset()
         if isinstance(choice, Choice):
             numbers = sorted(number for part in choice.containers for number in part)
-            right = counts == [len(part) for part in choice.containers] and (
+            is_consistent = counts == [len(part) for part in choice.containers] and (
                 numbers == sorted(choice.gpus) == sorted(choice.ring)
             )
         else:
             parts = claim_builder.parts_of(choice, uuids)
-            right = all(len(each) == 1 for each in uuids.values()) and all(
-                _asks_for(part, asked[name], told.mig.get(name), uuids[name][0]) for name, part in parts.items()
+            is_consistent = all(len(uuids_of_request) == 1 for uuids_of_request in uuids.values()) and all(
+                _asks_for(part, gpu_requests[name], claim_config.mig.get(name), uuids[name][0])
+                for name, part in parts.items()
             )
-            placed = frozenset(
-                uuids[name][0] for name, part in parts.items() if isinstance(part, MigPart) and name not in told.mig
+            # A MIG slice without an entry in the configuration is a device of its own.
+            placed_uuids = frozenset(
+                uuids[name][0]
+                for name, part in parts.items()
+                if isinstance(part, MigPart) and name not in claim_config.mig
             )
-    except (WordError, ValueError, RecursionError):  # annotations are anybody's text, nested as deep as 256 KiB allow
+
+    # The annotation can hold any text, nested as deep as 256 KiB allow.
+    except (WordError, ValueError, RecursionError):
         return None
-    if not right:
+    if not is_consistent:
         return None
-    return Pin(choice=choice, uuids=uuids, placed=placed, nccl=told.nccl, nics=_nics(claim, own[0].requests))
+    return Pin(
+        choice=choice,
+        uuids=uuids,
+        placed=placed_uuids,
+        nccl=claim_config.nccl,
+        nics=_nics(claim, our_configs[0].requests),
+    )
 
 
 _OF_GPUS: Final = frozenset((*OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS))
@@ -250,16 +276,18 @@ def _amount(capacities: Mapping[str, str]) -> Amount:
 
 
 def allocated(claim: Claim) -> dict[Device, Usage]:
-    """Return what the scheduler gave the claim of devices that are handed out here; monitoring takes nothing away.
+    """Return what the scheduler allocated to the claim, by device; None as a value stands for all of a GPU.
 
-    Where a MIG slice lies the scheduler does not know. That is read from the pin, and of a claim without one from what
-    the node agent wrote into its status when it had prepared it; until then the claim has all of the GPU, as far as
-    anybody else can tell.
+    Devices of other drivers, gang barrier devices and monitoring (admin access) are left out.
+
+    The scheduler does not know the start of a MIG slice. It is read from the pin, or, for a claim without a pin, from
+    the status that the node agent writes when it has prepared the claim. Until then the claim counts as having all of
+    the GPU.
     """
     if claim.status.allocation is None:
         return {}
     driver = current_ledger().driver
-    given: dict[Device, Usage] = {}
+    usage_of_device: dict[Device, Usage] = {}
     pinned: dict[Device, Usage] | None = None
     for result in claim.status.allocation.devices.results:
         if result.driver != driver or result.admin_access or names.is_seat(result.driver, result.pool):
@@ -269,12 +297,12 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
             if pinned is None:
                 pinned = found_pin.taken if (found_pin := pin(claim)) is not None else {}
             if pinned:
-                given[device] = pinned.get(device)
+                usage_of_device[device] = pinned.get(device)
                 continue
         part = part_of(claim, result)
-        others = given.get(device, ())
-        given[device] = None if part is None or others is None else (*others, part)
-    return given
+        parts_so_far = usage_of_device.get(device, ())
+        usage_of_device[device] = None if part is None or parts_so_far is None else (*parts_so_far, part)
+    return usage_of_device
 
 
 def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:

@@ -29,7 +29,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A reservation; ``queue.reservation_rules.Reservation`` says what each is. Times are seconds since the epoch.
 
     Attributes:
-        who: For whom: namespace, name and, of a pod alone, uid.
+        who: The workload that it is for: namespace, name and, for a single pod, uid.
         gpus: Device names by node.
         idle: How many of the GPUs stood idle when it was written.
     """
@@ -75,9 +75,9 @@ def config_map(
 
     Args:
         kept: All that are in force.
-        blocked: Who waits for one, longest first.
+        blocked: The workloads that wait for a reservation, longest first.
         namespace: The driver's.
-        class_uid: The uid of the DeviceClass of GPUs, with which it goes; empty where there is none.
+        class_uid: The uid of the DeviceClass of GPUs, which becomes the owner; empty for no owner.
         version: The resourceVersion that it replaces; empty for a new one.
     """
     owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}

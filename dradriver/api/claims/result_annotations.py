@@ -13,12 +13,12 @@ _CHOSEN: Final = tuple(name for name in (*names.RESULTS, *names.FORMER_RESULTS) 
 
 
 def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
-    """Return the annotations that tell a pod's author what the pod got; None for those to remove.
+    """Return the annotations that tell a pod's author which GPUs the pod got; None for annotations to remove.
 
     The rest of the choice is in the claim's annotation `CHOICE`.
 
     Args:
-        choice: What was chosen.
+        choice: The chosen GPUs or fractions.
         uuids: The chosen GPUs' uuids by the machine's own number.
     """
     if isinstance(choice, PartChoice):
@@ -27,7 +27,7 @@ def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, 
             names.ALLOCATED: ",".join(uuids[part.gpu] for part in parts),
             names.PART: ",".join(map(described, parts)),
         }
-    # A single GPU has no peer, so no bandwidth. The rate of links stands only where NCCL's bandwidth is not predicted.
+    # A single GPU has no peer, so no bandwidth. The links' rate is written only if NCCL's bandwidth is not predicted.
     busbw_gbps, bandwidth_gbps = (0.0, 0.0) if len(choice.gpus) == 1 else (choice.busbw_gbps, choice.bandwidth_gbps)
     return {
         **dict.fromkeys(names.FORMER_RESULTS),

@@ -49,37 +49,44 @@ _FIELDS: Final = ("deviceClassName", "selectors", "capacity", "tolerations")
 
 
 def check(spec: Mapping[str, Any]) -> None:
-    """Raise unless the scheduler's search can handle what a claim asks for.
+    """Raise an error if the scheduler's search would take too long for what a claim requests.
+
+    The limits depend on the number of requests, on their alternatives, and on whether the requests differ.
 
     Args:
-        spec: A claim's, all of whose requests are for GPUs of this driver or of the one that it adds to.
+        spec: A claim's spec. All of its requests are for GPUs of this driver or of the driver that it adds to.
 
     Raises:
-        WordError: It asks for too much; the message has the figures.
+        WordError: The claim requests too much; the message has the figures.
     """
     requests = [
         request.get("firstAvailable") or [request["exactly"]] for request in spec["devices"].get("requests") or ()
     ]
-    gpus = sum(max(way.get("count", 1) for way in ways) for ways in requests)
+    gpus = sum(max(alternative.get("count", 1) for alternative in alternatives) for alternatives in requests)
     if len(requests) <= 1:
-        parts = any("capacity" in way for ways in requests for way in ways)
-        most = IN_SEVERAL_REQUESTS if parts else IN_ONE_REQUEST
-        if gpus > most:
-            raise WordError(_too_much(f"{gpus} GPUs; one request asks for at most {most}"))
+        has_fractions = any("capacity" in alternative for alternatives in requests for alternative in alternatives)
+        limit = IN_SEVERAL_REQUESTS if has_fractions else IN_ONE_REQUEST
+        if gpus > limit:
+            raise WordError(_too_much(f"{gpus} GPUs; one request asks for at most {limit}"))
         return
     if gpus > IN_SEVERAL_REQUESTS:
         raise WordError(_too_much(f"{gpus} GPUs in {len(requests)} requests; several ask for {IN_SEVERAL_REQUESTS}"))
-    alternatives = sum(map(len, requests))
-    if gpus + alternatives > WITH_ALTERNATIVES:
+    alternative_count = sum(map(len, requests))
+    if gpus + alternative_count > WITH_ALTERNATIVES:
         raise WordError(
             _too_much(
-                f"{gpus} GPUs in {len(requests)} requests with {alternatives} alternatives; GPUs and alternatives "
+                f"{gpus} GPUs in {len(requests)} requests with {alternative_count} alternatives; GPUs and alternatives "
                 f"together are at most {WITH_ALTERNATIVES}"
             )
         )
-    first = requests[0][0]
-    alike = all(way.get(field) == first.get(field) for ways in requests for way in ways for field in _FIELDS)
-    if not alike and gpus > DIFFERENT:
+    first_alternative = requests[0][0]
+    is_alike = all(
+        alternative.get(field) == first_alternative.get(field)
+        for alternatives in requests
+        for alternative in alternatives
+        for field in _FIELDS
+    )
+    if not is_alike and gpus > DIFFERENT:
         raise WordError(_too_much(f"{gpus} different parts of GPUs; requests that differ ask for at most {DIFFERENT}"))
 
 

@@ -36,13 +36,13 @@ Kind = Literal["whole", "share", "slice"]
 
 
 class Bucket(msgspec.Struct, frozen=True, order=True):
-    """Whose GPU time of which GPUs is added up.
+    """What GPU time is added up by: namespace, owner, product and kind.
 
     Attributes:
-        namespace: Of the claim.
-        owner: What made its pod, ``Job/train``; empty where that is not known.
+        namespace: The claim's namespace.
+        owner: The owner of its pod, ``Job/train``; empty if it is not known.
         product: The GPUs' full product name; empty where that is not known.
-        kind: Whether they are had whole.
+        kind: Whole GPUs, shares or MIG slices.
     """
 
     namespace: str
@@ -56,7 +56,7 @@ Hours = dict[int, dict[Bucket, float]]
 
 
 class Detail(msgspec.Struct):
-    """What is known of an hour's GPU time beside whose it is.
+    """Idle time and pods of an hour's GPU time.
 
     Attributes:
         idle: GPU-seconds of each bucket in which all that the claim has did nothing; no more than the bucket's.
@@ -82,10 +82,10 @@ class _Written(msgspec.Struct):
     A release that knows no ``idle`` and ``pods`` skips them, and what it wrote has none.
 
     Attributes:
-        version: Of the format.
+        version: The format's version.
         until: Until when was counted.
         hours: Rows of GPU-seconds.
-        idle: Of each row of an hour how much of it was idle.
+        idle: For each row of an hour, the seconds in which the GPUs were idle.
         pods: The place of the pod's row in its hour, its name, GPU-seconds, and how many of these were idle.
     """
 
@@ -108,7 +108,7 @@ class Kept(msgspec.Struct, frozen=True):
         version: Its resourceVersion.
         until: Until when was counted, seconds since the epoch.
         hours: GPU-seconds.
-        details: What is known of them beside.
+        details: Idle time and pods, by hour.
     """
 
     version: str
@@ -137,16 +137,17 @@ def config_map(
     version: str = "",
     details: Mapping[int, Detail] | None = None,
 ) -> dict[str, Any]:
-    """Return a ConfigMap with the GPU time of these hours.
+    """Return a ConfigMap with the GPU time of some hours.
 
     Args:
-        day: Which day's; None for the hour that goes on.
-        hours: GPU-seconds.
-        until: Until when was counted.
-        namespace: The driver's.
-        class_uid: The uid of the DeviceClass of GPUs, with which goes what is kept; empty where there is none.
+        day: The day, counted from the epoch; None for the current hour.
+        hours: GPU-seconds by hour.
+        until: The time up to which GPU time was counted, seconds since the epoch.
+        namespace: The driver's namespace.
+        class_uid: The uid of the DeviceClass of GPUs, which becomes the owner, so that the ConfigMap is deleted with
+            it; empty for no owner.
         version: The resourceVersion that it replaces; empty for a new one.
-        details: What is known of the hours beside; pods only as many as there is room for, the largest.
+        details: Idle time and pods by hour. Of the pods only the largest are written, as many as there is room for.
     """
     text = _text(hours, details or {}, until)
     owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
@@ -159,15 +160,15 @@ def read(config_map: Mapping[str, Any]) -> Kept:
     """Return the GPU time that a ConfigMap holds.
 
     Raises:
-        WordError: It was not written by this driver, or was changed since.
+        WordError: This driver did not write it, or it was changed since.
     """
     try:
-        found = msgspec.convert(config_map, _ConfigMap)
-        written = msgspec.json.decode((found.data or {}).get(_KEY, ""), type=_Written)
+        typed_map = msgspec.convert(config_map, _ConfigMap)
+        written = msgspec.json.decode((typed_map.data or {}).get(_KEY, ""), type=_Written)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise WordError(f"ConfigMap {name_in(config_map)} tells of no GPU time: {error}; delete it") from None
     if written.version != _VERSION:
-        raise WordError(f"ConfigMap {found.metadata.name} is of another release (version {written.version})")
+        raise WordError(f"ConfigMap {typed_map.metadata.name} is of another release (version {written.version})")
     hours: Hours = {}
     details: Details = {}
     for hour, rows in written.hours.items():
@@ -177,9 +178,9 @@ def read(config_map: Mapping[str, Any]) -> Kept:
         if idle or pods:
             details[hour] = Detail(
                 {bucket: seconds for bucket, seconds in zip(buckets, idle, strict=False) if seconds},
-                {(buckets[row], name): (had, did) for row, name, had, did in pods if row < len(buckets)},
+                {(buckets[row], name): (gpu_s, idle_s) for row, name, gpu_s, idle_s in pods if row < len(buckets)},
             )
-    return Kept(found.metadata.resource_version, written.until, hours, details)
+    return Kept(typed_map.metadata.resource_version, written.until, hours, details)
 
 
 def name_in(config_map: Mapping[str, Any]) -> str:
@@ -259,41 +260,57 @@ def _add(buckets: dict[Bucket, float], bucket: Bucket, seconds: float) -> None:
 
 
 def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
-    """Return the text of hours, bounded: pods go before who made them, and that before whose they are."""
-    most, namespaces, products, pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
+    """Return the text of GPU time, bounded to what a ConfigMap can hold.
+
+    If there is too much, details go in this order: pods, owners in a namespace, products, namespaces. What is dropped
+    is added up under ``OTHERS``. Namespaces go last because tenants' positions in the queue depend on them.
+    """
+    max_rows, namespaces, products, max_pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
     rows = {hour: dict(hours[hour]) for hour in sorted(hours)}
-    to: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in rows}
+    merged_into: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in rows}
+
+    # Fewer rows, then no products, then fewer namespaces, until the text fits.
     while True:
+        # Hours with too many rows: merge the smallest ones, and note what each bucket was merged into.
         for hour, buckets in rows.items():
-            if len(buckets) > most:
-                fold = folds(buckets, most, namespaces, products=products)
+            if len(buckets) > max_rows:
+                fold = folds(buckets, max_rows, namespaces, products=products)
                 rows[hour] = moved(buckets, fold)
                 if hour in details:
-                    to[hour] = {b: fold.get(where, where) for b, where in to[hour].items()} | fold
-        idle = {hour: _idle(rows[hour], moved(details[hour].idle, to[hour])) for hour in details.keys() & to.keys()}
+                    # Buckets that were merged before may be merged once more.
+                    again = {old: fold.get(bucket, bucket) for old, bucket in merged_into[hour].items()}
+                    merged_into[hour] = again | fold
+        idle = {
+            hour: _idle(rows[hour], moved(details[hour].idle, merged_into[hour]))
+            for hour in details.keys() & merged_into.keys()
+        }
         written = _Written(
             _VERSION,
             round(until, 3),
-            {hour: [(*_words(b), round(seconds, 3)) for b, seconds in own.items()] for hour, own in rows.items()},
-            {hour: some for hour, some in idle.items() if some},
+            {hour: [(*_words(b), round(seconds, 3)) for b, seconds in row.items()] for hour, row in rows.items()},
+            {hour: entries for hour, entries in idle.items() if entries},
         )
         text = msgspec.json.encode(written)
         if len(text) <= MOST_BYTES:
             break
-        if most > _FEWEST_ROWS or not namespaces:
-            most = _fewer(most, len(text), MOST_BYTES)  # who made it goes before whose it is: that decides turns
+        if max_rows > _FEWEST_ROWS or not namespaces:
+            max_rows = _fewer(max_rows, len(text), MOST_BYTES)
         elif products:
             products = False
         else:
             namespaces //= 2
-    bare = text
-    own = {h: _pods(rows[h], detail.pods, to[h], pods) for h, detail in details.items() if h in to}
-    while pods:
-        written.pods = {hour: some[:pods] for hour, some in own.items() if some}
+
+    # As many pods as fit into the rest.
+    text_without_pods = text
+    pods_by_hour = {
+        h: _pods(rows[h], detail.pods, merged_into[h], max_pods) for h, detail in details.items() if h in merged_into
+    }
+    while max_pods:
+        written.pods = {hour: entries[:max_pods] for hour, entries in pods_by_hour.items() if entries}
         if len(text := msgspec.json.encode(written)) <= MOST_BYTES:
             return text.decode()
-        pods = _fewer(pods, len(text) - len(bare), MOST_BYTES - len(bare))
-    return bare.decode()
+        max_pods = _fewer(max_pods, len(text) - len(text_without_pods), MOST_BYTES - len(text_without_pods))
+    return text_without_pods.decode()
 
 
 def _fewer(many: int, size: int, room: int) -> int:

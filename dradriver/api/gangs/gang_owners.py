@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         namespace: Its namespace.
         labels: Its labels.
         annotations: Its annotations.
-        owners: Whom it belongs to.
+        owners: The owners of the object.
         group: ``spec.schedulingGroup.podGroupName``; empty without one.
         scheduler: ``spec.schedulerName``.
     """

@@ -184,7 +184,7 @@ def number_of_indexes(text: str, completions: int) -> int:
     pkg/controller/job/indexed_job_utils.go.
 
     Args:
-        text: Of the Job's status, with numbers that increase.
+        text: The text in the Job's status, with increasing numbers.
         completions: How many indexes it has.
     """
     count = beyond = 0  # the first index that no interval so far has
@@ -210,23 +210,24 @@ def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
     """Return how many pods with GPUs a gang has by its owner; ``Alone`` if the owner's pods are no gang.
 
     Args:
-        owner: What was to be read, as ``Member.read`` names it.
+        owner: The owner that was read from the API server, as ``Member.read`` names it.
         found: The object as the API server has it, decoded JSON.
 
     Raises:
-        WordError: It is another object, or none of its kind, or has no such number of pods.
+        WordError: It is another object, or not of the expected form, or its number of pods is out of range.
     """
     kind = messages.shown(f"{owner.kind} {owner.name}")
-    read = _SIZES.get(owner.kind)
-    if read is None:
+    read_size = _SIZES.get(owner.kind)
+    if read_size is None:
         raise WordError(f"{kind}: how many pods such an object has is not known")
     try:
-        whole = msgspec.convert(found, _Read)
-        if owner.uid and whole.metadata.uid != owner.uid:
+        typed_owner = msgspec.convert(found, _Read)
+        if owner.uid and typed_owner.metadata.uid != owner.uid:
             raise WordError(f"{kind} is another one by now")
-        status = whole.status or {}
-        over = {"done": status.get("succeeded"), "failedIndexes": status.get("failedIndexes")}
-        size = read(owner, whole.spec | (over if owner.kind in COUNT_DOWN else {}))
+        status = typed_owner.status or {}
+        # Some owners make pods only for the work that is left: their status says what has finished.
+        pods_finished = {"done": status.get("succeeded"), "failedIndexes": status.get("failedIndexes")}
+        size = read_size(owner, typed_owner.spec | (pods_finished if owner.kind in COUNT_DOWN else {}))
     except _ODD as error:
         raise WordError(f"{kind} is none: {messages.shown(str(error))}") from None
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:

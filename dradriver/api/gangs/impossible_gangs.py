@@ -38,15 +38,17 @@ IN_ORDER: Final = (
 def why_never(
     labels: Mapping[str, str], annotations: Mapping[str, str], scheduler: str, gang: Gang | None
 ) -> str | None:
-    """Return why a pod can be in no gang, and what to write instead; None if it can.
+    """Return the reason why a pod cannot be in a gang, and what to write instead; None if it can be.
+
+    The owners listed here make some pods only after others run, so the pods can never all wait together.
 
     Args:
-        labels: Its labels.
-        annotations: Its annotations.
+        labels: The pod's labels.
+        annotations: The pod's annotations.
         scheduler: ``spec.schedulerName``.
-        gang: What its author says of a gang.
+        gang: The gang annotations of the pod; None if it has none.
     """
-    named = gang is not None and gang.written is not None
+    has_written_gang = gang is not None and gang.written is not None
     if scheduler == _VOLCANO:
         return (
             "spec.schedulerName: volcano: that scheduler starts a job's pods together by itself and knows nothing of "
@@ -59,8 +61,8 @@ def why_never(
     role = labels.get(_SPARK_ROLE)
     if role == "driver":
         return f"{_SPARK_ROLE}: driver: it makes its executors once it runs; write words about gangs for these alone"
-    if role == "executor" and not named:
+    if role == "executor" and not has_written_gang:
         return f"{_SPARK_ROLE}: executor: only the driver knows how many there are; {_NAMED}"
-    if labels.get(_RAY) and not named:
+    if labels.get(_RAY) and not has_written_gang:
         return f"{_RAY}: how many pods the cluster has changes as it runs; {_NAMED}"
     return None

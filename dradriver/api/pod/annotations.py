@@ -151,21 +151,24 @@ class Annotations:
         self._fields()
 
     def request(self, asked: Mapping[str, Asked], *, vendor: str = "") -> Request:
-        """Return the request of the pod.
+        """Return the request of the pod, from its annotations and its containers' limits.
 
         Args:
-            asked: What each container asks for that wants any GPU or part of one, by container name, in pod order.
-            vendor: Whose GPUs the containers' limits ask for; empty where they ask for none.
+            asked: By container name, in pod order, what each container requests that uses GPUs or fractions.
+            vendor: The vendor that the containers' limits name; empty if they name none.
 
         Raises:
             WordError: What ``check`` refuses, or a contradiction between the annotations and the limits.
         """
         fields = self._fields()
-        said = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
-        if vendor and said != vendor:
-            raise messages.contradicts(names.VENDOR, said, f"the containers' limits, which ask for GPUs of {vendor}")
-        resource = VENDORS[said].resources[0]
-        total, gpus = sum(map(container_requests.count, asked.values())), self.values.get(names.GPUS)
+        vendor_word = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
+        if vendor and vendor_word != vendor:
+            raise messages.contradicts(
+                names.VENDOR, vendor_word, f"the containers' limits, which ask for GPUs of {vendor}"
+            )
+        resource = VENDORS[vendor_word].resources[0]
+        total = sum(map(container_requests.count, asked.values()))
+        gpus = self.values.get(names.GPUS)
         if gpus is not None and gpus != total:
             raise WordError(
                 f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {resource}; "
@@ -177,6 +180,8 @@ class Annotations:
                 f"{resource}: <count>, or write the annotation {names.GPUS}: <count>"
             )
         request = container_requests.request(self.values, asked, fields)
+
+        # Properties of sets make no sense for fractions.
         if not isinstance(request, Whole):
             self._refuse_sets()
         vendor_words.check(fields, parts=not isinstance(request, Whole))

@@ -52,40 +52,48 @@ class _Rung(NamedTuple):
 
 
 def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the spec of a claim with alternatives that the scheduler fills, and its containers' requests.
+    """Return the spec of a claim with alternatives that the scheduler itself fills.
 
-    What only a choice among sets can do (``strategy``, weights) is not in it; the slices' order of devices is.
+    Each preferred property becomes an alternative (``firstAvailable``), the best first. What only the driver's own
+    choice can do (``strategy``, weights) is left out.
 
     Args:
-        found: What the pod asks for.
-        keep_env: Variables of the author's that no edit may replace.
+        found: The pod's resolved request.
+        keep_env: The author's environment variables that no CDI edit may replace.
 
     Raises:
-        WordError: A word that no claim can say; the message names it.
+        WordError: A claim cannot express an annotation; the message names it.
     """
     request = found.request
     amounts: tuple[int | Amount, ...] = _amounts(request)
     requests = dict(zip(_requests(found), amounts, strict=True))
     selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
-    every = {
+    exactly_of_request = {
         name: _exactly(amount, request.vendor) | ({"selectors": selectors} if selectors else {})
         for name, amount in requests.items()
     }
     constraints: list[dict[str, Any]] = []
-    rungs: list[_Rung] = []
+    alternatives: list[_Rung] = []
     if isinstance(request, Whole) and request.gpus > 1:
-        constraints = [{"requests": list(every), "matchAttribute": attribute} for attribute in _required(request)]
-        rungs = _rungs(request)
-    for rung in rungs:
-        if rung.attribute is not None:
+        constraints = [
+            {"requests": list(exactly_of_request), "matchAttribute": attribute} for attribute in _required(request)
+        ]
+        alternatives = _rungs(request)
+    for alternative in alternatives:
+        if alternative.attribute is not None:
             constraints.append(
-                {"requests": [f"{name}/{rung.name}" for name in every], "matchAttribute": rung.attribute}
+                {
+                    "requests": [f"{name}/{alternative.name}" for name in exactly_of_request],
+                    "matchAttribute": alternative.attribute,
+                }
             )
+
+    # A request has either a list of alternatives or a single ``exactly``.
     built = [
-        {"name": name, "firstAvailable": [{"name": rung.name} | exactly for rung in rungs]}
-        if rungs
+        {"name": name, "firstAvailable": [{"name": alternative.name} | exactly for alternative in alternatives]}
+        if alternatives
         else {"name": name, "exactly": exactly}
-        for name, exactly in every.items()
+        for name, exactly in exactly_of_request.items()
     ]
     opaque = opaque_config.make(order={}, keep_env=sorted(keep_env), nccl=_nccl(found))
     devices: dict[str, Any] = {"requests": built}
@@ -96,38 +104,44 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[str] | None = None) -> dict[str, Any]:
-    """Return a template's claim spec with the alternatives that the pod's annotations require.
+    """Return a template's claim spec with the conditions that the pod's annotations require.
 
-    What they only prefer is not in it: the template's requests are ``exactly`` ones.
+    Preferred properties are left out, because the template's requests are ``exactly`` ones without alternatives.
 
     Args:
-        spec: The template's, which ``claim_templates.read`` has read.
-        request: The pod's words, and which GPUs or parts of GPUs the template asks for.
-        requests: Names of its requests for these; None for all of them.
+        spec: The template's spec, which ``claim_templates.read`` has read.
+        request: The request from the pod's annotations and the template.
+        requests: Names of the template's requests for GPUs; None for all requests.
 
     Raises:
-        WordError: A word that no claim can say.
+        WordError: A claim cannot express an annotation.
     """
     required: list[str] = []
     if isinstance(request, Whole):
         _check(request)
         required = _required(request) if request.gpus > 1 else []
-    elif isinstance(request, Mig) and request.min_memory_mib:  # a MIG device says its own memory, if any
+
+    # A MIG device publishes its own memory, if any, and not that of its GPU.
+    elif isinstance(request, Mig) and request.min_memory_mib:
         raise _unsaid(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
     devices: dict[str, Any] = dict(spec["devices"])
-    said = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
-    if more := [attribute for attribute in required if attribute not in said]:
-        every = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
-        constraints = [{"requests": every, "matchAttribute": attribute} for attribute in more]
+    constrained_attributes = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
+
+    # The template may have some of the constraints already.
+    if missing_attributes := [attribute for attribute in required if attribute not in constrained_attributes]:
+        gpu_names = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
+        constraints = [{"requests": gpu_names, "matchAttribute": attribute} for attribute in missing_attributes]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
-    if selectors := [{"cel": {"expression": text}} for text in _selectors(request)]:
-        devices["requests"] = [
-            entry
-            | {"exactly": entry["exactly"] | {"selectors": [*(entry["exactly"].get("selectors") or ()), *selectors]}}
-            if requests is None or entry["name"] in requests
-            else entry
-            for entry in devices["requests"]
-        ]
+    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+
+    def with_selectors(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+        if requests is not None and entry["name"] not in requests:
+            return entry
+        exactly = entry["exactly"]
+        return {**entry, "exactly": exactly | {"selectors": [*(exactly.get("selectors") or ()), *selectors]}}
+
+    if selectors:
+        devices["requests"] = [with_selectors(entry) for entry in devices["requests"]]
     return {**spec, "devices": devices}
 
 
@@ -249,37 +263,44 @@ def _group(gpus: int) -> int | None:
 
 
 def _selectors(request: Request) -> list[str]:
-    """Return what every device must be, as CEL expressions. Text from a pod is in them as JSON strings only.
+    """Return the conditions on each device as CEL expressions. A pod's text is in them as JSON strings only.
 
-    The scheduler does not know whose parts are on a GPU, so no part is of one that is one namespace's at a time.
+    Fractions also exclude GPUs that are shared by one namespace at a time, because the scheduler does not know the
+    namespace of the fractions on a GPU.
     """
-    of = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
+    attributes_of_device = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
     expressions = [] if isinstance(request, Whole) else [exclusive.ELSEWHERE]
-    # Of an attribute that is read by ?. the server does not know how long it is at most, and refuses what works on it.
+
+    # ``has()`` and not ``?.``: for a value read by ``?.`` the API server does not know the maximum length, and refuses
+    # functions on it as too costly.
     if request.product:
         if re.search(r"[*?\[]", request.product):
-            is_such = f".matches({_text(_pattern(request.product))})"
+            comparison = f".matches({_text(_pattern(request.product))})"
         else:
-            is_such = f" == {_text(request.product)}"
+            comparison = f" == {_text(request.product)}"
         attributes = ("productName", "boardName") if request.vendor == AMD.word else ("productName",)
-        either = [f"has({of}.{name}) && {of}.{name}{is_such}" for name in attributes]
-        expressions.append(either[0] if len(either) == 1 else " || ".join(f"({one})" for one in either))
+        conditions = [
+            f"has({attributes_of_device}.{name}) && {attributes_of_device}.{name}{comparison}" for name in attributes
+        ]
+        expressions.append(
+            conditions[0] if len(conditions) == 1 else " || ".join(f"({condition})" for condition in conditions)
+        )
     if request.architecture:
-        name = f"{of}.architecture"
+        name = f"{attributes_of_device}.architecture"
         expressions.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
     if request.min_memory_mib:
         memory = f'device.capacity["{names.ATTRIBUTE_DOMAIN}"].?memory'
         expressions.append(
             f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0'
         )
-    for attribute, least in (("driverVersion", request.min_driver), ("cudaDriverVersion", request.min_cuda)):
-        if least:
-            name = f"{of}.{attribute}"
-            expressions.append(f'has({name}) && {name}.compareTo(semver("{semver(least)}")) >= 0')
+    for attribute, minimum in (("driverVersion", request.min_driver), ("cudaDriverVersion", request.min_cuda)):
+        if minimum:
+            name = f"{attributes_of_device}.{attribute}"
+            expressions.append(f'has({name}) && {name}.compareTo(semver("{semver(minimum)}")) >= 0')
     if isinstance(request, Whole) and (link := _least_link(request)):
         size = _group(request.gpus)
-        figure = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
-        expressions.append(f"{of}.?{figure}.orValue(0) >= {link}")
+        bandwidth_attribute = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
+        expressions.append(f"{attributes_of_device}.?{bandwidth_attribute}.orValue(0) >= {link}")
     return expressions
 
 

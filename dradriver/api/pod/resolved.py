@@ -37,13 +37,13 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What a pod asks for.
 
     Attributes:
-        version: Of this note's form.
+        version: The format's version.
         containers: Names of the containers that want any GPU or part of one, in pod order.
         request: What the allocator is asked, for these containers in this order.
         nccl: What NCCL is told; unset where the author does not say.
         product: The product that limits name (``nvidia.com/gpu.<product>``), which the request has too; unset where
             they name none. The limits are gone, and words that are read again later do not say it.
-        vendor: Whose GPUs the limits ask for, which the request has too, where they are not NVIDIA's; else unset.
+        vendor: The vendor that the limits name, if it is not NVIDIA; else unset. The request has it, too.
         gang: What was said of a gang; unset where nothing was.
         idle_timeout_s: After how many seconds without work the GPUs are given back; unset where nothing was said.
         placement: ``static`` where the scheduler alone places the pod; else unset.
@@ -112,29 +112,38 @@ _NO_RARE: Final = Rare()
 
 
 def resolve(annotations: Annotations, asked: Mapping[str, Asked], *, product: str = "", vendor: str = "") -> Resolved:
-    """Return what a pod's annotations and its containers' limits come to; errors are those of ``Annotations``.
+    """Return the resolved request of a pod: its annotations and its containers' limits together.
 
-    What names of policies and workloads stand for is in it; the weights are not: they are the administrator's, and the
-    controller adds those in force when it chooses. ``product`` and ``vendor`` are those that limits name, if any.
+    Names of policies and workloads are spelled out in it. Weights are not: they are the administrator's, and the
+    controller adds those in force when it chooses.
+
+    Args:
+        annotations: The pod's annotations.
+        asked: By container name, what its limits request.
+        product: The GPU product that the limits name; empty if they name none.
+        vendor: The vendor that the limits name; empty if they name none.
+
+    Raises:
+        WordError: As ``Annotations`` raises, or a contradiction with the limits.
     """
-    told, shared = annotations.aside, annotations.shared_claim
+    other_annotations, shared = annotations.aside, annotations.shared_claim
     request = annotations.request(asked if shared is None else _of_all(shared, asked), vendor=vendor)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
-    wanted = annotations.gang
-    version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(told))
+    wanted_gang = annotations.gang
+    version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(other_annotations))
     resolved = Resolved(
-        version=version if wanted is None else gang_annotations.version(wanted, version),
+        version=version if wanted_gang is None else gang_annotations.version(wanted_gang, version),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
-        nccl=_unless(values.NCCL_AUTO, told[names.NCCL]),
+        nccl=_unless(values.NCCL_AUTO, other_annotations[names.NCCL]),
         product=product or msgspec.UNSET,
         vendor=_unless(NVIDIA.word, vendor or NVIDIA.word),
-        gang=wanted or msgspec.UNSET,
+        gang=wanted_gang or msgspec.UNSET,
         idle_timeout_s=annotations.idle_timeout_s or msgspec.UNSET,
-        placement=_unless(values.PLACED, told[names.PLACEMENT]),
-        when_full=_unless(values.WAIT, told[names.WHEN_FULL]),
-        spot=_unless(values.ANY_NODE, told[names.SPOT]),
+        placement=_unless(values.PLACED, other_annotations[names.PLACEMENT]),
+        when_full=_unless(values.WAIT, other_annotations[names.WHEN_FULL]),
+        spot=_unless(values.ANY_NODE, other_annotations[names.SPOT]),
         shared=shared or msgspec.UNSET,
     )
     _check_shared(resolved)
@@ -254,11 +263,25 @@ def _decode(text: str) -> Resolved:
 
 
 def _check(resolved: Resolved) -> None:
-    """Refuse what ``parse`` never makes: the allocator and the claim's CEL take these values as they are."""
+    """Raise an error for a note that the webhook never writes.
+
+    The note can have been changed, and the allocator and the claim's CEL take these values as they are.
+
+    Raises:
+        WordError: With the field that is not as the webhook writes it.
+    """
     request = resolved.request
-    asked = _asked(request)
-    users = 1 if resolved.shared is not msgspec.UNSET and resolved.containers else len(resolved.containers)
-    if not asked or len(set(resolved.containers)) != len(resolved.containers) or len(asked) != users:
+    amounts_by_container = _asked(request)
+
+    # Containers that share one claim count as one.
+    expected_containers = (
+        1 if resolved.shared is not msgspec.UNSET and resolved.containers else len(resolved.containers)
+    )
+    if (
+        not amounts_by_container
+        or len(set(resolved.containers)) != len(resolved.containers)
+        or len(amounts_by_container) != expected_containers
+    ):
         raise WordError("its containers are not those that it asks GPUs for")
     if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
         raise WordError("it names a claim to share that is none")
@@ -284,8 +307,8 @@ def _check(resolved: Resolved) -> None:
         raise WordError("it has a placement that is none")
     if resolved.spot not in (msgspec.UNSET, values.PREFER_SPOT, values.AVOID_SPOT):
         raise WordError("it says of spot nodes what no word can")
-    kept = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
-    if len(kept) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept):
+    kept_variables = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
+    if len(kept_variables) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept_variables):
         raise WordError("it has more variables to keep than any pod")
     if resolved.ladder is not msgspec.UNSET and resolved.ladder < 1:
         raise WordError("it has a ladder that is none")
@@ -296,8 +319,8 @@ def _check(resolved: Resolved) -> None:
             if not all(map(_is_amount, request.amounts)) or len(request.amounts) > MOST_GPUS:
                 raise WordError(f"it asks for no number of shares from 1 to {MOST_GPUS}, or for one that is none")
         case Mig():
-            every = [profile for profiles in request.profiles for profile in profiles]
-            if not all(request.profiles) or len(every) > MOST_GPUS or any(map(_no_profile, every)):
+            all_profiles = [profile for profiles in request.profiles for profile in profiles]
+            if not all(request.profiles) or len(all_profiles) > MOST_GPUS or any(map(_no_profile, all_profiles)):
                 raise WordError(f"it asks for no number of MIG slices from 1 to {MOST_GPUS}, or for one that is none")
 
 

@@ -14,7 +14,7 @@ from dradriver.topology.vendors import VENDORS
 
 
 class Mode(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a GPU is handed out; the fields are those of ``GpuRule``, decided.
+    """How a GPU is handed out; the fields are those of ``GpuRule`` with all defaults applied.
 
     ``equal_shares`` is 0 for any size, ``dev_shm_mib`` 0 for the default.
     """
@@ -42,19 +42,20 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> Mode | None:
-    """Return how a GPU is handed out: as the first policy rule that fits it says, else whole.
+    """Return how a GPU is handed out: by the first rule of the policies file that fits it, else as a whole.
 
-    Whole is also every GPU of a vendor of which there are no parts. Where no rule says what MIG is, a GPU in MIG mode
-    is ``static``: it cannot be handed out whole.
+    GPUs of a vendor without fractions are always handed out whole. If no rule mentions MIG, a GPU in MIG mode is
+    ``static``: its existing instances are handed out, because it cannot be handed out whole.
 
     Args:
         policies: The policies in force.
         node: The name of the GPU's node.
-        labels: That node's.
+        labels: The node's labels.
         gpu: The GPU as it is now.
 
     Returns:
-        None where nobody knows what the file says of it: the GPU stays as it is, in its mode and as it is published.
+        None if the policies are not known, or if it is not certain which rule fits. The GPU then keeps its mode, and
+        what is published of it.
     """
     if not policies.known:
         return None
@@ -63,11 +64,11 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
     rule, is_sure = _rule(policies, node, labels, gpu)
     if not is_sure:
         return None
-    mig: MigWord = "off" if gpu.mig is None else "static"
+    default_mig: MigWord = "off" if gpu.mig is None else "static"
     if rule is None:
-        return Mode(mig=mig)
+        return Mode(mig=default_mig)
     return Mode(
-        mig=rule.mig or (mig if rule.shared == "none" else "off"),
+        mig=rule.mig or (default_mig if rule.shared == "none" else "off"),
         shared=rule.shared,
         memory_overcommit=rule.memory_overcommit,
         equal_shares=rule.equal_shares or 0,

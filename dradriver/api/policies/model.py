@@ -59,7 +59,7 @@ class GpuRule(Gpus, frozen=True, omit_defaults=True):
             ``placements``: the same, every placement published. Left out: ``static`` on a GPU that is in MIG mode.
         shared: Whether pods may have shares of the GPU, and what keeps them apart.
         memory_overcommit: How many times its memory may be promised to shares.
-        equal_shares: In how many equal shares it is had; None: each has a size of its own.
+        equal_shares: The number of equal shares of the GPU; None if each share has its own size.
         exclusive_to: ``namespace``: at any time only one namespace has parts of the GPU.
         dev_shm_mib: What the ``/dev/shm`` of all shares by MPS of one GPU holds; None for the node agent's default.
         fractions_only: Whether no pod gets the GPU whole; without it pods get it whole if no other GPUs are left.
@@ -115,7 +115,7 @@ class Nccl(Section, frozen=True):
     """What is known of NCCL in this cluster, and what it is told.
 
     Attributes:
-        version: The version that most containers bring; empty where nobody says.
+        version: The NCCL version that most containers bring; empty if it is not known.
         servers: Profile of the server below virtual machines, by the nodes' label of the instance type.
         tuning: Variables below the author's own: a profile, ``auto`` for what fits the machine, empty for none.
     """
@@ -162,7 +162,7 @@ class Nics(Section, frozen=True):
     """What is known of NICs that other drivers hand out (``api.vocabulary.nic_requests``).
 
     Attributes:
-        classes: DeviceClasses of NICs, each with its driver's word, beside those that drivers' own manifests name.
+        classes: DeviceClasses of NICs, each with its driver's word, in addition to those of the drivers' own manifests.
     """
 
     classes: Annotated[
@@ -180,7 +180,7 @@ class Price(Section, frozen=True):
     """What an hour of some GPUs costs.
 
     Attributes:
-        per_hour: Of a whole GPU; a share or slice costs its part of that.
+        per_hour: Price of a whole GPU; a share or slice costs its part of that.
         products: Full product names or globs; all others where left out.
     """
 
@@ -252,7 +252,7 @@ class Policies(Sections, frozen=True):
     Attributes:
         known: False where there is a file and no good one has ever been read: what it says of a GPU, or of a name
             that is not built in, nobody knows, and the defaults are no answer.
-        digest: Of the file's text; 0 without one. 48 bits, so that a metric can hold it.
+        digest: A hash of the file's text; 0 without a file. 48 bits, so that a metric can hold it.
     """
 
     known: bool = True

@@ -42,40 +42,43 @@ def divide(
 ) -> Division:
     """Return which tenants may use which GPUs of a node by their partitions.
 
-    Of two that want the same GPU to themselves the first by name has it: which GPUs two selectors both fit, only the
-    nodes tell, and the answer must not hang on who was seen first.
+    If two exclusive partitions select the same GPU, the first by name gets it. Only the nodes show that two selectors
+    overlap, and the answer must not depend on the order in which nodes are seen.
 
-    A GPU of which nobody knows whether it is in an exclusive partition is given to nobody: neither to those outside of
-    the partition, nor to its tenant, since it may be in another one.
+    A GPU for which it is not known whether it is in an exclusive partition is given to no tenant: not to those outside
+    the partition, and not to its tenant, because it may be in another one.
 
     Args:
-        partitions: Those of all tenants, as ``bounds`` gives them.
+        partitions: The partitions of all tenants, as ``bounds`` gives them.
         node: The node's name.
-        labels: The node's.
+        labels: The node's labels.
         gpus: Its GPUs.
     """
-    every = tuple(gpus)
-    own: dict[str, frozenset[int]] = {}
+    all_gpus = tuple(gpus)
+    selected: dict[str, frozenset[int]] = {}
     owner: dict[int, str] = {}
-    closed: set[int] = set()
+    uncertain: set[int] = set()
     clashes: set[tuple[str, str]] = set()
     for name, (rule, exclusive) in partitions.items():
         if not on_node(rule, node, labels):
             continue
-        is_fit = {gpu.index: fits(rule, node, labels, gpu) for gpu in every}
-        own[name] = frozenset(number for number, is_in in is_fit.items() if is_in)
+        fits_by_number = {gpu.index: fits(rule, node, labels, gpu) for gpu in all_gpus}
+        selected[name] = frozenset(number for number, is_in in fits_by_number.items() if is_in)
         if exclusive:
-            closed |= {number for number, is_in in is_fit.items() if is_in is None}
-        for number in own[name] if exclusive else ():
+            uncertain |= {number for number, is_in in fits_by_number.items() if is_in is None}
+        # Partitions come in the order of names, so the first owner of a GPU stays.
+        for number in selected[name] if exclusive else ():
             if (first := owner.setdefault(number, name)) != name:
                 clashes.add((first, name))
-    found = {
-        name: frozenset(number for number in numbers - closed if owner.get(number, name) == name)
-        for name, numbers in own.items()
+
+    # An exclusive GPU is left to its owner alone, an uncertain one to no partition.
+    usable = {
+        name: frozenset(number for number in numbers - uncertain if owner.get(number, name) == name)
+        for name, numbers in selected.items()
     }
-    found = {name: numbers for name, numbers in found.items() if numbers}
-    others = frozenset(gpu.index for gpu in every if gpu.index not in owner) - closed
-    return Division(found | {OTHERS: others}, frozenset(clashes))
+    usable = {name: numbers for name, numbers in usable.items() if numbers}
+    left_for_others = frozenset(gpu.index for gpu in all_gpus if gpu.index not in owner) - uncertain
+    return Division(usable | {OTHERS: left_for_others}, frozenset(clashes))
 
 
 def overlap(tenants: Mapping[str, Tenant]) -> tuple[str, str] | None:

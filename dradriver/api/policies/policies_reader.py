@@ -41,14 +41,14 @@ _SAID: Final = re.compile(re.escape(names.PREFIX) + r"[a-z-]+: ")
 
 
 def read(text: bytes, *, source: str) -> Policies:
-    """Return the policies that a policies file's text says; an empty one gives the defaults.
+    """Return the policies that a policies file's text contains; an empty text gives the defaults.
 
     Args:
         text: YAML in UTF-8.
         source: The file's name, for messages.
 
     Raises:
-        PoliciesError: It is no policies file.
+        PoliciesError: The text is not a valid policies file; with file, line and what to write.
     """
     if len(text) > MOST_BYTES:
         raise PoliciesError(f"{source}:1: {len(text)} bytes; {MOST_BYTES} are the most")
@@ -110,32 +110,37 @@ def _values(data: object) -> tuple[object, ...]:
 
 
 def _check_rules(sections: Sections) -> None:
+    """Check that the fields of each GPU rule go together; most of them need ``shared`` or ``mig`` in the same rule.
+
+    Raises:
+        _PlacedError: With the field's place.
+    """
     for i, rule in enumerate(sections.gpus):
-        at, cut = f"gpus[{i}]", rule.mig not in (None, "off")
-        shared = rule.shared != "none"
-        if shared and cut:
-            raise _PlacedError(f"{at}.shared", f"{rule.shared} beside mig: {rule.mig}; leave one of the two out")
-        if rule.memory_overcommit != 1 and not shared:
+        field, is_split_by_mig = f"gpus[{i}]", rule.mig not in (None, "off")
+        is_shared = rule.shared != "none"
+        if is_shared and is_split_by_mig:
+            raise _PlacedError(f"{field}.shared", f"{rule.shared} beside mig: {rule.mig}; leave one of the two out")
+        if rule.memory_overcommit != 1 and not is_shared:
             raise _PlacedError(
-                f"{at}.memoryOvercommit", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
+                f"{field}.memoryOvercommit", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
             )
-        if rule.equal_shares is not None and not shared:
+        if rule.equal_shares is not None and not is_shared:
             raise _PlacedError(
-                f"{at}.equalShares", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
+                f"{field}.equalShares", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
             )
         if rule.equal_shares is not None and rule.memory_overcommit != 1:
             raise _PlacedError(
-                f"{at}.memoryOvercommit",
+                f"{field}.memoryOvercommit",
                 f"beside equalShares: {rule.equal_shares}, which have equal parts of the memory there is; leave one of "
                 "the two out",
             )
         if rule.dev_shm_mib is not None and rule.shared != "mps":
-            raise _PlacedError(f"{at}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it")
-        if rule.exclusive_to and not (shared or cut):
-            raise _PlacedError(f"{at}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
-        if rule.fractions_only and not (shared or cut):
+            raise _PlacedError(f"{field}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it")
+        if rule.exclusive_to and not (is_shared or is_split_by_mig):
+            raise _PlacedError(f"{field}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
+        if rule.fractions_only and not (is_shared or is_split_by_mig):
             raise _PlacedError(
-                f"{at}.fractionsOnly", "of GPUs that have no fractions; write shared or mig in the same rule"
+                f"{field}.fractionsOnly", "of GPUs that have no fractions; write shared or mig in the same rule"
             )
 
 

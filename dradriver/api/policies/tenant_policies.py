@@ -38,7 +38,7 @@ class Cap(Section, frozen=True, omit_defaults=True):
 
     Attributes:
         gpus: So many, parts as fractions.
-        products: Of these full product names or globs together; of any where left out.
+        products: The full product names or globs that are counted together; all products if left out.
     """
 
     gpus: CapGpus
@@ -48,16 +48,16 @@ class Cap(Section, frozen=True, omit_defaults=True):
 
 
 class Tenant(Section, frozen=True):
-    """Who shares the cluster with others: some namespaces.
+    """A tenant: some namespaces that share the cluster with other tenants.
 
     Attributes:
         namespaces: Their names.
         namespace_labels: Labels of further ones, which have all of these; a name says more than labels.
-        weight: How much of what all want it is to have, beside others' weights.
+        weight: Its part of the GPUs that all tenants request, relative to the other weights.
         highest_priority: More than this no priority of its pods counts; None for any.
         cap: How many GPUs it may have at a time; each of these is a bound of its own.
         partition: The GPUs that its workloads are placed on, and on no others; None for any.
-        exclusive: Whether nobody else's workloads are placed there.
+        exclusive: Whether other tenants' workloads are kept out.
         scheduler_placed: Whether pods of a tenant with a partition may have GPUs that kube-scheduler alone chooses; the
             chart's admission policy refuses them (``partitionspolicy.yaml``).
         admission: ``kueue``: who is next and how much it may have Kueue says, and this file only where; empty: this
@@ -134,7 +134,7 @@ class Queue(Section, frozen=True):
     """How those who wait for GPUs are put in order.
 
     Attributes:
-        reservation: Of GPUs for those that the order passes by.
+        reservation: The GPU reservation for workloads that others overtake.
         half_life_hours: After how long GPU time that was used counts half.
         ahead_minutes: For how long what a tenant has now counts as if it were used already.
         keep_days: For how long GPU time is kept, hour by hour.

@@ -73,7 +73,7 @@ def gone(
 
     Args:
         machine: The machine.
-        position: Of the GPU.
+        position: The position of the GPU.
         mode: As it is handed out.
         kept: Names of the devices that claims have.
         taint: The taint.

@@ -40,55 +40,65 @@ def build(
     gone: Mapping[str, Any] = MappingProxyType({}),
     features: SliceFeatures = ALL,
 ) -> list[dict[str, Any]]:
-    """Return the node's ResourceSlices of generation 0: the publisher sets generations and versions.
+    """Return the node's ResourceSlices of generation 0; the publisher sets generations and versions.
 
-    The scheduler takes pools, slices and devices in the order of their names and lists, so devices stand in an order
-    in which good sets are neighbours. A device's name is its GPU's identity, never an index: a replacement has the
-    index of the GPU before it, and a claim would then hold another GPU than the one it was given.
+    The scheduler takes pools, slices and devices in the order of names and lists. So devices are ordered such that good
+    sets are neighbours. A device is named by its GPU's identity, never by an index: a replacement has the index of the
+    GPU before it, and a claim would then hold another GPU than the one it was given.
 
-    A GPU with a taint that keeps pods away is in no group of well-linked ones: a group is a set that can be had.
+    A GPU with a taint that keeps pods away is in no group of well-linked GPUs, because a group is a set that can be
+    allocated.
 
     Args:
         machine: The machine.
         node: The node's name.
         node_uid: The node's uid.
         taints: Taints of devices, by the GPU's uuid.
-        modes: What of a GPU is handed out, by its uuid; where nothing is said it is whole, or in MIG
-            mode the instances that exist.
-        kept: Names of the devices that claims have, by the GPU's uuid: a MIG instance that is handed out as it is stays
-            a device until its claim is gone.
-        gone: The taint of such a one.
-        features: What the API server keeps. Where it keeps no taints, the GPUs that pods shall keep off are no
-            devices.
+        modes: How each GPU is handed out, by its uuid. Without an entry it is handed out whole, or in MIG mode as its
+            existing instances.
+        kept: Names of the devices that claims have, by the GPU's uuid. An existing MIG instance that is handed out
+            stays a device until its claim is gone.
+        gone: The taint of a device that is kept although its MIG instance is gone.
+        features: The fields that the API server keeps. If it drops taints, tainted GPUs are not published.
 
     Raises:
         TopologyError: The machine has more GPUs than a node can have, or breaks a rule of ``topology.check``.
     """
     if len(machine.gpus) > MOST_GPUS:
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
+
+    # The machine itself is an annotation. It must not change with every pod, or all slices would be written again.
     annotations = {names.MACHINE: machine_codec.encode(_steady(machine, modes, features))}
     if features.lacking:
         annotations[names.SERVER_LACKS] = ",".join(features.lacking)
-    kept_off = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
-    groups = group(unlinked(machine, kept_off))
-    out = () if features.taints else kept_off
+    tainted_positions = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
+    groups = group(unlinked(machine, tainted_positions))
+
+    # If the API server drops taints, the scheduler would give out tainted GPUs: do not publish them.
+    left_out = () if features.taints else tainted_positions
     by_gpu: list[list[device_attributes.Device]] = []
-    sets: list[dict[str, Any]] = []
+    counter_sets: list[dict[str, Any]] = []
     for position in groups.order:
         gpu = machine.gpus[position]
-        if position in out:
+        if position in left_out:
             continue
         mode = _mode(gpu, modes)
-        published = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
-        if published is None:
-            published = _of_gpu(machine, groups, position, mode, features)
-        if features.taints and (told := taints.get(gpu.uuid)):
-            published = [device | {"taints": [*told, *device.get("taints", ())]} for device in published]
-        by_gpu.append(published)
-        if any("consumesCounters" in device for device in published):
-            sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
-    content = [{"sharedCounters": some} for some in _runs([[one] for one in sets], mig_devices.MOST_SETS)]
-    content += [{"devices": some} for some in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
+        # A claim may still have a MIG instance that is gone: it stays a device, with the taint ``gone``.
+        gpu_devices = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
+        if gpu_devices is None:
+            gpu_devices = _of_gpu(machine, groups, position, mode, features)
+        if features.taints and (gpu_taints := taints.get(gpu.uuid)):
+            gpu_devices = [device | {"taints": [*gpu_taints, *device.get("taints", ())]} for device in gpu_devices]
+        by_gpu.append(gpu_devices)
+        if any("consumesCounters" in device for device in gpu_devices):
+            counter_sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
+
+    # A slice holds either counters or devices, and a limited number of them; a GPU's devices stay together.
+    content = [
+        {"sharedCounters": entries}
+        for entries in _runs([[counters] for counters in counter_sets], mig_devices.MOST_SETS)
+    ]
+    content += [{"devices": entries} for entries in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
     return _objects(content, annotations, node=node, node_uid=node_uid)
 
 

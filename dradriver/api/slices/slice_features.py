@@ -61,9 +61,9 @@ ALL: Final = SliceFeatures()
 
 
 def probes(node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return slices of a node for dry runs, which together have all fields that the API server may drop.
+    """Return slices of a node for dry runs; together they have all fields that the API server may drop.
 
-    Counters and devices stand in slices of their own: from 1.35 on no slice may have both.
+    Counters and devices are in different slices: from Kubernetes 1.35 on no slice may have both.
     """
     taint = {"key": f"{names.PREFIX}probe", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
     counters = {"slice-0": {"value": "1"}}

@@ -163,7 +163,11 @@ def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
 
 
 def _unread(name: str) -> str:
-    """Return why a limit is not read, and what to write; empty where it may be of something else than GPUs."""
+    """Return why a container limit is not read, and what to write; empty if it may mean something else than GPUs.
+
+    The causes are tried from certain to vague: other letter case, limits of vendors that the driver does not read, then
+    names that are similar to a known limit.
+    """
     lower = name[:_LONGEST].lower()
     if lower in _BY_LOWER:
         return _misspelled(_BY_LOWER[lower])
@@ -180,16 +184,21 @@ def _unread(name: str) -> str:
             npu = ASCEND.resources[0]
             return (
                 f"no product that has a limit of its own: write {npu} and {names.PRODUCT}: '*{product[:_LONGEST]}', or "
-                f"one of {', '.join(sorted(one for one in NAMES if one.startswith(_ASCEND)))}"
+                f"one of {', '.join(sorted(limit for limit in NAMES if limit.startswith(_ASCEND)))}"
             )
-    domain, _, rest = lower.partition("/")
-    if (domains := difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)) and domain != domains[0]:
-        meant = f"{domains[0]}/{rest}"  # what stands behind it must be right
+
+    # A misspelled domain, if the resource is right with the domain that was meant.
+    domain, _, resource = lower.partition("/")
+    domains = difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)
+    if domains and domain != domains[0]:
+        meant = f"{domains[0]}/{resource}"
         meant = _BY_LOWER.get(meant, meant)
         return _misspelled(meant) if is_ours(meant) else ""
-    near = difflib.get_close_matches(rest, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
-    if near:
-        return _misspelled(_BY_LOWER[f"{domain}/{near[0]}"])
+
+    # A misspelled resource of a right domain.
+    similar_names = difflib.get_close_matches(resource, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
+    if similar_names:
+        return _misspelled(_BY_LOWER[f"{domain}/{similar_names[0]}"])
     return next((_misspelled(form) for form, like in _FORMS.items() if like.match(lower)), "")
 
 
@@ -207,14 +216,14 @@ def _of_whole(name: str) -> str:
 
 
 def asked(where: str, limits: Mapping[str, object]) -> Asked:
-    """Return what container limits ask for; 0 for nothing.
+    """Return what a container's limits request: a number of GPUs, a share, or MIG profiles; 0 for nothing.
 
     Args:
         where: The place in words, for errors: ``container 'main': limits``.
         limits: All the container's limits, as text or numbers.
 
     Raises:
-        WordError: A value that is none, limits that contradict each other or are of two vendors, or vGPU.
+        WordError: An odd value, limits that contradict each other or are of two vendors, or vGPU.
     """
     gpu_limits = {
         name: str(value)
@@ -223,6 +232,8 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
     }
     if not gpu_limits:
         return 0
+
+    # Limits of other projects that this driver does not serve: name the replacement.
     for name, text in gpu_limits.items():
         if name.startswith(_VGPU):
             raise WordError(

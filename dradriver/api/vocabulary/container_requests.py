@@ -43,26 +43,37 @@ def of_words(values: Values) -> Amount | str | None:
 
 
 def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) -> Request:
-    """Return the request of a pod.
+    """Return the request of a pod, which is for whole GPUs, for shares or for MIG slices.
 
     Args:
-        values: The author's words, by their own names.
-        asked: What each container asks for that wants something; at least one.
-        fields: Fields of the request that the words give.
+        values: The author's annotations, by their own names.
+        asked: What each container requests, for those that request something; at least one.
+        fields: Fields of the request that the annotations give.
 
     Raises:
-        WordError: Asks that do not go together, or more of them than a claim can hold.
+        WordError: Different kinds of requests in one pod, or more devices than a claim can hold.
     """
-    meant, part = values.texts, of_words(values)
-    each = asked if part is None else {name: _part(name, ask, part, meant) for name, ask in asked.items()}
-    if (total := sum(map(count, each.values()))) > MOST_GPUS:
+    annotation_texts, fraction = values.texts, of_words(values)
+    asked_with_fraction = (
+        asked
+        if fraction is None
+        else {name: _part(name, container_ask, fraction, annotation_texts) for name, container_ask in asked.items()}
+    )
+    if (total := sum(map(count, asked_with_fraction.values()))) > MOST_GPUS:
         raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
-    numbers = tuple(ask for ask in each.values() if isinstance(ask, int))
-    amounts = tuple(ask for ask in each.values() if isinstance(ask, Amount))
-    profiles = tuple(ask for ask in each.values() if isinstance(ask, tuple))
-    if len(each) not in (len(numbers), len(amounts), len(profiles)):
-        shares = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in each.items())
-        raise WordError(f"{shares}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
+    numbers = tuple(container_ask for container_ask in asked_with_fraction.values() if isinstance(container_ask, int))
+    amounts = tuple(
+        container_ask for container_ask in asked_with_fraction.values() if isinstance(container_ask, Amount)
+    )
+    profiles = tuple(
+        container_ask for container_ask in asked_with_fraction.values() if isinstance(container_ask, tuple)
+    )
+    if len(asked_with_fraction) not in (len(numbers), len(amounts), len(profiles)):
+        descriptions = "; ".join(
+            f"container {name[:63]!r}: {described(container_ask)}"
+            for name, container_ask in asked_with_fraction.items()
+        )
+        raise WordError(f"{descriptions}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
     if numbers:
         return Whole(containers=numbers, **fields)
     common = {name: value for name, value in fields.items() if name in COMMON}

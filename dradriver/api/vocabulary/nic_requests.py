@@ -99,7 +99,7 @@ class Alike(msgspec.Struct, frozen=True):
 
 
 class NicAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim asks of NICs beside its GPUs.
+    """The NICs that a claim requests in addition to GPUs.
 
     Attributes:
         requests: Those whose NICs are chosen here.

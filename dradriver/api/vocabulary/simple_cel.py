@@ -157,9 +157,17 @@ class _Parser:
         if self._next("sign", "!"):
             attribute, otherwise = self._attribute()
             return (_term(attribute, "==", False, otherwise),)
-        return (self._said(*self._attribute()),)
+        return (self._comparison(*self._attribute()),)
 
-    def _said(self, attribute: str, otherwise: Literal | None) -> Term:
+    def _comparison(self, attribute: str, otherwise: Literal | None) -> Term:
+        """Parse what follows an attribute, and return the condition: ``== 1``, ``in [1, 2]``, ``.startsWith("a")``.
+
+        Without any of these the attribute itself is the condition: it must be true.
+
+        Args:
+            attribute: The attribute's full name.
+            otherwise: The value that a device without the attribute has; None if the expression gives none.
+        """
         kind, text = self._peek()
         if kind == "sign" and text in _COMPARES:
             self._at += 1
@@ -175,25 +183,31 @@ class _Parser:
             self._must("sign", "]")
             return _term(attribute, "in", tuple(values), otherwise)
         if self._next("sign", "."):
-            asked = self._word()
-            if asked not in _OF_TEXT:
+            function = self._word()
+            if function not in _OF_TEXT:
                 raise _OddError
             self._must("sign", "(")
             value = self._value()
             self._must("sign", ")")
             if not isinstance(value, str):
                 raise _OddError
-            return _term(attribute, asked, value, otherwise)
+            return _term(attribute, function, value, otherwise)
         return _term(attribute, "==", True, otherwise)
 
     def _attribute(self) -> tuple[str, Literal | None]:
-        """Return the attribute's full name, and what a device without it has in its place."""
+        """Parse ``device.driver`` or ``device.attributes["domain"].name`` in its three forms.
+
+        The forms are ``["domain"]["name"]``, ``["domain"].name`` and ``["domain"].?name.orValue(x)``.
+
+        Returns:
+            The attribute's full name, and the value that a device without it has; None if the expression gives none.
+        """
         self._must("word", "device")
         self._must("sign", ".")
-        what = self._word()
-        if what == "driver":
+        field = self._word()
+        if field == "driver":
             return "driver", None
-        if what != "attributes":
+        if field != "attributes":
             raise _OddError
         self._must("sign", "[")
         domain = self._text()

@@ -15,14 +15,14 @@ _LESS: Final = "shares and MIG slices are of NVIDIA's GPUs alone"
 
 
 def check(fields: Mapping[str, Any], *, parts: bool) -> None:
-    """Raise unless what a pod requests exists for the vendor's GPUs.
+    """Raise an error if the pod requests something that the vendor's GPUs do not have.
 
     Args:
-        fields: Those of a request.
-        parts: Whether it is for parts of GPUs.
+        fields: The fields of a request.
+        parts: Whether the request is for fractions of GPUs.
 
     Raises:
-        WordError: It cannot; the message says why, and what to write instead.
+        WordError: With the reason, and what to write instead.
     """
     vendor = VENDORS[fields.get("vendor", NVIDIA.word)]
     if vendor is NVIDIA:

@@ -53,12 +53,12 @@ class _Table(msgspec.Struct):
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine that the text of ``amd-smi topology`` or ``rocm-smi --showtopo`` shows.
+    """Return the machine that a text of ``amd-smi topology`` or ``rocm-smi --showtopo`` shows.
 
-    The texts tell no products and, but for ``amd-smi``, no bus ids; identities are made up. GPUs are numbered in the
-    text's order. The number of a pair's links is its most bandwidth over its least, where ``amd-smi`` says both, else
-    1. ``rocm-smi`` says NUMA nodes, ``amd-smi`` none; below links, where the path over PCIe is hidden, it is the
-    farthest that these allow. What one link carries follows from how the GPUs are joined: ``complete`` corrects it.
+    The texts have no product names, and only ``amd-smi`` has bus ids; uuids are made up. GPUs are numbered in the
+    text's order. If ``amd-smi`` prints both bandwidths of a pair, its number of links is the maximum over the minimum,
+    else 1. Only ``rocm-smi`` prints NUMA nodes. If links hide the path over PCIe, the path is the farthest that they
+    allow. What one link carries follows from how the GPUs are linked; ``complete`` can correct it.
 
     Args:
         text: The whole output, or the JSON of ``amd-smi topology --json``.
@@ -75,31 +75,39 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             "amd-smi topology, line 1: no table of link types; give the whole output of amd-smi topology, or of "
             "rocm-smi --showtopo"
         )
-    kinds = tables["type"]
-    linked = _matrix(kinds, kinds.names, _type)
-    weights = _matrix(tables["weight"], kinds.names, _weight) if "weight" in tables else None
-    counts = _matrix(tables["bandwidth"], kinds.names, _count) if "bandwidth" in tables else None
-    g = range(len(kinds.names))
-    for i in g:
+    type_table = tables["type"]
+    linked = _matrix(type_table, type_table.names, _type)
+    weights = _matrix(tables["weight"], type_table.names, _weight) if "weight" in tables else None
+    counts = _matrix(tables["bandwidth"], type_table.names, _count) if "bandwidth" in tables else None
+    gpu_range = range(len(type_table.names))
+    for i in gpu_range:
         for j in range(i):
             if linked[i][j] != linked[j][i]:
-                raise _error(kinds.lines[kinds.names[i]], f"{kinds.names[i]} to {kinds.names[j]} is not as back")
-    links = [[0] * len(g) for _ in g]
-    paths = [[PathType.SELF] * len(g) for _ in g]
-    nodes = [numas.get(int(match[1])) if (match := _GPU.fullmatch(device)) else None for device in kinds.names]
-    for i in g:
-        for j in g:
+                raise _error(
+                    type_table.lines[type_table.names[i]],
+                    f"{type_table.names[i]} to {type_table.names[j]} is not as back",
+                )
+    links = [[0] * len(gpu_range) for _ in gpu_range]
+    paths = [[PathType.SELF] * len(gpu_range) for _ in gpu_range]
+
+    # NUMA nodes are listed by GPU number, which only names like GPU0 have; bus ids have none.
+    nodes = [numas.get(int(match[1])) if (match := _GPU.fullmatch(device)) else None for device in type_table.names]
+    for i in gpu_range:
+        for j in gpu_range:
             if i == j:
                 continue
             weight = weights[i][j] if weights else 0
+            # Linked pairs with another weight reach each other through further GPUs.
             if linked[i][j] and weight in _DIRECT:
                 links[i][j] = min(counts[i][j], counts[j][i]) if counts else 1
             if nodes[i] is not None and nodes[j] is not None:
-                near = nodes[i] == nodes[j]
+                is_near = nodes[i] == nodes[j]
             else:
-                near = not linked[i][j] and 0 < weight <= _SAME_NODE
-            paths[i][j] = PathType.NODE if near else PathType.SYS
-    for i in g:
+                is_near = not linked[i][j] and 0 < weight <= _SAME_NODE
+            paths[i][j] = PathType.NODE if is_near else PathType.SYS
+
+    # Both directions of a pair must agree: the fewer links and the farther path hold.
+    for i in gpu_range:
         for j in range(i):
             links[i][j] = links[j][i] = min(links[i][j], links[j][i])
             paths[i][j] = paths[j][i] = max(paths[i][j], paths[j][i])
@@ -117,7 +125,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
                     pcie_gbps=pcie,
                     vendor=AMD.word,
                 )
-                for i, device in enumerate(kinds.names)
+                for i, device in enumerate(type_table.names)
             ),
             links=tuple(map(tuple, links)),
             paths=tuple(map(tuple, paths)),
@@ -133,7 +141,13 @@ def _error(line: int, message: str) -> TopologyError:
 
 
 def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
-    """Return the tables that are read, by what they tell, and each GPU's NUMA node where it is told."""
+    """Return the tables of a text by their content, and each GPU's NUMA node if the text has it.
+
+    A table starts with a title; other tables' lines are skipped.
+
+    Raises:
+        TopologyError: A table has no row for one of its devices.
+    """
     tables: dict[str, _Table] = {}
     numas: dict[int, int] = {}
     kind = ""
@@ -143,9 +157,9 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
         if title is not None:
             kind = _TABLES.get((title[1] or title[2]).lower(), "")
         elif kind == "numa":
-            said = _NUMA.fullmatch(line.strip())
-            if said is not None and int(said[2]) >= 0:
-                numas[int(said[1])] = int(said[2])
+            numa_line = _NUMA.fullmatch(line.strip())
+            if numa_line is not None and int(numa_line[2]) >= 0:
+                numas[int(numa_line[1])] = int(numa_line[2])
         elif not kind or not words or words[0] == "WARNING:":
             continue
         elif kind not in tables:

@@ -23,32 +23,34 @@ Matrices = dict[str, dict[str, dict[str, str]]]
 def matrices(text: str) -> Matrices:
     """Return the cells of the matrices in the JSON of ``amd-smi topology``.
 
-    Keys are the GPUs' bus ids, or ``GPU0`` if there are none.
-
-    Keys are the GPUs' bus ids, or ``GPU0`` if there are none.
+    Keys are the GPUs' bus ids, or ``GPU0`` if there are none. Newer releases list links by GPU, older ones have a row
+    for each table.
 
     Raises:
-        TopologyError: No such JSON, or a GPU that stands twice or is not named.
+        TopologyError: The text is not such JSON, or a GPU appears twice or has no name.
     """
     try:
         gpus = msgspec.json.decode(text, type=list[dict[str, Any]])
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise _error("", str(error)) from None
-    out: Matrices = {}
-    for at, gpu in enumerate(gpus):
-        name, links = _name(gpu, f"[{at}]"), gpu.get("links")
+    rows_by_table: Matrices = {}
+    for position, gpu in enumerate(gpus):
+        name, links = _name(gpu, f"[{position}]"), gpu.get("links")
         if isinstance(links, list):
-            own = [(each, _name(each, f"[{at}].links[{n}]")) for n, each in enumerate(links)]
-            rows = {kind: {other: str(each[key]) for each, other in own if key in each} for key, kind in _NEW.items()}
+            named_links = [(link, _name(link, f"[{position}].links[{number}]")) for number, link in enumerate(links)]
+            rows = {
+                kind: {other: str(link[key]) for link, other in named_links if key in link}
+                for key, kind in _NEW.items()
+            }
         else:
             name = f"GPU{gpu.get('gpu')}"
             rows = {kind: _old_row(gpu.get(key)) for key, kind in _OLD.items()}
         for kind, row in rows.items():
-            if row and name in out.setdefault(kind, {}):
-                raise _error(f"[{at}]", f"{name} stands twice")
+            if row and name in rows_by_table.setdefault(kind, {}):
+                raise _error(f"[{position}]", f"{name} stands twice")
             if row:
-                out[kind][name] = row
-    return {kind: rows for kind, rows in out.items() if rows}
+                rows_by_table[kind][name] = row
+    return {kind: rows for kind, rows in rows_by_table.items() if rows}
 
 
 def _old_row(cells: object) -> dict[str, str]:

@@ -33,9 +33,9 @@ _MOST = 256
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine that the matrix of ``npu-smi info -t topo`` shows.
 
-    Identities are made up. Links compare, but carry no figure. NUMA nodes follow from the CPUs, and hidden paths from
-    them, as in a ``nvidia-smi topo -m`` text. Which NPUs may be had together follows from links and product
-    (``ascend_products.blocks``).
+    Uuids are made up. Links can be compared, but have no bandwidth. NUMA nodes are inferred from the CPUs, and hidden
+    paths from the NUMA nodes, as in a ``nvidia-smi topo -m`` text. Which NPUs may be used together follows from links
+    and product (``ascend_products.blocks``).
 
     Args:
         text: The whole output.
@@ -50,19 +50,20 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     cpus: dict[str, str] = {}
     header = 0
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.replace(_CPU, "").split()
+        cells_of_line = line.replace(_CPU, "").split()
+        # Everything before the header is skipped, and everything after the last row.
         if not devices:
-            if words and all(map(_NPU.fullmatch, words)):
-                devices, header = words, number
-        elif words and len(rows) < len(devices):
-            device, cells = words[0], words[1:]
+            if cells_of_line and all(map(_NPU.fullmatch, cells_of_line)):
+                devices, header = cells_of_line, number
+        elif cells_of_line and len(rows) < len(devices):
+            device, cells = cells_of_line[0], cells_of_line[1:]
             if device not in devices or device in rows:
                 raise _error(number, f"{device!r}: a row for each column, once, is expected here")
             if not len(devices) <= len(cells) <= len(devices) + 1:
                 raise _error(number, f"{device} has {len(cells)} cells; {len(devices)} are needed, then its CPUs")
-            rows[device], after = cells[: len(devices)], cells[len(devices) :]
+            rows[device], affinity_cells = cells[: len(devices)], cells[len(devices) :]
             _check_cells(devices, device, cells, number)
-            cpus[device] = after[0] if after and is_cpu_list(after[0]) else ""
+            cpus[device] = affinity_cells[0] if affinity_cells and is_cpu_list(affinity_cells[0]) else ""
     if not devices:
         raise _error(1, "no header; the text starts with a line of NPU0, NPU1, …")
     missing = next((device for device in devices if device not in rows), None)
@@ -72,7 +73,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
     machine = npu_smi_table.told(machine, text)
-    products = {gpu.product for gpu in machine.gpus} - {""} or {""}  # a table need not have all
+
+    # The text may have the table of ``npu-smi info``, too, but not always with all NPUs.
+    products = {gpu.product for gpu in machine.gpus} - {""} or {""}
     blocks = ascend_products.blocks(machine.links, products.pop()) if len(products) == 1 else None
     return check(msgspec.structs.replace(machine, blocks=blocks))
 
@@ -91,6 +94,19 @@ def _check_cells(devices: Sequence[str], device: str, cells: Sequence[str], numb
 def _machine(
     devices: Sequence[str], rows: dict[str, list[str]], cpus: dict[str, str], *, name: str, seed: str, header: int
 ) -> Machine:
+    """Build the machine from the matrix's cells, with NPUs in the order of their numbers.
+
+    Args:
+        devices: The columns, ``NPU0`` and so on.
+        rows: By device its cells.
+        cpus: By device its CPU list, empty if the text has none.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+        header: The line of the header, for messages.
+
+    Raises:
+        TopologyError: Two sides of a pair differ.
+    """
     numbers = {device: int(match[1]) for device in devices if (match := _NPU.fullmatch(device))}
     order = sorted(devices, key=numbers.__getitem__)  # rows need not be in the order of the numbers
     column = {device: i for i, device in enumerate(devices)}
@@ -101,8 +117,8 @@ def _machine(
                 raise _error(header, f"{row[j]} from {order[i]} to {order[j]}, but {cells[j][i]} back")
     links = tuple(tuple(_LINKS.get(cell, 0) for cell in row) for row in cells)
     visible = [[PathType.SELF if cell == "X" else _PATHS.get(cell) for cell in row] for row in cells]
-    lists = [cpus[device] for device in order]
-    numas = inferred_topology.numa(lists, [""] * len(order), said=False)
+    cpu_lists = [cpus[device] for device in order]
+    numas = inferred_topology.numa(cpu_lists, [""] * len(order), said=False)
     return check(
         Machine(
             name=name,
@@ -120,6 +136,6 @@ def _machine(
             ),
             links=links,
             paths=inferred_topology.paths(visible, (), numas),
-            numa=inferred_topology.numa_nodes(numas, lists),
+            numa=inferred_topology.numa_nodes(numas, cpu_lists),
         )
     )

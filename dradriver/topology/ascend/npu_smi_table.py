@@ -93,7 +93,7 @@ def told(machine: Machine, text: str) -> Machine:
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine by the table of ``npu-smi info`` alone, if its product says how the chips are linked.
+    """Return the machine by the table of ``npu-smi info`` alone, if its product has one known way of linking.
 
     Links and blocks are those of the ready profile of such machines. NUMA nodes, and so paths, are not known.
 
@@ -103,18 +103,18 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         seed: Tells machines of the same name apart.
 
     Raises:
-        TopologyError: With the line: no chip, one twice, two products, or a product, or a number of its chips, from
-            which links do not follow; with what to give instead.
+        TopologyError: With the line and what to give instead: no chip, a chip twice, two products, or a product or
+            number of chips whose links are not known.
     """
-    every = sorted(chips(text), key=lambda chip: chip.index)
-    if not 0 < len(every) <= _MOST:
-        raise _error(1, f"{len(every)} chips in the table; give the whole output of npu-smi info, of 1 to {_MOST}")
-    for before, chip in itertools.pairwise(every):
+    all_chips = sorted(chips(text), key=lambda chip: chip.index)
+    if not 0 < len(all_chips) <= _MOST:
+        raise _error(1, f"{len(all_chips)} chips in the table; give the whole output of npu-smi info, of 1 to {_MOST}")
+    for before, chip in itertools.pairwise(all_chips):
         if chip.index == before.index:
             raise _error(chip.line, f"device {chip.index} stands twice; give the output of npu-smi info of one machine")
         if chip.product != before.product:
             raise _error(chip.line, f"{chip.product} beside {before.product}; {_INSTEAD}")
-    links, blocks, like = _linked(every)
+    links, blocks, profile = _linked(all_chips)
     return check(
         Machine(
             name=name,
@@ -126,14 +126,14 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
                     pci=chip.pci,
                     product=chip.product,
                     memory_mib=chip.memory_mib,
-                    pcie_gbps=like.gpus[0].pcie_gbps,
+                    pcie_gbps=profile.gpus[0].pcie_gbps,
                     vendor=ASCEND.word,
                 )
-                for chip in every
+                for chip in all_chips
             ),
             links=links,
             paths=inferred_topology.paths(
-                [[PathType.SELF if a is b else None for b in every] for a in every], (), [None] * len(every)
+                [[PathType.SELF if a is b else None for b in all_chips] for a in all_chips], (), [None] * len(all_chips)
             ),
             blocks=blocks,
         )

@@ -59,7 +59,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
 
     Args:
         text: The whole file.
-        machine: If given, the file must also tell the same of this machine's devices and list all its NUMA nodes.
+        machine: If given, the file must also describe this machine's devices as /sys does and list all its NUMA nodes.
     """
     document = parse(text)
     notes = Notes()
@@ -74,14 +74,22 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
             _compare(root, machine, notes)
     for other in document.others:
         _other(other, notes)
-    noted = notes.findings()
-    if not document.whole:  # what is missing may stand where nobody could read on
-        noted = [one for one in noted if one.rule not in _OF_THE_WHOLE]
-    findings = [*document.findings, *noted, *([] if broken is None else [broken])]
+    rule_findings = notes.findings()
+    # If reading stopped early, elements that seem to be missing may be in the part that was not read.
+    if not document.whole:
+        rule_findings = [note for note in rule_findings if note.rule not in _OF_THE_WHOLE]
+    findings = [*document.findings, *rule_findings, *([] if broken is None else [broken])]
     return sorted(findings, key=lambda f: (f.line, f.column, not f.error, f.problem))
 
 
 def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
+    """Check the root element of a file: version, size, CPUs, NUMA nodes, and all devices below.
+
+    Args:
+        root: The ``<system>`` element.
+        notes: Takes the findings.
+        machine: The machine that the file is for, if it is known.
+    """
     if nccl_bandwidths.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
@@ -91,29 +99,37 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     cpus = [child for child in root.children if child.name == "cpu"]
     if not cpus:
         notes.add("no-cpu", root.place)
-    lines: dict[int, int] = {}
+    line_of_node: dict[int, int] = {}
     for cpu in cpus:
-        _numaid(cpu, lines, notes)
+        _numaid(cpu, line_of_node, notes)
         _cpu(cpu, notes)
     _hosts(cpus, notes)
     _masks(cpus, notes)
-    numas: set[int | None] = set()
+    machine_nodes: set[int | None] = set()
     if machine is not None:
-        numas = {gpu.numa for gpu in machine.gpus} | {device.numa for device in machine.pci or ()}
-    nodes = {cpu.get("numaid"): cpu for cpu in cpus if any(child.name == "pci" for child in cpu.children)}
-    unnumbered = nodes.get("-1")  # where a flat virtual machine has all its devices
-    if unnumbered is not None and device_rules.has_gpu(unnumbered) and len(nodes) > 1 and None not in numas:
+        machine_nodes = {gpu.numa for gpu in machine.gpus} | {device.numa for device in machine.pci or ()}
+    cpus_with_devices = {cpu.get("numaid"): cpu for cpu in cpus if any(child.name == "pci" for child in cpu.children)}
+
+    # A virtual machine without NUMA has all its devices on node -1. Next to numbered nodes that is a mistake,
+    # unless the machine itself has devices without a node.
+    unnumbered = cpus_with_devices.get("-1")
+    if (
+        unnumbered is not None
+        and device_rules.has_gpu(unnumbered)
+        and len(cpus_with_devices) > 1
+        and None not in machine_nodes
+    ):
         rule = "numaid-unnumbered" if machine is None else "numaid-mixed"
         notes.add(rule, unnumbered.at("numaid"), text=-1)
-    top = max(lines, default=0)
-    missing = [str(numa) for numa in range(min(top, _MOST_GAPS)) if numa not in lines]
+    highest_node = max(line_of_node, default=0)
+    missing = [str(numa) for numa in range(min(highest_node, _MOST_GAPS)) if numa not in line_of_node]
     if missing:
         notes.add("numa-missing", root.place, text=", ".join(missing))
     device_rules.check(root, notes)
 
 
 def _other(root: Element, notes: Notes) -> None:
-    """Note an element beside the first ``<system>``."""
+    """Note an element next to the first ``<system>``."""
     if root.name == "system" and nccl_bandwidths.integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     elif root.name == "system" and root.children:
@@ -123,26 +139,40 @@ def _other(root: Element, notes: Notes) -> None:
 
 
 def _shape(element: Element, notes: Notes) -> None:
-    """Check numbers of attributes and children, and that every element stands where NCCL looks for it."""
+    """Check the shape of an element and of those below it.
+
+    It must not have too many attributes and children, and each element must be where NCCL looks for it.
+    """
     name, count = element.name, len(element.attributes) + element.blanks
-    adds = _ADDED_TO_INVENTED if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
-    missing = sum(element.get(one) is None for one in adds)
-    most, added = min(MAX_ATTRIBUTES, _ROOM - missing), f", for it adds {missing}" if missing else ""
-    if count > most:
-        blanks = f", {element.blanks} of them blanks too many" if element.blanks else ""
-        notes.add("attributes", element.place, name=name[:40], count=count, blanks=blanks, most=most, added=added)
+    added_by_nccl = _ADDED_TO_INVENTED if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
+
+    # NCCL adds attributes to what it reads, and has a fixed number of places for them.
+    added_count = sum(element.get(attribute) is None for attribute in added_by_nccl)
+    attribute_limit = min(MAX_ATTRIBUTES, _ROOM - added_count)
+    added_text = f", for it adds {added_count}" if added_count else ""
+    if count > attribute_limit:
+        blanks_text = f", {element.blanks} of them blanks too many" if element.blanks else ""
+        notes.add(
+            "attributes",
+            element.place,
+            name=name[:40],
+            count=count,
+            blanks=blanks_text,
+            most=attribute_limit,
+            added=added_text,
+        )
     if element.get("keep") == "1":
         notes.add("kept", element.at("keep"), once="kept")
     children = sum(child.name in _CHILDREN.get(name, set()) for child in element.children)
     if children > MAX_CHILDREN:
-        more = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""
-        notes.add("children", element.place, name=name, count=children, more=more)
+        versions_text = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""
+        notes.add("children", element.place, name=name, count=children, more=versions_text)
     for child in element.children:
         if child.name in _CHILDREN.get(name, set()):
             _shape(child, notes)
         elif child.name in _KNOWN:
-            wanted = " or ".join(f"<{parent}>" for parent, names in _CHILDREN.items() if child.name in names)
-            notes.add("misplaced", child.place, name=child.name, parent=name, wanted=wanted or "no element")
+            parents_text = " or ".join(f"<{parent}>" for parent, names in _CHILDREN.items() if child.name in names)
+            notes.add("misplaced", child.place, name=child.name, parent=name, wanted=parents_text or "no element")
         elif any(below(child, name) for name in _KNOWN):
             notes.add("unknown-around", child.place, name=child.name[:40])
         else:
@@ -168,6 +198,7 @@ def _numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
 
 
 def _cpu(cpu: Element, notes: Notes) -> None:
+    """Check what a ``<cpu>`` element says of its processor, and that it says enough for NCCL to use the file."""
     arch, vendor, mask = cpu.get("arch"), cpu.get("vendor"), cpu.get("affinity")
     intel_or_amd = arch in (None, "x86_64")
     if mask is not None and not _MASK.fullmatch(mask):
@@ -185,13 +216,16 @@ def _cpu(cpu: Element, notes: Notes) -> None:
         and cpu.get("modelid") is None
     ):
         notes.add("no-model", cpu.at("familyid"))
-    # What topo.cc ends without. The rest it reads if it is there, and /sys has no mask of the CPUs on no NUMA node.
-    needed = ["arch", *(["vendor"] if intel_or_amd else [])]
-    model = ["familyid", "modelid"] if intel_or_amd else []
-    mask_of_node = ["affinity"] if cpu.get("numaid") != "-1" else []
+
+    # topo.cc fails without ``required_names``. It fills in the others from /sys, which has no CPU mask for node -1.
+    required_names = ["arch", *(["vendor"] if intel_or_amd else [])]
+    model_names = ["familyid", "modelid"] if intel_or_amd else []
+    mask_names = ["affinity"] if cpu.get("numaid") != "-1" else []
+
+    # Only for AMD's CPUs NCCL works without family and model.
     if vendor != "AuthenticAMD":
-        needed, model = [*needed, *model], []
-    for rule, names in (("cpu-facts", needed), ("cpu-filled", [*mask_of_node, *model])):
+        required_names, model_names = [*required_names, *model_names], []
+    for rule, names in (("cpu-facts", required_names), ("cpu-filled", [*mask_names, *model_names])):
         missing = [name for name in names if cpu.get(name) is None]
         if missing and below(cpu, "net"):
             notes.add(rule, cpu.place, text=", ".join(missing))
@@ -226,34 +260,36 @@ def _masks(cpus: Sequence[Element], notes: Notes) -> None:
 
 
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:
-    """Note where the file contradicts what /sys says of this machine, and what it leaves out."""
+    """Note where the file contradicts /sys of this machine, and which devices and NUMA nodes it lacks."""
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
     listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
-    numas = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
+    node_in_file = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
     for gpu in machine.gpus:
         if gpu.pci and gpu.pci not in listed:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
     of_gpus = [PciDevice(gpu.pci, None, gpu.numa, "", "", *words(gpu.pcie_gbps)) for gpu in machine.gpus]
     tree: Sequence[PciDevice] = machine.pci or of_gpus
-    tops: list[int | None] = []  # of each device the node that NCCL hangs it below: that of the highest bridge
+
+    # NCCL puts a device below the NUMA node of its highest bridge. Parents come first in the tree.
+    node_in_sys: list[int | None] = []
     for device in tree:
-        tops.append(device.numa if device.parent is None else tops[device.parent])
-    for device, top in zip(tree, tops, strict=True):
+        node_in_sys.append(device.numa if device.parent is None else node_in_sys[device.parent])
+    for device, sys_node in zip(tree, node_in_sys, strict=True):
         element = listed.get(device.busid)
         if element is None:
             continue
         _rate(element, device, notes)
-        said = numas.get(device.busid)
-        leaf = not device.kind.startswith("0x06")
-        if leaf and said not in (None, "-1") and top is not None and said != str(top):
-            notes.add("not-numa", element.place, text=said, wanted=top)
+        file_value = node_in_file.get(device.busid)
+        is_leaf = not device.kind.startswith("0x06")
+        if is_leaf and file_value not in (None, "-1") and sys_node is not None and file_value != str(sys_node):
+            notes.add("not-numa", element.place, text=file_value, wanted=sys_node)
         ids = (f"0x{part}" for part in device.ids.split(":") if part)
-        for name, wanted in [("class", device.kind), *zip(IDS, ids, strict=False)]:
-            said = element.get(name)
-            if wanted and said is not None and said != wanted:
-                notes.add("not-sys", element.at(name), name=name, text=said, wanted=wanted)
-    nodes = {cpu.get("numaid") for cpu in cpus}
-    missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes]
+        for name, sys_value in [("class", device.kind), *zip(IDS, ids, strict=False)]:
+            file_value = element.get(name)
+            if sys_value and file_value is not None and file_value != sys_value:
+                notes.add("not-sys", element.at(name), name=name, text=file_value, wanted=sys_value)
+    nodes_in_file = {cpu.get("numaid") for cpu in cpus}
+    missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes_in_file]
     if missing:
         notes.add("numa-lacks", root.place, text=", ".join(missing))
 

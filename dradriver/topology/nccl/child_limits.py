@@ -26,23 +26,26 @@ def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
 
 
 def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
-    """Return ``devices``, parents first, so that no CPU or bridge has more than 32 children.
+    """Return ``devices``, parents first, changed so that no CPU or bridge has more than 32 children.
 
-    NICs of a crowded CPU get switches between, with bus ids that no server has. NCCL then reads the same: from the
-    other devices the way to them still crosses the CPU, each switch is as wide as all that is below it, and no GPU is
-    below one. What is crowded below a bridge stays so: one more switch would make PIX PXB.
+    The NICs of a CPU with too many children get invented switches above them, with bus ids that no server has. NCCL
+    then computes the same paths: the way to a NIC from other devices still crosses the CPU, each switch is as wide as
+    all that is below it, and no GPU is below one. Below a bridge nothing is changed, because one more switch would turn
+    PIX into PXB.
 
     Raises:
-        TopologyError: A bridge has too many children, or a CPU too many that are no NICs.
+        TopologyError: A bridge has too many children, or a CPU too many that are not NICs.
     """
-    below: dict[tuple[int | None, int], list[int]] = {}  # by parent, and at the top by NUMA node
+    children_of: dict[tuple[int | None, int], list[int]] = {}  # by parent, and at the top by NUMA node
     for i, device in enumerate(devices):
-        below.setdefault((device.parent, numaid(device) if device.parent is None else 0), []).append(i)
+        children_of.setdefault((device.parent, numaid(device) if device.parent is None else 0), []).append(i)
     switches: list[PciDevice] = []
-    above: dict[int, int] = {}
+
+    # By position of a NIC, the invented switch above it.
+    new_parent: dict[int, int] = {}
     taken = {device.busid for device in devices}
-    free = (number for number in range(len(devices) + 256) if switch_id(number) not in taken)
-    for (parent, node), children in below.items():
+    free_numbers = (number for number in range(len(devices) + 256) if switch_id(number) not in taken)
+    for (parent, node), children in children_of.items():
         nics = [i for i in children if devices[i].kind.startswith("0x02")]
         room = MAX_CHILDREN - (len(children) - len(nics))
         if len(children) <= MAX_CHILDREN:
@@ -54,15 +57,18 @@ def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
                 f"{place}: {len(children)} children; NCCL 2.18 to 2.20 have room for {MAX_CHILDREN}, and a switch "
                 f"between would change what NCCL reads; {cure}"
             )
+        # Share the NICs evenly among as many switches as there is room for; a single NIC needs none.
         for n in range(room):
             members = nics[n * len(nics) // room : (n + 1) * len(nics) // room]
             if len(members) > 1:
-                above |= dict.fromkeys(members, len(switches))
+                new_parent |= dict.fromkeys(members, len(switches))
                 gbps = sum(nccl_bandwidths.pci_gbps(devices[i].link_speed, devices[i].link_width) for i in members)
-                switches.append(switch(next(free), None, devices[members[0]].numa, gbps))
-    moved = (None if device.parent is None else device.parent + len(switches) for device in devices)
-    placed = (
-        msgspec.structs.replace(device, parent=above.get(i, parent))
-        for i, (device, parent) in enumerate(zip(devices, moved, strict=True))
+                switches.append(switch(next(free_numbers), None, devices[members[0]].numa, gbps))
+
+    # The switches come first in the result, so all parents' positions shift.
+    shifted_parents = (None if device.parent is None else device.parent + len(switches) for device in devices)
+    moved_devices = (
+        msgspec.structs.replace(device, parent=new_parent.get(i, parent))
+        for i, (device, parent) in enumerate(zip(devices, shifted_parents, strict=True))
     )
-    return (*switches, *placed)
+    return (*switches, *moved_devices)

@@ -75,30 +75,38 @@ def _gpus(pci: Element) -> list[Element]:
 
 
 def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
+    """Check a ``<pci>`` element: its bus id, class, speed, children, and the ids that NCCL needs above NICs.
+
+    Args:
+        pci: The element.
+        seen: The elements so far by bus id; this one is added.
+        notes: Takes the findings.
+    """
     busid = pci.get("busid") or ""
-    switch = any(child.name == "pci" for child in pci.children)
+    is_switch = any(child.name == "pci" for child in pci.children)
     if not busid:
         notes.add("no-busid", pci.at("busid"))
-    elif not _BUS_ID.fullmatch(busid) and switch:
+    elif not _BUS_ID.fullmatch(busid) and is_switch:
         notes.add("busid-switch", pci.at("busid"), text=busid)
     elif not _BUS_ID.fullmatch(busid):
         short = reduced(busid)
         rule = "busid-form" if _BUS_ID.fullmatch(short) else "busid"
         notes.add(rule, pci.at("busid"), text=pci.get("busid"), short=short)
     elif busid in seen:
-        plain = not switch and not any(child.name in ("pci", "nic") for child in seen[busid].children)
-        rule = "gpu-twice" if plain and not below(pci, "net") else "busid-twice"
+        # The same GPU in two places is a different mistake from two devices with one bus id.
+        is_plain = not is_switch and not any(child.name in ("pci", "nic") for child in seen[busid].children)
+        rule = "gpu-twice" if is_plain and not below(pci, "net") else "busid-twice"
         notes.add(rule, pci.at("busid"), text=busid, line=seen[busid].place[0])
     seen.setdefault(busid, pci)
-    network = below(pci, "net")
-    _pci_class(pci, notes, network=network)
+    has_network = below(pci, "net")
+    _pci_class(pci, notes, network=has_network)
     _inside(pci, notes)
-    _speed(pci, notes, network=network)
+    _speed(pci, notes, network=has_network)
     for second in _gpus(pci)[1:2]:
         notes.add("two-gpus", second.place)
     missing = [name for name in IDS if pci.get(name) is None]
-    if network and missing and not busid.startswith(INVENTED):
-        notes.add("ids" if switch else "ids-nic", pci.place, text=", ".join(missing))
+    if has_network and missing and not busid.startswith(INVENTED):
+        notes.add("ids" if is_switch else "ids-nic", pci.place, text=", ".join(missing))
 
 
 def _inside(pci: Element, notes: Notes) -> None:
@@ -149,14 +157,19 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
 
 
 def _links(gpus: dict[str, Element], notes: Notes) -> None:
-    """Check every GPU and, together, the links between them; ``gpus`` are ``<gpu>`` elements by bus id."""
+    """Check every GPU, and that links between GPUs are listed alike on both sides.
+
+    Args:
+        gpus: The ``<gpu>`` elements by bus id.
+        notes: Takes the findings.
+    """
     counts: dict[tuple[str, str], tuple[int, Element]] = {}
-    linked: dict[str, list[Element]] = {}
+    links_of: dict[str, list[Element]] = {}
     for busid, gpu in gpus.items():
         _gpu(gpu, notes)
-        linked[busid] = [child for child in gpu.children if child.name == "nvlink"]
+        links_of[busid] = [child for child in gpu.children if child.name == "nvlink"]
         total = 0
-        for link in linked[busid]:
+        for link in links_of[busid]:
             count = _nvlink(link, busid, gpus, notes)
             total += count
             target = reduced(link.get("target") or "")
@@ -165,12 +178,14 @@ def _links(gpus: dict[str, Element], notes: Notes) -> None:
         if total > MOST_LINKS:
             notes.add("links-most", gpu.place, count=total)
     for (a, b), (count, link) in counts.items():
-        back = counts.get((b, a), (0, link))[0]
-        if back != count:
-            notes.add("one-way", link.at("count"), count=count, name=a, target=b, back=back)
-    _switches(gpus, linked, notes)
-    if any(linked.values()):
-        for busid, links in linked.items():
+        count_back = counts.get((b, a), (0, link))[0]
+        if count_back != count:
+            notes.add("one-way", link.at("count"), count=count, name=a, target=b, back=count_back)
+    _switches(gpus, links_of, notes)
+
+    # NCCL believes the file: once one GPU lists links, a GPU that lists none has none.
+    if any(links_of.values()):
+        for busid, links in links_of.items():
             rule = "believed" if links else "no-links"
             notes.add(rule, links[0].place if links else gpus[busid].place, once=rule)
 

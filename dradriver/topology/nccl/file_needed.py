@@ -27,26 +27,26 @@ class Advice(msgspec.Struct, frozen=True):
 def explain(machine: Machine) -> Advice:
     """Return whether NCCL needs a topology file on the machine, and why.
 
-    Where a container sees the host's /sys and NVML, NCCL finds the truth by itself and a file can only do harm. It is
-    of use where /sys does not show the PCI tree: in a virtual machine whose hypervisor hangs every device below the
-    root. The libraries of other vendors are given none.
+    If a container sees the host's /sys and NVML, NCCL finds the topology by itself, and a file can only do harm. A file
+    helps if /sys does not show the PCI tree: in a virtual machine whose hypervisor puts every device directly below the
+    root. The libraries of other vendors get no file.
     """
     if machine.vendor is not NVIDIA:
         library = machine.vendor.library
         return Advice(
             False, (f"No file is needed: these GPUs' jobs bring {library}, which finds the machine by itself.",)
         )
-    worth, why = _if_virtual(machine)
-    verdict = "A file is worth it" if worth else "No file is needed"
+    is_worth, why = _if_virtual(machine)
+    verdict = "A file is worth it" if is_worth else "No file is needed"
     if machine.virtual is None:
-        needed = None if worth else False
+        needed = None if is_worth else False
         reason = (
             "Whether this is a virtual machine is not known from this source. If it is none: no file is needed, "
             f"{_TRUTH} If it is one: {verdict[0].lower()}{verdict[1:]}, {why} The node itself knows which it is, and "
             "what its /sys shows: run this there without --machine."
         )
     elif machine.virtual:
-        needed, reason = worth, f"{verdict}: this is a virtual machine, and {why}"
+        needed, reason = is_worth, f"{verdict}: this is a virtual machine, and {why}"
     else:
         needed, reason = False, f"No file is needed: this is no virtual machine, {_TRUTH}"
     return Advice(needed, (reason, *_notes(machine)))

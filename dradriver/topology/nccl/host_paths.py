@@ -19,35 +19,41 @@ _RDMA = ("infiniband", "roce", "efa")
 def with_paths(machine: Machine, *, like: Machine) -> Machine:
     """Return ``machine`` with the paths that the host ``like`` has between its GPUs and their NICs.
 
-    Where both have the same NUMA nodes, devices that are on none get ``like``'s. A NIC that carries no GPU's traffic
-    stays far from all, on its own NUMA node, where NCCL would hang it too.
+    If both have the same NUMA nodes, devices without a node get that of the host's device. A NIC that carries no GPU's
+    traffic stays far from all GPUs, on its own NUMA node, where NCCL would also put it.
+
+    Args:
+        machine: The virtual machine.
+        like: The host, or a machine of the same kind.
 
     Raises:
-        TopologyError: Numbers of GPUs or NICs differ, or NUMA nodes show another order, so that which is which cannot
-            be told.
+        TopologyError: The numbers of GPUs or NICs differ, or the NUMA nodes show another order, so that the devices
+            cannot be matched.
     """
     if len(like.gpus) != len(machine.gpus):
         raise TopologyError(
             f"{like.name}: {len(like.gpus)} GPUs, but this machine has {len(machine.gpus)}; give a server with as many"
         )
-    nics = _nics(machine, like)
-    _check_order(machine, like, nics)
-    same = {node.id for node in machine.numa} == {node.id for node in like.numa}
-    far = (PathType.SYS,) * len(machine.gpus)
+    host_nic_of = _nics(machine, like)
+    _check_order(machine, like, host_nic_of)
+    has_same_nodes = {node.id for node in machine.numa} == {node.id for node in like.numa}
+    no_paths = (PathType.SYS,) * len(machine.gpus)
     return msgspec.structs.replace(
         machine,
         gpus=tuple(
-            msgspec.structs.replace(gpu, numa=other.numa) if same and gpu.numa is None else gpu
+            msgspec.structs.replace(gpu, numa=other.numa) if has_same_nodes and gpu.numa is None else gpu
             for gpu, other in zip(machine.gpus, like.gpus, strict=True)
         ),
         paths=like.paths,
         nics=tuple(
-            msgspec.structs.replace(nic, numa=like.nics[nics[n]].numa)
-            if same and n in nics and nic.numa is None
+            msgspec.structs.replace(nic, numa=like.nics[host_nic_of[n]].numa)
+            if has_same_nodes and n in host_nic_of and nic.numa is None
             else nic
             for n, nic in enumerate(machine.nics)
         ),
-        nic_paths=tuple(like.nic_paths[nics[n]] if n in nics else far for n in range(len(machine.nics))),
+        nic_paths=tuple(
+            like.nic_paths[host_nic_of[n]] if n in host_nic_of else no_paths for n in range(len(machine.nics))
+        ),
         pci=(),
         virtual=True,
     )

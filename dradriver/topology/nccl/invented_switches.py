@@ -17,34 +17,36 @@ _MOST_LANES = 64  # of any link: more than PCIe has, NCCL multiplies whatever it
 
 
 def invent(machine: Machine) -> tuple[PciDevice, ...]:
-    """Return invented switches of a machine with its GPUs and NICs below them, parents first.
+    """Return invented switches with a machine's GPUs and NICs below them, parents first.
 
-    Devices that are PIX to each other share a switch; such switches that are PXB to each other share one above them.
-    The switches are ``ffff:ff:00.0`` and on, as the clouds' own files have them: /sys knows none of these, so no rank
-    adds anything to them.
+    Devices that are PIX to each other share a switch. Such switches that are PXB to each other share one above them.
+    The switches have the bus ids ``ffff:ff:00.0`` and on, as in the clouds' own files: /sys knows none of these, so
+    NCCL adds nothing to them.
     """
     devices: list[tuple[Gpu | Nic, float]] = [(gpu, gpu.pcie_gbps) for gpu in machine.gpus]
-    fastest = max(gpu.pcie_gbps for gpu in machine.gpus)
-    devices += [(nic, fastest) for nic in machine.nics]
+
+    # A NIC's own speed is not known: it must not be slower than any GPU.
+    fastest_gbps = max(gpu.pcie_gbps for gpu in machine.gpus)
+    devices += [(nic, fastest_gbps) for nic in machine.nics]
     kinds = classes(machine)
-    near = _labels(machine, PathType.PIX)
+    pix_label = _labels(machine, PathType.PIX)
     tree: list[PciDevice] = []
-    switches = 0
-    for outer in _sets(_labels(machine, PathType.PXB)):
-        numa = devices[outer[0]][0].numa
-        inner = _sets([near[i] for i in outer])
-        above = None
-        if len(inner) > 1:
-            above = len(tree)
-            tree.append(switch(switches, None, numa, fastest))
-            switches += 1
-        for members in inner:
-            parent = above
-            if len(outer) > 1:
+    switch_count = 0
+    for outer_set in _sets(_labels(machine, PathType.PXB)):
+        numa = devices[outer_set[0]][0].numa
+        inner_sets = _sets([pix_label[i] for i in outer_set])
+        outer_switch = None
+        if len(inner_sets) > 1:
+            outer_switch = len(tree)
+            tree.append(switch(switch_count, None, numa, fastest_gbps))
+            switch_count += 1
+        for members in inner_sets:
+            parent = outer_switch
+            if len(outer_set) > 1:
                 parent = len(tree)
-                tree.append(switch(switches, above, numa, fastest))
-                switches += 1
-            for device, gbps in (devices[outer[n]] for n in members):
+                tree.append(switch(switch_count, outer_switch, numa, fastest_gbps))
+                switch_count += 1
+            for device, gbps in (devices[outer_set[member]] for member in members):
                 if device.pci:
                     tree.append(PciDevice(device.pci, parent, numa, kinds[device.pci], "", *words(gbps)))
     return tuple(tree)

@@ -55,23 +55,25 @@ _START = 'give a topology file, which starts with <system version="1">'
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     """Return the machine that an NCCL topology file describes.
 
-    GPUs are numbered by their ``dev`` where all have one, else by bus id, as NVML numbers them. They have made-up
-    uuids: the file has none.
+    GPUs are numbered by their ``dev`` if all have one, else by bus id, as NVML numbers them. Their uuids are made up,
+    because the file has none.
 
     Args:
-        text: The whole file. What only NCCL's own parser would refuse (tabs, a declaration) is read; see ``checker``.
+        text: The whole file. Text that only NCCL's own parser would refuse (tabs, a declaration) is read; see
+            ``checker``.
         name: The machine's name.
         seed: Tells machines of the same name apart.
 
     Raises:
-        TopologyError: With line and column: not such a file, a graph file, no GPU, links that only one side has, ….
+        TopologyError: With line and column: not such a file, a graph file, no GPU, links that only one side has, and
+            more.
     """
     document = parse(text)
-    root, stop = document.root, document.broken
+    root, fault = document.root, document.broken
     if root is not None and root.name != "system":
         raise error(root, None, f"this is {_OTHERS.get(root.name, f'a file of <{root.name}>')}; {_START}")
-    if stop is not None:
-        raise TopologyError(f"NCCL XML, line {stop.line}, column {stop.column}: {stop.problem}; {stop.cure}")
+    if fault is not None:
+        raise TopologyError(f"NCCL XML, line {fault.line}, column {fault.column}: {fault.problem}; {fault.cure}")
     if root is None:
         raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
     version = nccl_bandwidths.integer(root.get("version") or "")
@@ -81,21 +83,23 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     hosts = {cpu.get("host_hash") for cpu in cpus} - {None}
     if len(hosts) > 1:
         raise error(root, None, f"CPUs of {len(hosts)} hosts; a machine is one: keep those of one host_hash")
-    devices, nodes = Devices(twice=0 if version == _RCCL else None), {}
+
+    # RCCL may list a device twice, NCCL may not.
+    devices, node_of_number = Devices(twice=0 if version == _RCCL else None), {}
     for cpu in cpus:
         numa = _numa(cpu)
         if numa is not None:
-            if numa in nodes:
+            if numa in node_of_number:
                 raise error(cpu, "numaid", f"numaid {numa} stands twice; write each NUMA node once")
-            nodes[numa] = _node(cpu, numa)
+            node_of_number[numa] = _node(cpu, numa)
         walk(cpu, Place(numa=numa), devices)
     if not devices.gpus:
         raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
-    count = len(devices.gpus) + len(devices.nics)
-    if count > _MOST_DEVICES:
-        raise error(root, None, f"{count} GPUs and NICs; at most {_MOST_DEVICES} are read")
+    device_count = len(devices.gpus) + len(devices.nics)
+    if device_count > _MOST_DEVICES:
+        raise error(root, None, f"{device_count} GPUs and NICs; at most {_MOST_DEVICES} are read")
     joined = pcilinks.joined(pcilinks.links(elements(root, "pci")))
-    return _machine(devices, nodes, _cpu(cpus), joined, name=name, seed=seed)
+    return _machine(devices, node_of_number, _cpu(cpus), joined, name=name, seed=seed)
 
 
 def _numa(cpu: Element) -> int | None:
@@ -133,6 +137,16 @@ def _machine(
     name: str,
     seed: str,
 ) -> Machine:
+    """Build the machine from a file's devices, with GPUs in the order of their numbers.
+
+    Args:
+        devices: The GPUs, NICs and PCI devices.
+        nodes: The NUMA nodes by number.
+        cpu: The CPUs' model, None if the file has none.
+        joined: Tells whether two places are connected by a link between PCI switches.
+        name: The machine's name.
+        seed: Tells machines of the same name apart.
+    """
     leaves = sorted(devices.gpus, key=lambda leaf: leaf.busid)
     numbers = [number(leaf.gpu, "dev", 9999) if leaf.gpu else None for leaf in leaves]
     if None in numbers or len(set(numbers)) < len(numbers):
@@ -196,8 +210,9 @@ def _compute(leaf: Leaf) -> int:
 
 
 def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
+    """Build a GPU from its ``<pci>`` and ``<gpu>`` elements; AMD's are recognised by other attributes than NVIDIA's."""
     pci = leaf.pci
-    bare = Gpu(
+    common = Gpu(
         index=index,
         uuid=uuid,
         minor=index,
@@ -209,21 +224,23 @@ def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
     if _is_amd(leaf):
         part = _part(leaf)
         return msgspec.structs.replace(
-            bare,
+            common,
             product=part.product if part else "",
             architecture=_architecture(leaf),
             memory_mib=part.memory_mib if part else 0,
             vendor=AMD.word,
         )
+
+    # NVIDIA: ``c2c`` is NVLink to the CPU, ``bw`` is in MB/s for each of ``count`` links.
     compute = _compute(leaf)
     c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
-    lanes = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000
+    c2c_gbps = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000
     return msgspec.structs.replace(
-        bare,
+        common,
         product=_PRODUCTS.get((pci.get("device") or "")[2:], ""),
         architecture=nccl_bandwidths.architecture(compute),
         compute_capability=f"{compute // 10}.{compute % 10}" if compute else "",
-        c2c_gbps=lanes,
+        c2c_gbps=c2c_gbps,
     )
 
 

@@ -39,12 +39,12 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     """Return the text of an NCCL topology file for the machine.
 
     Args:
-        machine: Its bus ids and NUMA nodes are written. Without a PCI tree of its own, as profiles have none, switches
-            are invented that give the same paths, with bus ids that no server has.
-        like: The server that a virtual machine runs on: its paths between GPUs and the NICs beside them are written in
-            place of ``machine``'s (``host_paths.with_paths``; ``host_paths.lost`` says what a file cannot hold).
-        gpus: Positions of the GPUs that the file is for, those of a container: the others are left out, and NICs that
-            one of them is nearer to. All by default.
+        machine: Its bus ids and NUMA nodes are written. If it has no PCI tree, as profiles have none, switches that
+            give the same paths are invented, with bus ids that no server has.
+        like: The server that a virtual machine runs on. Its paths between GPUs and their NICs replace those of
+            ``machine`` (``host_paths.with_paths``; ``host_paths.lost`` says what a file cannot hold).
+        gpus: Positions of the GPUs that the file is for, those of a container; None for all. Other GPUs are left out,
+            and so are NICs that are nearer to one of those.
 
     Raises:
         TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or ``check``
@@ -54,7 +54,7 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         raise TopologyError(
             f"gpus: {machine.vendor.library} finds the machine by itself; files are written for NCCL alone"
         )
-    known = {device.busid: device for device in machine.pci}
+    device_of_busid = {device.busid: device for device in machine.pci}
     if like is not None:
         machine = with_paths(machine, like=like)
     if gpus is not None:
@@ -68,8 +68,10 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     for gpu in machine.gpus:
         if len(gpu.pci) != _BUS_ID:
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
-    kinds = classes(machine)
-    devices = spread([_spelled(_as_known(device, known.get(device.busid)), kinds) for device in _wanted(machine)])
+    pci_classes = classes(machine)
+    devices = spread(
+        [_spelled(_as_known(device, device_of_busid.get(device.busid)), pci_classes) for device in _wanted(machine)]
+    )
     listed = {device.busid for device in devices}
     for gpu in machine.gpus:
         if gpu.pci not in listed:
@@ -88,13 +90,15 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         )
     lines = ['<system version="1">']
     for node in nodes:
-        tops = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
-        lines += _element("cpu", _cpu(node, cpu), _children(devices, tops, 2), 1)
+        root_positions = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
+        lines += _element("cpu", _cpu(node, cpu), _children(devices, root_positions, 2), 1)
     text = "\n".join([*lines, "</system>"]) + "\n"
-    refused = next((finding for finding in check(text) if finding.error), None)
-    if refused is not None:
-        place = text.splitlines()[refused.line - 1].strip()[:_MOST_SHOWN]
-        raise TopologyError(f"{place}: {refused.problem}; {refused.cure}")
+
+    # The file is checked like any other, so nothing is written that NCCL would misread.
+    error_finding = next((finding for finding in check(text) if finding.error), None)
+    if error_finding is not None:
+        place = text.splitlines()[error_finding.line - 1].strip()[:_MOST_SHOWN]
+        raise TopologyError(f"{place}: {error_finding.problem}; {error_finding.cure}")
     return text
 
 

@@ -12,19 +12,19 @@ _CPU_CLASS = "0x068001"  # POWER
 
 
 def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
-    """Return the direct links of each pair by ``<nvlink>`` elements, and each GPU's links to a switch.
+    """Return the number of direct links of each pair of GPUs, and of each GPU's links to switches.
 
-    A target of class 0x068000 is a switch; so is, to NCCL, one without a class that is no GPU of the file. Links to a
-    GPU that is not in the file are dropped, as NCCL drops them, and so are those of a GPU to itself, which VMs show
-    for a bridge whose other end is hidden.
+    A target of class 0x068000 is a switch. NCCL also takes a target without a class for a switch, if it is not a GPU of
+    the file. As in NCCL, links to a GPU that is not in the file are dropped. So are links of a GPU to itself, which VMs
+    show for a bridge whose other end is hidden.
 
     Raises:
-        TopologyError: A count that is none, or a link that the other side does not have.
+        TopologyError: A count is not a number, or the other side does not have the same links.
     """
     position = {leaf.busid: i for i, leaf in enumerate(gpus)}
     direct = [[0] * len(gpus) for _ in gpus]
     switched = [0] * len(gpus)
-    places = {}
+    link_of_pair = {}
     for i, leaf in enumerate(gpus):
         for link in leaf.gpu.children if leaf.gpu else ():
             if link.name not in ("nvlink", "xgmi"):
@@ -33,18 +33,19 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
             if count is None or not link.get("target"):
                 raise error(link, None, f"a link (<{link.name}>) needs target, a bus id, and count, a number of links")
             target = reduced(link.get("target") or "")
-            kind = link.get("tclass") or ""
+            target_class = link.get("tclass") or ""
+            # A GPU of the file, else a switch, else a GPU or CPU to be dropped.
             if target in position:
                 if position[target] != i:
                     direct[i][position[target]] += count
-                    places[i, position[target]] = link
-            elif not kind.startswith("0x03") and kind != _CPU_CLASS:
+                    link_of_pair[i, position[target]] = link
+            elif not target_class.startswith("0x03") and target_class != _CPU_CLASS:
                 switched[i] += count
-    for (i, j), link in places.items():
+    for (i, j), link in link_of_pair.items():
         if direct[i][j] != direct[j][i]:
             raise error(link, "count", f"{direct[i][j]} links from {gpus[i].busid} to {gpus[j].busid}, but "
                         f"{direct[j][i]} back; both sides have the same")  # fmt: skip
-    most = max(switched)
-    if most > 4 * MOST_LINKS:
-        raise error(gpus[0].pci, None, f"{most} links of one GPU to switches; {MOST_LINKS} is the most")
+    most_switched = max(switched)
+    if most_switched > 4 * MOST_LINKS:
+        raise error(gpus[0].pci, None, f"{most_switched} links of one GPU to switches; {MOST_LINKS} is the most")
     return direct, switched

@@ -91,15 +91,26 @@ def walk(parent: Element, place: Place, devices: Devices, *, above: int | None =
 
 
 def _pci(element: Element, place: Place, above: int | None, devices: Devices) -> None:
+    """Add a ``<pci>`` element to ``devices`` as a GPU, a NIC or a switch, and walk the elements below a switch.
+
+    Args:
+        element: The element.
+        place: The NUMA node, root and switches above it.
+        above: The position of its parent in ``devices.pci``; None at the top.
+        devices: Takes the devices.
+
+    Raises:
+        TopologyError: The bus id is in the file twice, which only RCCL allows.
+    """
     device = _device(element, place, above)
     busid = device.busid
-    own = busid
+    unique_id = busid
     if busid in devices.lines:
         line = devices.lines[busid]
         if devices.twice is None:
             raise error(element, "busid", f"busid {busid} stands in line {line} too: NCCL saw one device as two")
         devices.twice += 1
-        own = f"{busid}/{devices.twice}"
+        unique_id = f"{busid}/{devices.twice}"
     devices.lines.setdefault(busid, element.place[0])
     devices.pci.append(device)
     gpu = next((child for child in element.children if child.name == "gpu"), None)
@@ -108,12 +119,13 @@ def _pci(element: Element, place: Place, above: int | None, devices: Devices) ->
         return
     names = {child.name for child in element.children}
     if device.kind.startswith("0x02") and not names & {"nic", "pci"}:
-        nic = Nic(name=busid, pci=busid, numa=place.numa, kind=_kind(device))  # the file does not name it
+        # The file has no name for it.
+        nic = Nic(name=busid, pci=busid, numa=place.numa, kind=_kind(device))
         devices.nics[busid] = (nic, copy(place))
         return
     below = place
     if "pci" in names:
-        below = Place(numa=place.numa, root=place.root or own, switches=(*place.switches, own))
+        below = Place(numa=place.numa, root=place.root or unique_id, switches=(*place.switches, unique_id))
     walk(element, below, devices, above=len(devices.pci) - 1)
 
 

@@ -59,7 +59,7 @@ class Document(msgspec.Struct):
         root: The first ``<system>``, else the first element; None for an empty file.
         others: Further elements that stand in no other.
         findings: What NCCL would stumble over.
-        broken: What nobody could read on after.
+        broken: The error after which reading stopped; None if there is none.
         whole: The outermost element was read to its end.
     """
 

@@ -69,6 +69,11 @@ class Description:
 
 
 def _machine(profile: Profile, seed: str) -> Machine:
+    """Build the machine that a profile describes; with another seed its GPUs have other uuids.
+
+    Raises:
+        TopologyError: With the field, its value and what is allowed there.
+    """
     _check_places(profile)
     product = profile.product
     gpus = tuple(
@@ -124,7 +129,12 @@ def _place(entry: GpuEntry | NicEntry) -> Place:
 
 
 def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ...]:
-    matrix = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
+    """Return the number of links of each pair: through switches, or as the profile lists them by pair.
+
+    Raises:
+        TopologyError: Both ways are used, a pair is odd or given twice, or a GPU has too many links.
+    """
+    link_counts = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
     if any(gpu.switch_links for gpu in gpus) and profile.links:
         raise TopologyError("links: given beside switch_links; a machine has one or the other")
     if (
@@ -133,8 +143,8 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
         and profile.link_gbps <= 0
     ):
         raise TopologyError("link_gbps: 0, but there are links; write one link's GB/s in one direction")
-    given: set[frozenset[int]] = set()
-    totals = [0] * len(gpus)
+    seen_pairs: set[frozenset[int]] = set()
+    gpu_links = [0] * len(gpus)
     for pair, count in profile.links.items():
         match = _PAIR.fullmatch(pair)
         i, j = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -142,17 +152,17 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
             raise TopologyError(
                 f"links.{pair}: not two GPUs; write two different numbers from 0 to {len(gpus) - 1}: 0-1"
             )
-        if frozenset((i, j)) in given:
+        if frozenset((i, j)) in seen_pairs:
             raise TopologyError(f"links.{pair}: this pair is given twice; write it once")
-        given.add(frozenset((i, j)))
-        matrix[i][j] = matrix[j][i] = count
+        seen_pairs.add(frozenset((i, j)))
+        link_counts[i][j] = link_counts[j][i] = count
         for gpu in (i, j):
-            totals[gpu] += count
-            if totals[gpu] > MOST_LINKS:
+            gpu_links[gpu] += count
+            if gpu_links[gpu] > MOST_LINKS:
                 raise TopologyError(
-                    f"links.{pair}: {count} make {totals[gpu]} links of GPU {gpu}; {MOST_LINKS} in all are the most"
+                    f"links.{pair}: {count} make {gpu_links[gpu]} links of GPU {gpu}; {MOST_LINKS} in all are the most"
                 )
-    return tuple(tuple(row) for row in matrix)
+    return tuple(tuple(row) for row in link_counts)
 
 
 def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
@@ -172,28 +182,34 @@ def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
 
 
 def _check_places(profile: Profile) -> None:
-    """Raise unless GPUs and NICs are on listed NUMA nodes, and each root complex and each CPU is on one."""
+    """Check that GPUs and NICs are on listed NUMA nodes, and that each root complex and each CPU is on one node.
+
+    Raises:
+        TopologyError: With the field, its value and what is allowed there.
+    """
     nodes = [node.id for node in profile.numa]
-    roots: dict[str, tuple[int, str]] = {}
+    node_of_root: dict[str, tuple[int, str]] = {}
     entries: list[tuple[str, GpuEntry | NicEntry]] = [(f"gpus[{i}]", gpu) for i, gpu in enumerate(profile.gpus)]
     entries += [(f"nics[{i}]", nic) for i, nic in enumerate(profile.nics)]
-    for at, entry in entries:
+    for field, entry in entries:
         if entry.numa is None:
             continue
         if nodes and entry.numa not in nodes:
             listed = ", ".join(map(str, nodes))
-            raise TopologyError(f"{at}.numa: {entry.numa}; write a node that numa lists ({listed}), or list it there")
+            raise TopologyError(
+                f"{field}.numa: {entry.numa}; write a node that numa lists ({listed}), or list it there"
+            )
         if entry.root is None:
             continue
-        numa, first = roots.setdefault(entry.root, (entry.numa, at))
+        numa, first_field = node_of_root.setdefault(entry.root, (entry.numa, field))
         if numa != entry.numa:
             raise TopologyError(
-                f"{at}.numa: {entry.numa}, but {first} is on node {numa} below the same root {entry.root}; "
+                f"{field}.numa: {entry.numa}, but {first_field} is on node {numa} below the same root {entry.root}; "
                 "a root complex is on one node"
             )
     masks = [cpulist.to_mask(node.cpus) if is_cpu_list(node.cpus) else "" for node in profile.numa]
     bits = [int(mask.replace(",", "") or "0", 16) for mask in masks]
-    for (j, other), (i, own) in combinations(enumerate(bits), 2):
-        if own & other:
-            both = cpulist.from_mask(f"{own & other:x}")
+    for (j, other_cpus), (i, cpus) in combinations(enumerate(bits), 2):
+        if cpus & other_cpus:
+            both = cpulist.from_mask(f"{cpus & other_cpus:x}")
             raise TopologyError(f"numa[{i}].cpus: {both} also in numa[{j}]'s; a CPU is on one node")

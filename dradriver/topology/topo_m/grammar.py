@@ -130,21 +130,26 @@ def _no_column(matrix: Matrix, name: Cell) -> TopologyError:
 
 
 def _header(line: pasted.Line, rows: Sequence[str]) -> Matrix:
-    """Return a matrix without rows.
+    """Return a matrix that has the columns of a header line and no rows yet.
 
     Args:
-        line: From the first device on.
-        rows: What the rows begin with.
+        line: The header line, from the first device on.
+        rows: The names that rows begin with; they tell which words of the header are two glued names.
+
+    Raises:
+        TopologyError: With line and column: a word that is no column, one twice, columns in a wrong order.
     """
-    words = [Cell(match[0], *line.place(match.start())) for match in _COLUMN.finditer(line.text)]
+    cells = [Cell(match[0], *line.place(match.start())) for match in _COLUMN.finditer(line.text)]
     names = [*pasted.HEADINGS, *filter(_DEVICE.fullmatch, rows)]
-    lost = [(word, parts) for word in words if word.text not in rows and (parts := pasted.glued(word.text, names))]
-    if lost:
-        told = ", ".join(f"{word.text!r} is {' and '.join(parts)}" for word, parts in lost)
-        raise error(lost[0][0].place, f"{told}; {_LOST}")
+    glued_words = [
+        (word, parts) for word in cells if word.text not in rows and (parts := pasted.glued(word.text, names))
+    ]
+    if glued_words:
+        glued_text = ", ".join(f"{word.text!r} is {' and '.join(parts)}" for word, parts in glued_words)
+        raise error(glued_words[0][0].place, f"{glued_text}; {_LOST}")
     devices: list[str] = []
     headings: list[str] = []
-    for cell in words:
+    for cell in cells:
         word = cell.text
         if word in pasted.HEADINGS:
             headings.append(word)
@@ -167,6 +172,16 @@ def _header(line: pasted.Line, rows: Sequence[str]) -> Matrix:
 
 
 def _row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
+    """Check the cells of a row and add them to the matrix.
+
+    Args:
+        matrix: The matrix with its header.
+        line: The row's line.
+        cells: The words of the row, the first of them the device.
+
+    Raises:
+        TopologyError: With line and column: no such device, a second row, a missing, glued or unknown cell.
+    """
     first = cells[0]
     name = first.text
     if name not in matrix.devices:
@@ -177,12 +192,13 @@ def _row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
     if name in matrix.rows:
         raise error(first.place, f"a second row of {name}")
     width = len(matrix.devices)
-    body, rest = cells[1 : width + 1], cells[width + 1 :]
+    body, affinity_cells = cells[1 : width + 1], cells[width + 1 :]
     for device, cell in zip(matrix.devices, body, strict=False):
         if cell.text == "X" or _is_cell(cell.text):
             continue
         if parts := pasted.glued(cell.text):
             raise error(cell.place, _is_glued(cell.text, parts))
+        # A word of the affinity columns is here: a cell before it is missing.
         if cell.text == _UNKNOWN or is_cpu_list(cell.text):
             raise error(
                 cell.place, f"{cell.text!r} stands where {name}'s row has its cell for {device}; a cell is lost"
@@ -195,7 +211,7 @@ def _row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
         _check_cell(name, device, cell)
     matrix.rows[name] = list(body)
     matrix.ends[name] = line.place(len(line.text))
-    matrix.affinity[name] = _affinity(matrix, name, rest)
+    matrix.affinity[name] = _affinity(matrix, name, affinity_cells)
 
 
 def _begins(text: str) -> bool:

@@ -16,10 +16,10 @@ class Implied(msgspec.Struct, frozen=True):
 
     Attributes:
         capability: ``7.0``; empty where nothing implies it.
-        pcie_gbps: Of a GPU's PCIe link.
-        link_gbps: Of one link; 0 without links.
-        socket_gbps: Between sockets.
-        socket_gbps_or: The same with the other CPUs that such GPUs are sold with; 0 where there are none.
+        pcie_gbps: Bandwidth of a GPU's PCIe link.
+        link_gbps: Bandwidth of one link; 0 without links.
+        socket_gbps: Bandwidth between sockets.
+        socket_gbps_or: The same with the other kind of CPUs that these GPUs are sold with; 0 if there is none.
     """
 
     capability: str
@@ -49,28 +49,44 @@ def implied(
 ) -> Implied:
     """Return the products of GPUs and CPUs that a ``topo -m`` text implies.
 
-    A bridge joins one peer by 4 links of a GA102 (3 where one is down), 2 of a V100, 12 of an A100, more of a Hopper.
-    Of direct links to several peers a P100 has 4, a V100 6, an A100 12, a Hopper 18 in all. To switches a V100 has 6,
-    an A100 12 (an A800 8), a Hopper or Blackwell 18. More than 12 are a Hopper's or newer: ``assumed`` says so.
+    The GPU model follows from its links:
 
-    Of both CPUs that such GPUs are sold with, those are the likelier that join GPUs as the text has them: in servers
-    with Broadwell (DGX-1) or AMD's CPUs two may be below one host bridge (PHB), with Intel's from Skylake on they are
-    NODE. The others stay possible: a virtual machine may show PHB on any.
+    * A bridge joins one peer by 4 links of a GA102 (3 if one is down), 2 of a V100, 12 of an A100, more of a Hopper.
+    * Direct links to several peers: a P100 has 4 in all, a V100 6, an A100 12, a Hopper 18.
+    * Links to switches: a V100 has 6, an A100 12 (an A800 8), a Hopper or Blackwell 18.
+    * More than 12 links are a Hopper's or newer: ``assumed`` says so.
+
+    Each GPU model is sold with two kinds of CPU. If two GPUs show PHB, the CPU is likely Broadwell (DGX-1) or AMD,
+    where several x16 ports share a host bridge. With Intel's CPUs from Skylake on they show NODE. The other kind stays
+    possible: a virtual machine can show PHB on any CPU.
 
     Args:
-        links: g x g, of pairs.
-        paths: g x g, PCIe paths, as far as they can be proved.
+        links: g x g, number of links of each pair.
+        paths: g x g, PCIe paths; where links hide a path, the nearest that other cells prove.
         switched: Whether links end in switches.
-        vendor: Whose GPUs they are; of others' than NVIDIA's the same as their own tools' texts imply.
+        vendor: The GPUs' vendor. The rules above are NVIDIA's. AMD's are those of its own tool's texts, Ascend's are
+            fixed.
     """
     if vendor is AMD:
         link_gbps, pcie_gbps = smi.likely(links)
-        return Implied("", pcie_gbps, link_gbps if any(map(any, links)) else 0.0, smi.SOCKET_GBPS, 0.0)
+        return Implied(
+            capability="",
+            pcie_gbps=pcie_gbps,
+            link_gbps=link_gbps if any(map(any, links)) else 0.0,
+            socket_gbps=smi.SOCKET_GBPS,
+            socket_gbps_or=0.0,
+        )
+
+    # There are three vendors: the third is Ascend.
     if vendor is not NVIDIA:
         return _ASCEND
     likely = _of_links(links, switched=switched)
-    shared = any(PathType.PHB in row for row in paths)
-    if shared and likely.socket_gbps_or in _PORTS_SHARE_A_BRIDGE and likely.socket_gbps not in _PORTS_SHARE_A_BRIDGE:
+    shares_a_bridge = any(PathType.PHB in row for row in paths)
+    if (
+        shares_a_bridge
+        and likely.socket_gbps_or in _PORTS_SHARE_A_BRIDGE
+        and likely.socket_gbps not in _PORTS_SHARE_A_BRIDGE
+    ):
         return msgspec.structs.replace(likely, socket_gbps=likely.socket_gbps_or, socket_gbps_or=likely.socket_gbps)
     return likely
 

@@ -15,28 +15,37 @@ def paths(
     nic_paths: Sequence[Sequence[PathType]],
     numas: Sequence[int | None],
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the inferred PCIe paths, g x g: the visible ones, and the nearest that can be proved.
+    """Return the PCIe paths of all pairs of GPUs, g x g: the visible ones, else the nearest that can be proved.
 
-    In a tree two devices are never farther apart than the farthest step of any way between them. So a pair that is PIX
-    to one NIC is PIX, and one that is PIX and PHB to it is PHB; one NUMA node counts as a step of NODE. Without such a
-    way the path is SYS.
+    In a tree two devices are never farther apart than the farthest step of any way between them. So a pair is PIX if
+    both are PIX to one NIC, and PHB if one is PIX and the other PHB to it. One common NUMA node counts as a step of
+    NODE. If no way is known, the path is SYS.
+
+    Args:
+        visible: The path of each pair; None where links hide it.
+        nic_paths: (NICs, GPUs), the path of each.
+        numas: The NUMA node of each GPU; None if it is not known.
     """
     count = len(visible)
-    known = [list(row) for row in visible]
-    label = list(range(count + len(nic_paths)))  # devices that some way of at most this level joins have the same one
+    proved_paths = [list(row) for row in visible]
+
+    # Union-find: devices that are joined by steps of at most the current level have the same label.
+    label = list(range(count + len(nic_paths)))
     steps = [(p, i, j) for i, row in enumerate(visible) for j, p in enumerate(row[:i]) if p]
     steps += [(p, count + n, j) for n, row in enumerate(nic_paths) for j, p in enumerate(row)]
     steps += [(PathType.NODE, numas.index(node), j) for j, node in enumerate(numas) if node is not None]
+
+    # From near to far, so that each hidden pair gets the nearest level that joins it.
     hidden = [(i, j) for i in range(count) for j in range(i) if visible[i][j] is None]
     for level in (PathType.PIX, PathType.PXB, PathType.PHB, PathType.NODE):
         for path, a, b in steps:
             if path <= level and label[a] != label[b]:
-                old, new = label[a], label[b]
-                label = [new if value == old else value for value in label]
+                old_label, new_label = label[a], label[b]
+                label = [new_label if value == old_label else value for value in label]
         for i, j in hidden:
-            if known[i][j] is None and label[i] == label[j]:
-                known[i][j] = known[j][i] = level
-    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in known)
+            if proved_paths[i][j] is None and label[i] == label[j]:
+                proved_paths[i][j] = proved_paths[j][i] = level
+    return tuple(tuple(PathType.SYS if p is None else p for p in row) for row in proved_paths)
 
 
 def switch_links(links: Sequence[Sequence[int]]) -> list[int]:

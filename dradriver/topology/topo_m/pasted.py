@@ -217,37 +217,45 @@ def _header(lines: Sequence[str], after: int) -> int | None:
 
 
 def _matrix(lines: Sequence[str], head: int) -> Found:
+    """Find the lines of one matrix in a pasted text, and join lines that a terminal has wrapped.
+
+    Lines can have a prefix, for example a log's time or a quoting mark. It is taken from the line before and cut off.
+
+    Args:
+        lines: All lines of the text.
+        head: The number of the header line.
+    """
     first = _GPU.search(lines[head])
     matrix = Found(header=Entry(_line(lines, head, first.start() if first else 0), lines[head]))
-    names = set(re.findall(r"\S+", matrix.header.start.text)) - {"CPU", "NUMA", "GPU", "ID", "Affinity"}
+    device_names = set(re.findall(r"\S+", matrix.header.start.text)) - {"CPU", "NUMA", "GPU", "ID", "Affinity"}
     prefix = lines[head][: first.start()].strip() if first else ""
-    is_apart = False
+    is_after_gap = False
     at = head
     for at in range(head + 1, len(lines)):
         line = lines[at]
-        start = _start(line, names)
-        begin = line.find(prefix) + len(prefix) if prefix and line.lstrip().startswith(prefix) else 0
-        if not re.search(r"\w", line[begin:]):
-            is_apart = True
+        row_start = _start(line, device_names)
+        content_start = line.find(prefix) + len(prefix) if prefix and line.lstrip().startswith(prefix) else 0
+        if not re.search(r"\w", line[content_start:]):
+            is_after_gap = True
             continue
         if matrix.rows and (_LEGEND.search(line) or _HEADER.search(line)):
             break
-        if start is not None:
-            matrix.rows.append(Entry(_line(lines, at, start), line))
-            prefix = line[:start].strip()
+        if row_start is not None:
+            matrix.rows.append(Entry(_line(lines, at, row_start), line))
+            prefix = line[:row_start].strip()
         else:
-            rest = _line(lines, at, begin)
+            line_rest = _line(lines, at, content_start)
             entry = matrix.rows[-1] if matrix.rows else matrix.header
             if not matrix.rows:
-                entry.rest.append(rest)
-                names |= set(re.findall(r"\S+", rest.text))
-            elif _goes_on(rest.text) and not (is_apart and _is_last(matrix, names)):
-                entry.rest.append(rest)
-            elif _is_last(matrix, names):
+                entry.rest.append(line_rest)
+                device_names |= set(re.findall(r"\S+", line_rest.text))
+            elif _goes_on(line_rest.text) and not (is_after_gap and _is_last(matrix, device_names)):
+                entry.rest.append(line_rest)
+            elif _is_last(matrix, device_names):
                 break
             elif _HAS_CELL.search(line):
-                matrix.strays.append(rest)
-        is_apart = False
+                matrix.strays.append(line_rest)
+        is_after_gap = False
     else:
         at = len(lines)
     matrix.after = at

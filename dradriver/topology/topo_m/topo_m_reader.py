@@ -35,41 +35,45 @@ _WHOSE = {
 def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None = None) -> Machine:
     """Return the machine that a ``nvidia-smi topo -m`` text shows.
 
-    The text has no uuids, bus ids or products: uuids are made from ``name``, ``seed`` and GPU number, the others stay
-    empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden: it becomes the nearest that
-    can be proved (PIX where both GPUs are PIX to one NIC, …), else NODE in one NUMA node, else SYS. Switches and, in
-    old texts, NUMA nodes are inferred too; see ``inferred_topology``. What ``write`` makes of another vendor's machine
-    is read, too.
+    The text has no uuids, bus ids or products. Uuids are made from ``name``, ``seed`` and GPU number, the others stay
+    empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden. It becomes the nearest that
+    can be proved (PIX if both GPUs are PIX to one NIC, and so on), else NODE in one NUMA node, else SYS. Switches and,
+    in old texts, NUMA nodes are inferred too; see ``inferred_topology``. Texts that ``write`` makes for another
+    vendor's machine are also read.
 
     Args:
         text: The whole output, with or without the legend.
         name: The machine's name.
         seed: Tells machines of the same name apart.
-        link_gbps: Bandwidth of one link. Left out: that of the product that the links imply (``implied_products``); it
-            also tells compute capability and PCIe.
+        link_gbps: Bandwidth of one link, GB/s. If None, that of the product that the links imply
+            (``implied_products``), which also gives compute capability and PCIe bandwidth.
 
     Raises:
-        TopologyError: With line and column, what stands there and what may: unknown or glued cells, rows or cells
+        TopologyError: With line and column, the cell and what is allowed there: unknown or glued cells, rows or cells
             missing, an asymmetric matrix, the output of ``topo -mp``.
     """
     lines = pasted.lines_of(text)
-    matrix, found = _matrix(lines)
+    matrix, pasted_matrix = _matrix(lines)
     gpus = [device for device in matrix.devices if GPU.fullmatch(device)]
     nics = [device for device in matrix.devices if not GPU.fullmatch(device)]
     links = tuple(tuple(_links(cell) for cell in _cells(matrix, g, gpus)) for g in gpus)
-    if (place := _hides_links(found)) is not None:
+    if (place := _hides_links(pasted_matrix)) is not None:
         raise error(place, _MP)
-    vendor = _vendor(matrix, gpus, found.legend)
+    vendor = _vendor(matrix, gpus, pasted_matrix.legend)
     visible = [[_path(cell) for cell in _cells(matrix, g, gpus)] for g in gpus]
     nic_paths = tuple(tuple(_nic_path(cell) for cell in _cells(matrix, n, gpus)) for n in nics)
-    cpus = [matrix.affinity[g].get(CPU, "") for g in gpus]
-    numas = inferred_topology.numa(cpus, [matrix.affinity[g].get(NUMA, "") for g in gpus], said=NUMA in matrix.headings)
+    cpu_lists = [matrix.affinity[g].get(CPU, "") for g in gpus]
+    numas = inferred_topology.numa(
+        cpu_lists, [matrix.affinity[g].get(NUMA, "") for g in gpus], said=NUMA in matrix.headings
+    )
     switch_links = inferred_topology.switch_links(links) if vendor is NVIDIA else [0] * len(gpus)
     paths = inferred_topology.paths(visible, nic_paths, numas)
-    likely = implied(links, paths, switched=any(switch_links), vendor=vendor)
-    if link_gbps is not None and likely.link_gbps not in (0, link_gbps):
-        likely = msgspec.structs.replace(likely, link_gbps=link_gbps, capability="")
-    names = _nic_names(lines[found.after :], found.after + 1, nics)
+    product_guess = implied(links, paths, switched=any(switch_links), vendor=vendor)
+
+    # Another link speed than the guessed product's: then its compute capability does not hold either.
+    if link_gbps is not None and product_guess.link_gbps not in (0, link_gbps):
+        product_guess = msgspec.structs.replace(product_guess, link_gbps=link_gbps, capability="")
+    nic_names = _nic_names(lines[pasted_matrix.after :], pasted_matrix.after + 1, nics)
     return check(
         Machine(
             name=name,
@@ -81,8 +85,8 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
                     pci="",
                     numa=numas[i],
                     switch_links=switch_links[i],
-                    pcie_gbps=likely.pcie_gbps,
-                    compute_capability=likely.capability,
+                    pcie_gbps=product_guess.pcie_gbps,
+                    compute_capability=product_guess.capability,
                     vendor=vendor.word,
                 )
                 for i, device in enumerate(gpus)
@@ -91,14 +95,14 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
             paths=paths,
             nics=tuple(
                 Nic(name=nic, numa=inferred_topology.nic_numa(row, numas))
-                for nic, row in zip(names, nic_paths, strict=True)
+                for nic, row in zip(nic_names, nic_paths, strict=True)
             ),
             nic_paths=nic_paths,
             nic_pairs=tuple(tuple(_nic_pair(cell) for cell in _cells(matrix, n, nics)) for n in nics) if nics else None,
-            numa=inferred_topology.numa_nodes(numas, cpus),
-            link_gbps=likely.link_gbps,
-            socket_gbps=likely.socket_gbps,
-            socket_gbps_or=likely.socket_gbps_or,
+            numa=inferred_topology.numa_nodes(numas, cpu_lists),
+            link_gbps=product_guess.link_gbps,
+            socket_gbps=product_guess.socket_gbps,
+            socket_gbps_or=product_guess.socket_gbps_or,
             blocks=ascend_products.blocks(links) if vendor is ASCEND else None,
         )
     )
@@ -178,7 +182,7 @@ def _nic_pair(cell: Cell) -> PathType:
 
 
 def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> Vendor:
-    """Return whose links the cells are; where there are none, those that the legend tells of."""
+    """Return the vendor whose links the cells name; without links, the vendor of the legend."""
     first, vendor = "", None
     for gpu in gpus:
         for cell in matrix.rows[gpu]:

@@ -75,7 +75,7 @@ def test_rings_get_in_each_others_way_where_every_gpu_has_links_enough() -> None
     assert ring_packing.most(channels, 3, {}) == most(channels, {}) == 2
 
 
-@pytest.mark.parametrize("limit", ["_RINGS", "_STEPS"])
+@pytest.mark.parametrize("limit", ["_MAX_RINGS", "_MAX_STEPS"])
 def test_what_bounds_allow_is_given_back_where_a_search_for_fewer_takes_too_long(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
