@@ -37,7 +37,7 @@ from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import nic_choice, nic_places
+from dradriver.controller.placing import nic_places, nic_refusals
 from dradriver.controller.placing.ranking import eligible, rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
@@ -70,7 +70,7 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
     if wish.nics is not None and wish.nics.requests and fit.any():
         fit = fit & (picture.nics.counts.of(wish.nics, fit) > 0)
         if not fit.any():
-            raise nic_choice.refusal(picture, wish.nics)
+            raise nic_refusals.refusal(picture, wish.nics)
     if wish.shared:
         # Where there is room for all who wait for the set, if there is; it may be too much for any node.
         all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))

@@ -17,9 +17,10 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools, Ints
-from dradriver.controller.placing import nic_choice, nic_places
-from dradriver.controller.placing.nic_choice import Chosen, Gpus, NoNicsError
+from dradriver.controller.placing import nic_choice, nic_places, nic_refusals
+from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
+from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -203,14 +204,14 @@ class Search:
         if self._ask is None or not (self._looks or self._skips):
             return None
         if self._looks < MOST_LOOKS and not self._supposed:
-            return nic_choice.refusal(self._picture, self._ask)
+            return nic_refusals.refusal(self._picture, self._ask)
         if self._looks < MOST_LOOKS:  # all others were looked at: these once more, when somebody asks again
             self._picture.nics.counts.short.forget_of(self._supposes)
         elif self._remembers:  # so that others are looked at, though in another plan these might do
             self._remember(self._supposes, self._short)
         if self._learns:
             self._picture.version += 1  # whoever asks again is told more: from here on
-        return nic_choice.unfinished(self._ask, "not all plans for the gang were looked at")
+        return nic_refusals.unfinished(self._ask, "not all plans for the gang were looked at")
 
 
 def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
@@ -243,7 +244,7 @@ def told(members: Sequence[Member]) -> str:
     ask = next((ask for ask in asks if ask is not None and ask.requests), None)
     if ask is None:
         return ""
-    return f"; a pod wants {nic_choice.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
+    return f"; a pod wants {nic_refusals.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
 
 
 def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[Member, Chosen]:
@@ -272,5 +273,5 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
             if node in short and member.wish.nics is not None and member.wish.nics.requests:
                 short[node][member] = {name: len(own) for name, own in gpus.items()}
         others = {node for node, _ in placed.values()} - short.keys()
-        raise ShortError(nic_choice.refusal(picture, ask), short, others)
+        raise ShortError(nic_refusals.refusal(picture, ask), short, others)
     return out

@@ -17,7 +17,7 @@ from dradriver.api.claims.pins import Pin
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.controller.placing import nic_choice
+from dradriver.controller.placing import nic_choice, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
 from dradriver.queue.pending import Member
@@ -117,7 +117,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         except NoPlaceError:
             if whole:
                 raise
-            raise nic_choice.refusal(picture, ask) from None
+            raise nic_refusals.refusal(picture, ask) from None
         if found := _with_nics(picture, wish, choices, tries):
             return found
         nodes = [one.node for one in choices]
@@ -141,11 +141,11 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         if tries.starved:
             break
     if not left.any():
-        raise nic_choice.refusal(picture, ask)
+        raise nic_refusals.refusal(picture, ask)
     if not learnt:
-        raise nic_choice.unfinished(ask, "not all nodes were looked at")
+        raise nic_refusals.unfinished(ask, "not all nodes were looked at")
     picture.version += 1  # whoever asks again is told more: from here on
-    raise nic_choice.unfinished(ask, "other nodes are looked at next")
+    raise nic_refusals.unfinished(ask, "other nodes are looked at next")
 
 
 def _with_nics(

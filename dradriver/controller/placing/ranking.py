@@ -15,7 +15,7 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.anti_affinity import BESIDE
-from dradriver.controller.placing import nic_choice, nic_places
+from dradriver.controller.placing import nic_places, nic_refusals
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
 
@@ -61,7 +61,7 @@ def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -
                 nearer = _ranked(picture, near, fit, most=most, fleet=fleet)
                 if _as_good(nearer[0], ranked[0]):
                     ranked, wish = _first_of(nearer, ranked, most), near
-    except nic_choice.NoNicsError:
+    except nic_refusals.NoNicsError:
         raise
     except NoPlaceError as error:
         causes = _causes(snapshot, wish, fit)
