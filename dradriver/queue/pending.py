@@ -125,13 +125,13 @@ class PendingWorkload:
 
         Args:
             members: Its pods.
-            key: Its gang's, if it is one.
-            highest: The highest priority that counts, of those who are not trusted with more; None for any.
+            key: The key of the gang; None for a single pod.
+            highest: The highest priority that counts for its tenant; None for any.
         """
         self.members = members
         self.key = members[0].key if key is None else key
-        since, who = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
-        self.order = -_priority(members, highest), since, who
+        since, uid = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
+        self.order = -_priority(members, highest), since, uid
         self.busy = 0
         self.unsure = False
         self.failures = Failures()
@@ -140,10 +140,10 @@ class PendingWorkload:
         self.least = 1
         self.memory = GangMemory()
         self.reserved = ""
-        self._whole = key is None
-        self._held = False  # by gates of others, when that was last looked at
-        self._let_in = False  # since then
-        self._in_vain = 0  # how often it was tried so
+        self._is_whole = key is None
+        self._was_held = False  # whether gates of others held it at the last look
+        self._was_let_in = False  # whether the last of these gates has been removed since
+        self._tries_in_vain = 0
         self._no_place_since: float | None = None
 
     @property
@@ -204,19 +204,19 @@ class PendingWorkload:
             now: What stands for this moment among the times at which pods were created, later than any before it.
         """
         held = any(member.pod.held for member in self.members)
-        if self._held and not held:
-            self._let_in, self.order = True, (self.order[0], now, self.order[2])
-        self._held = held
+        if self._was_held and not held:
+            self._was_let_in, self.order = True, (self.order[0], now, self.order[2])
+        self._was_held = held
 
     def whole(self, least: int) -> bool:
         """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
 
         Returns whether it was not known before.
         """
-        if self._whole:
+        if self._is_whole:
             return False
-        self._whole = True
-        if self._let_in:
+        self._is_whole = True
+        if self._was_let_in:
             return True
         entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
         self.order = self.order[0], *entries[min(least, len(entries)) - 1]
@@ -232,8 +232,8 @@ class PendingWorkload:
         Args:
             newest: When the newest pod was created.
         """
-        self._in_vain += 1
-        if self._in_vain > IN_TURN or self.key == self.lead.key:
+        self._tries_in_vain += 1
+        if self._tries_in_vain > IN_TURN or self.key == self.lead.key:
             priority, since, _ = self.order
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 
