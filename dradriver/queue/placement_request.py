@@ -115,7 +115,8 @@ def read_wish(
         rules=None if is_shared else rules_of(pod),
     )
 
-    # The scheduler can allocate only from the slices of this driver. Admission refuses the annotation otherwise.
+    # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
+    # allocated, admission refuses the annotation.
     can_hand_over = not _narrowed(pod) and resolved_request.when_full == HAND_OVER and current_ledger() is OURS
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))

@@ -1,4 +1,4 @@
-"""Which blocked kinds are asked whether they may find a place by now, and when: in rounds, all served between two."""
+"""Rechecks blocked groups of workloads for a place, in rounds. Workloads are served between two rounds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _ANEW_S: Final = 10.0  # between two times of one kind
 
 
 class Rechecks:
-    """All kinds that wait, and which of those that found no place to ask again.
+    """All groups of waiting workloads, and which of the blocked ones to recheck.
 
-    Of what became available since only that counts which is of use to the kind; and each is asked anew now and then.
+    A group is rechecked if a node that became free since may take it. In addition each group is rechecked from time to
+    time.
     """
 
     def __init__(

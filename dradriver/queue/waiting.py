@@ -1,4 +1,4 @@
-"""Who wants a place, in which order."""
+"""The queue of workloads that need a place, in the order in which they are served. The controller's worker uses it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SPARE: Final = 16  # workloads that left, for which a heap is not made anew
 
 
 class Queue:
-    """Units that want a place: by priority, then those of whoever has had least for its weight, then the oldest.
+    """Workloads that need a place: by priority, then by their tenant's share, then the oldest first.
 
-    Each tenant has a line of its own, in the order of its workloads. Which line is served is asked each time, so
-    nothing is sorted again while tenants use what they have.
+    A line has the workloads of one tenant and one equivalence class, in their order. Which tenant goes first is decided
+    for each workload, so nothing is sorted again while shares change.
 
-    One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
-    and never adds any. Then only the nodes where that happened are asked about.
+    A workload that finds no place blocks all of its class until GPUs, CPU or nodes become free, because a placement
+    never adds places. Then only the nodes that became free are asked about.
 
-    A tenant's cap may keep a line from some GPUs, or from all. Then it is of a kind of its own, which blocks nobody
-    else's, until the tenant has less (``widen``); what is freed of these GPUs meanwhile is nothing to it.
+    A tenant's cap may deny a line some GPUs, or all. The line is then in a group of its own, which blocks no other
+    line, until the tenant uses less (``widen``). If such GPUs become free meanwhile, the line is not asked again.
 
     Attributes:
-        rechecks: Which of those that found no place to ask again.
+        rechecks: Decides which blocked groups are asked again.
     """
 
     def __init__(

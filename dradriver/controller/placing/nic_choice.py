@@ -19,7 +19,7 @@ from dradriver.allocator.choice.nearest_nics import NEVER, Costs
 from dradriver.allocator.choice.served_gpus import served
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.claims.pins import Key
-from dradriver.api.vocabulary.nic_requests import Alike, NicAsk
+from dradriver.api.vocabulary.nic_requests import Alike, NicAsk, NicRequest
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_distances import of_gpu, same
 from dradriver.cluster.nics.nic_inventory import Place
@@ -195,10 +195,7 @@ def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, in
     gpus_of_request: list[list[int]] = []
     has_ties = False
     for request, paired_gpus in itertools.zip_longest(ask.requests, gpus.values() if has_pairs else ()):
-        covered = itertools.chain(
-            *(constraint.requests for constraint in ask.alike if request.name in constraint.requests)
-        )
-        tied_gpus = list(dict.fromkeys(gpu for name in dict.fromkeys(covered) for gpu in gpus.get(name, ())))
+        tied_gpus = _tied_gpus(ask, request, gpus)
         has_ties = has_ties or bool(tied_gpus)
         gpus_of_request.append(tied_gpus or list(paired_gpus if has_pairs else all_gpus))
 
@@ -219,6 +216,13 @@ def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, in
             slots.append((index, gpu))
     is_even = max(load.values()) - min(load.values()) <= 1
     return sorted(slots, key=lambda slot: slot[0]) if has_ties or is_even else []
+
+
+def _tied_gpus(ask: NicAsk, request: NicRequest, gpus: Mapping[str, Sequence[int]]) -> list[int]:
+    """Return the GPUs of those requests that a constraint covers together with a request for NICs."""
+    constraints = [constraint for constraint in ask.alike if request.name in constraint.requests]
+    names = dict.fromkeys(name for constraint in constraints for name in constraint.requests)
+    return list(dict.fromkeys(gpu for name in names for gpu in gpus.get(name, ())))
 
 
 def _by_request(node_nics: NodeNics, ask: NicAsk, nics: Sequence[int]) -> Chosen:

@@ -116,14 +116,14 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     remaining = fit & (picture.nics.counts.of(ask, fit) > 0)
     if can_remember:
         remaining &= ~short_nodes.of(key, remaining)
-    are_all_searched, has_learned, tries = np.array_equal(remaining, fit), False, Tries()
+    has_left_out, has_learned, tries = not np.array_equal(remaining, fit), False, Tries()
 
     for _ in range(MOST_LOOKS):
         try:
             choices = rank(remaining, fleet)
         except NoPlaceError:
             # If no node was left out because of its NICs, GPUs are what is missing.
-            if are_all_searched:
+            if not has_left_out:
                 raise
             raise nic_refusals.refusal(picture, ask) from None
         if with_nics := _with_nics(picture, wish, choices, tries):
@@ -132,7 +132,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
             return with_nics
 
         searched = picture.nodes.named({choice.node for choice in choices} - tries.starved)
-        remaining, are_all_searched = remaining & ~searched, False
+        remaining, has_left_out = remaining & ~searched, True
         if can_remember and searched.any():
             short_nodes.add(key, searched)
             has_learned = True
