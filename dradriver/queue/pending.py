@@ -80,7 +80,7 @@ class Member:
         return request, ask, self.joins or gang or where, alone, rules, nics, reserved
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
-        """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
+        """Store a newer state of the same pod. Return whether its request may have changed."""
         old, self.pod = self.pod, pod
         if template is not self.template or volumes != self.volumes:
             self.template, self.volumes, self._wish = template, volumes, None
@@ -88,18 +88,27 @@ class Member:
         if pod.metadata.resource_version == old.metadata.resource_version:
             return False
         self._wish = None
-        return pod.metadata.annotations.get(names.REQUEST) != old.metadata.annotations.get(names.REQUEST) or (
-            (pod.spec.node_name, pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations)
-            != (old.spec.node_name, old.spec.node_selector, old.spec.affinity, old.spec.tolerations)
-            or pod.metadata.labels != old.metadata.labels
-            or pod.spec.scheduling_gates != old.spec.scheduling_gates
-        )
+        return _requested(pod) != _requested(old)
+
+
+def _requested(pod: Pod) -> tuple[object, ...]:
+    """Return the fields of a pod that its placement request is read from and that can change."""
+    spec = pod.spec
+    return (
+        pod.metadata.annotations.get(names.REQUEST),
+        pod.metadata.labels,
+        spec.node_name,
+        spec.node_selector,
+        spec.affinity,
+        spec.tolerations,
+        spec.scheduling_gates,
+    )
 
 
 def _priority(members: Sequence[Member], highest: int | None) -> int:
-    """Return the least of some pods' priorities: a gang is not served before others for one of its pods."""
-    least = min(member.pod.spec.priority or 0 for member in members)
-    return least if highest is None else min(least, highest)
+    """Return the lowest priority of these pods: one important pod does not make its gang important."""
+    lowest = min(member.pod.spec.priority or 0 for member in members)
+    return lowest if highest is None else min(lowest, highest)
 
 
 class PendingWorkload:
