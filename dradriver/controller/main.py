@@ -1,4 +1,4 @@
-"""``python -m dradriver controller``."""
+"""The command ``python -m dradriver controller``: reads its options and runs the controller."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LEASE: Final = "gpu-topology-controller"
 
 
 class Options(options.Common):
-    """What the command line says."""
+    """The options of the command line."""
 
     namespace: str
     identity: str
     policies_configmap: str
-    lease_duration: int  # seconds, as the rest
+    lease_duration: int  # seconds; all numbers below, too
     renew_deadline: float
     retry_period: float
     promise: float
@@ -30,13 +30,13 @@ class Options(options.Common):
 def main(argv: list[str]) -> int:
     """Run the controller until it is told to stop and return the process's exit status."""
     args = parse(argv)
-    from dradriver.process import run  # --help costs nothing
+    from dradriver.process import run  # late, so that --help is fast
 
     return run.start(serve(args), args)
 
 
 async def serve(args: Options) -> None:
-    """Watch, take part in the election, and work while leading, until cancelled.
+    """Watch the cluster, take part in the leader election, and place pods while leading, until cancelled.
 
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
@@ -77,7 +77,8 @@ async def serve(args: Options) -> None:
         progress = leader_thread.Progress(args.renew_deadline / 2)
 
         async def election(work: leader_thread.Work) -> None:
-            lease_server = config.load(args.kubeconfig)  # the other connections are of the other loop
+            # The election has an event loop of its own, and connections belong to a loop.
+            lease_server = config.load(args.kubeconfig)
             async with Client(lease_server, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
                 elector = LeaderElector(
                     for_lease,

@@ -1,7 +1,7 @@
-"""Which GPUs a tenant's cap leaves to a workload of its.
+"""Limits a workload to the GPUs that the cap of its tenant leaves to it.
 
-What counts is all that claims of the tenant's namespaces hold or are promised, whoever chose it, from when that is
-decided. A cap that is lower takes nothing away.
+All GPUs that claims of the tenant's namespaces hold count, and so do GPUs that are only promised to them. A lower cap
+takes nothing away from running workloads. The controller and the CLI call this module.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ UNKNOWN: Final = (
     "whose its namespace is, is not known yet: some tenant has namespaces by their labels, and the controller has not "
     "read them, for which it needs the verbs list and watch on namespaces"
 )
-_ALL: Final[Closed] = frozenset({"\0"})  # where nobody knows whose a namespace is
+_ALL: Final[Closed] = frozenset({"\0"})  # if the tenant of a namespace is not known
 _ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
-_NAMED: Final = 3  # who has most, in a reason
-_LONGEST: Final = 63  # characters of a name in it
-_FRESH_S: Final = 10.0  # that those are named again without a look: thousands may have to be added up
+_NAMED: Final = 3  # workloads with the most GPUs that a reason names
+_LONGEST: Final = 63  # characters of such a name
+_FRESH_S: Final = 10.0  # for which they are not computed again: thousands of claims may have to be added up
 
 
 class CapError(NoPlaceError):
@@ -54,8 +54,8 @@ class Left(NamedTuple):
     """What a cap leaves to a workload.
 
     Attributes:
-        members: Those of it that want a place and may have one together.
-        snapshot: The cluster with the nodes and GPUs that it may have.
+        members: Its members that need a place and may have one together.
+        snapshot: The cluster with the nodes and GPUs that it may use.
         why: What is left out, in words; empty for nothing.
     """
 
@@ -68,8 +68,8 @@ class Limits(NamedTuple):
     """What a cap leaves to a workload, node by node.
 
     Attributes:
-        members: Those of it that want a place and may have one together.
-        closed: Nodes with GPUs that it may not have.
+        members: Its members that need a place and may have one together.
+        closed: Nodes with GPUs that it may not use.
     """
 
     members: tuple[Member, ...]
@@ -112,66 +112,68 @@ class Caps:
         return usage
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count that a namespace is given or promised so many more GPUs for its tenant's cap; negative for fewer."""
+        """Count GPUs by product that a namespace is given or promised, for its tenant's cap; negative if released."""
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return
-        if (use := self._use.get(tenant)) is not None:
-            _add(use, more)
+        if (usage := self._use.get(tenant)) is not None:
+            _add(usage, more)
         if any(gpus < 0 for gpus in more.values()):
             self.fallen.add(tenant)
             self._wake()
 
     def used_of(self, tenant: str, cap: Cap) -> float:
         """Return how many GPUs count for a tenant's cap."""
-        return math.fsum(
-            gpus for product, gpus in self.use(tenant).items() if not cap.products or of_products(product, cap.products)
-        )
+        return math.fsum(gpus for product, gpus in self.use(tenant).items() if _counts_for(cap, product))
 
     # What is asked about a workload.
 
     def closed(self, workload: PendingWorkload) -> Closed:
         """Return the products of GPUs that the tenant's cap denies a workload now."""
-        if not self._tenants.known(workload.key[0]):
+        namespace = workload.key[0]
+        if not self._tenants.known(namespace):
             return _ALL
-        if not self._tenants.caps(self._tenants.of(workload.key[0])):
+        if not self._tenants.caps(self._tenants.of(namespace)):
             return ANYWHERE
         try:
             return self._fitting(workload)[1]
-        except WordError:  # it is told that anyhow
+        except WordError:  # another part of the controller tells the user
             return ANYWHERE
 
     def limits(self, workload: PendingWorkload) -> Limits | None:
-        """Return the nodes and GPUs that the tenant's cap leaves to a workload; None for nothing.
+        """Return the members and nodes that the tenant's cap leaves to a workload; None if it leaves nothing.
 
         Raises:
-            WordError: What it asks for cannot be read.
+            WordError: The workload's request cannot be read.
         """
-        if not self._tenants.known(workload.key[0]):
+        namespace = workload.key[0]
+        if not self._tenants.known(namespace):
             return None
-        if not self._tenants.caps(self._tenants.of(workload.key[0])):
+        if not self._tenants.caps(self._tenants.of(namespace)):
             return Limits(_wanting(workload))
         members, closed = self._fitting(workload)
         if closed and _possible(self._asked(members)) <= closed:
             return None
-        groups = self._picture.inventory.fleet.groups if closed else ()
-        names_of_groups = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
-        return Limits(members, frozenset(name for names in names_of_groups for name in names))
+        closed_nodes: set[str] = set()
+        for group in self._picture.inventory.fleet.groups if closed else ():
+            if any(gpu.product in closed for gpu in group.machine.gpus):
+                closed_nodes.update(group.names)
+        return Limits(members, frozenset(closed_nodes))
 
     def open_rows(self, closed: Closed) -> Bools | None:
         """Return the nodes that have GPUs of products without a reached cap: (rows,); None for all."""
         return self._rows(closed)[0] if closed else None
 
     def left(self, workload: PendingWorkload, whose: Collection[str] = ()) -> Left:
-        """Return how many GPUs the tenant's cap leaves to a workload.
+        """Return the members, nodes and GPUs that the tenant's cap leaves to a workload.
 
         Args:
             workload: The workload.
-            whose: Those whose reserved GPUs it may have.
+            whose: The workloads whose reserved GPUs it may use.
 
         Raises:
-            CapError: Nothing of what it asks for.
-            WordError: What it asks for cannot be read.
+            CapError: The cap leaves none of the GPUs that it requests.
+            WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
             raise CapError(UNKNOWN, UNKNOWN)
@@ -181,97 +183,107 @@ class Caps:
         members, closed = self._fitting(workload)
         if not closed:
             return Left(members, self._snapshot(workload, whose))
+
         asked = self._asked(members)
-        over = self._over(tenant, asked, self._leaving(workload))
-        why = self._told(tenant, over)
+        exceeded_cap = self._over(tenant, asked, self._leaving(workload))
         if _possible(asked) <= closed:
-            gpus = _most(asked, over)
-            text = f"{CAP}: {why}; this asks for {_plain(gpus)}"
-            if gpus > over.gpus + _ROUNDING:
-                text += ", more than it may ever have"
-            elif users := self._who(tenant, over):
-                text += f": {users}"
-            raise CapError(text, f"{CAP} {self._tenants.caps(tenant).index(over)}")
+            raise self._error(tenant, exceeded_cap, _most(asked, exceeded_cap))
         rows, mixed = self._rows(closed)
         snapshot = self._snapshot(workload, whose, mixed).among(rows)
-        return Left(members, snapshot, f"GPUs left out by {CAP}: {why}")
+        return Left(members, snapshot, f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}")
+
+    def _error(self, tenant: str, cap: Cap, gpus: float) -> CapError:
+        """Return the refusal of a workload that asks for this many GPUs of a cap."""
+        text = f"{CAP}: {self._told(tenant, cap)}; this asks for {_plain(gpus)}"
+        if gpus > cap.gpus + _ROUNDING:
+            text += ", more than it may ever have"
+        elif users := self._who(tenant, cap):
+            text += f": {users}"
+        return CapError(text, f"{CAP} {self._tenants.caps(tenant).index(cap)}")
 
     def _fitting(self, workload: PendingWorkload) -> tuple[tuple[Member, ...], Closed]:
-        """Return as many members as the cap leaves GPUs for (all if for none), and the closed products."""
+        """Return as many members as the cap leaves GPUs for, and the closed products; all members if it leaves none."""
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
         wanting = _wanting(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
+            """Return the products closed for the first members together, and whether they can use no others."""
             asked = self._asked(wanting[:count])
             closed_products = self._products(tenant, asked, leaving)
             return closed_products, bool(closed_products) and _possible(asked) <= closed_products
 
-        closed, none = closed_for(len(wanting))
-        whole = any(self._picture.claim_of(member.pod) is not None for member in workload.members)
-        if not none or whole or workload.least >= len(wanting):
+        closed, is_denied = closed_for(len(wanting))
+        has_begun = any(self._picture.claim_of(member.pod) is not None for member in workload.members)
+        if not is_denied or has_begun or workload.least >= len(wanting):
             return wanting, closed
+
+        # A gang can begin with fewer. A binary search: if the cap leaves GPUs for some members, it does for fewer.
         low, high = workload.least, len(wanting) - 1
         best = None
-        while low <= high:  # where some are left for so many, there are for fewer
+        while low <= high:
             middle = (low + high + 1) // 2
-            fewer, none = closed_for(middle)
-            if none:
+            closed_for_fewer, is_denied = closed_for(middle)
+            if is_denied:
                 high = middle - 1
             else:
-                best, low = (wanting[:middle], fewer), middle + 1
+                best, low = (wanting[:middle], closed_for_fewer), middle + 1
         return (wanting, closed) if best is None else best
 
     def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
-        """Return what members ask for, those that ask for the same together: GPUs of one, by the products it may get.
+        """Return what members request, as pairs: how many members, and the GPUs of each by the products it may get.
 
-        Who comes to a set that others have asks for nothing more.
+        Members with the same request are one pair. A member that joins a shared set that exists needs no more GPUs.
         """
-        count: dict[object, list[Member]] = {}
+        members_by_request: dict[object, list[Member]] = {}
         for member in members:
-            if not (is_set(member.wish.claim) and member.wish.claim in self._picture.claims):
-                count.setdefault(member.wish.request, []).append(member)
+            joins_existing_set = is_set(member.wish.claim) and member.wish.claim in self._picture.claims
+            if not joins_existing_set:
+                members_by_request.setdefault(member.wish.request, []).append(member)
         kinds = self._picture.inventory.kinds
-        return [(len(alike), kinds.asked(alike[0].wish.request)) for alike in count.values()]
+        return [(len(alike), kinds.asked(alike[0].wish.request)) for alike in members_by_request.values()]
 
     def _products(
         self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]
     ) -> Closed:
-        """Return the products of which there may be no more for all that is asked together."""
+        """Return the products of which the caps do not leave enough GPUs for all that is requested together."""
         closed: set[str] = set()
         for cap in self._tenants.caps(tenant):
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
-            mine = {product for product in _possible(asked) if not cap.products or of_products(product, cap.products)}
-            for product in mine - closed:
+            capped = {product for product in _possible(asked) if _counts_for(cap, product)}
+            for product in capped - closed:
+                # A request that cannot use this product uses another one of the same cap: count the most it can need.
                 gpus = sum(
-                    count * each.get(product, max((each[other] for other in mine & each.keys()), default=0.0))
-                    for count, each in asked
+                    count
+                    * by_product.get(product, max((by_product[p] for p in capped & by_product.keys()), default=0.0))
+                    for count, by_product in asked
                 )
                 if gpus > room:
                     closed.add(product)
         return frozenset(closed)
 
     def _over(self, tenant: str, asked: Sequence[tuple[int, dict[str, float]]], leaving: Mapping[str, float]) -> Cap:
-        """Return the first cap that closes something."""
+        """Return the first cap that is exceeded; the caller knows that one is."""
         possible = _possible(asked)
         for cap in self._tenants.caps(tenant):
-            mine = {product for product in possible if not cap.products or of_products(product, cap.products)}
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
-            if mine and _most(asked, cap) > room:
+            if any(_counts_for(cap, product) for product in possible) and _most(asked, cap) > room:
                 return cap
         raise AssertionError("one of them does")
 
     def _counted(self, tenant: str, cap: Cap, leaving: Mapping[str, float]) -> float:
+        """Return how many GPUs count for a cap without some that are about to be released."""
         return self.used_of(tenant, cap) - math.fsum(
-            gpus for product, gpus in leaving.items() if not cap.products or of_products(product, cap.products)
+            gpus for product, gpus in leaving.items() if _counts_for(cap, product)
         )
 
     def _kept(self, workload: PendingWorkload) -> Key | None:
-        """Return the claim whose place is kept for a pod that comes to a gang which runs; it counts no more then."""
-        of = self._picture.gangs.of(workload.key) if workload.lead.near else None
-        kept = None if of is None else self._picture.kept_places.ready(of)
+        """Return the claim whose place is kept for a pod that joins a running gang; None if there is none."""
+        membership = self._picture.gangs.of(workload.key) if workload.lead.near else None
+        kept = None if membership is None else self._picture.kept_places.ready(membership)
         return None if kept is None else kept.claim
 
     def _leaving(self, workload: PendingWorkload) -> dict[str, float]:
+        """Return the GPUs by product that are released when a workload gets its place: those kept for it."""
         leaving: dict[str, float] = {}
         if (claim := self._kept(workload)) is not None:
             for bucket, gpus in self._picture.gpu_time.of(claim).items():
@@ -279,25 +291,31 @@ class Caps:
         return leaving
 
     def _rows(self, closed: Closed) -> tuple[Bools, dict[str, frozenset[int]]]:
-        """Return the nodes that have other GPUs, and which GPUs those are where a node has closed ones, too."""
+        """Return the nodes with GPUs that are not closed, and, for nodes that have both, the numbers of these GPUs."""
         rows = np.zeros(len(self._picture.nodes.freed), dtype=np.bool_)
         mixed: dict[str, frozenset[int]] = {}
+        if closed == _ALL:
+            return rows, mixed
         for group in self._picture.inventory.fleet.groups:
             gpus = group.machine.gpus
-            others = (
-                frozenset(gpu.index for gpu in gpus if gpu.product not in closed) if closed != _ALL else frozenset()
-            )
-            if others:
-                at = group.rows()
-                rows[at[at >= 0]] = True
-                if len(others) < len(gpus):
-                    mixed |= dict.fromkeys(group.names, others)
+            open_gpus = frozenset(gpu.index for gpu in gpus if gpu.product not in closed)
+            if open_gpus:
+                group_rows = group.rows()
+                rows[group_rows[group_rows >= 0]] = True  # a node without a row is not in the cluster
+                if len(open_gpus) < len(gpus):
+                    mixed |= dict.fromkeys(group.names, open_gpus)
         return rows, mixed
 
     def _snapshot(
         self, workload: PendingWorkload, whose: Collection[str], mixed: Mapping[str, frozenset[int]] | None = None
     ) -> Snapshot:
-        """Return the cluster as a workload may use it: with what is reserved for these, without closed GPUs."""
+        """Return the cluster as a workload may use it.
+
+        Args:
+            workload: The workload.
+            whose: The workloads whose reserved GPUs it may use.
+            mixed: The only GPUs that it may use on these nodes.
+        """
         snapshot = Snapshot(self._picture, workload.key[0], whose=whose)
         if (kept := self._kept(workload)) is not None and (whose or mixed):
             snapshot = snapshot.without([kept], own=True)
@@ -306,23 +324,25 @@ class Caps:
     # What people are told.
 
     def _told(self, tenant: str, cap: Cap) -> str:
+        """Return how much of a cap a tenant uses, in words."""
         of = f" of {', '.join(cap.products)}" if cap.products else ""
         return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {_plain(cap.gpus)} GPUs{of}"
 
     def _who(self, tenant: str, cap: Cap) -> str:
-        """Return who holds most of what counts for a cap."""
+        """Return which pods or gangs use most of a cap, in words. The answer may be ``_FRESH_S`` seconds old."""
         now = asyncio.get_running_loop().time()
-        known = self._users.get((tenant, cap))
-        if known is not None and now < known[0] + _FRESH_S:
-            return known[1]
+        cached = self._users.get((tenant, cap))
+        if cached is not None and now < cached[0] + _FRESH_S:
+            return cached[1]
         gpus_by_user: dict[str, float] = {}
         gpu_time = self._picture.gpu_time
         for claim in gpu_time.claims():
             if self._tenants.of(claim[0]) != tenant:
                 continue
             for bucket, gpus in gpu_time.of(claim).items():
-                if not cap.products or of_products(bucket.product, cap.products):
+                if _counts_for(cap, bucket.product):
                     pods = self._picture.claim_users.of(claim)
+                    # The owner if there is one, else the first pod, else the claim itself.
                     name = bucket.owner.partition("/")[2] or (min(pods)[1] if pods else claim[1])
                     _add(gpus_by_user, {f"{claim[0]}/{name[:_LONGEST]}": gpus})
         ranked = sorted(gpus_by_user.items(), key=lambda item: (-item[1], item[0]))
@@ -339,20 +359,36 @@ def _wanting(workload: PendingWorkload) -> tuple[Member, ...]:
     return tuple(member for member in workload.members if member in workload.wanting)
 
 
+def _counts_for(cap: Cap, product: str) -> bool:
+    """Return whether GPUs of a product count for a cap; a cap without products counts all."""
+    return not cap.products or of_products(product, cap.products)
+
+
 def _possible(asked: Sequence[tuple[int, dict[str, float]]]) -> set[str]:
-    return {product for _, each in asked for product in each}
+    """Return the products that at least one of these requests may get."""
+    return {product for _, by_product in asked for product in by_product}
+
+
+def _needed(by_product: Mapping[str, float], product: str, capped: set[str]) -> float:
+    """Return how many GPUs of a cap a request needs if it gets this product.
+
+    A request that cannot use the product gets another one of the same cap: the most that it may need counts.
+    """
+    if product in by_product:
+        return by_product[product]
+    return max((by_product[other] for other in capped & by_product.keys()), default=0.0)
 
 
 def _most(asked: Sequence[tuple[int, dict[str, float]]], cap: Cap) -> float:
-    """Return how many GPUs that count for a cap is the most that is asked."""
+    """Return how many GPUs of a cap these requests need at most."""
     return sum(
-        count
-        * max((gpus for name, gpus in each.items() if not cap.products or of_products(name, cap.products)), default=0)
-        for count, each in asked
+        count * max((gpus for product, gpus in by_product.items() if _counts_for(cap, product)), default=0)
+        for count, by_product in asked
     )
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    """Add GPUs by product to a total."""
     for product, gpus in more.items():
         total[product] = total.get(product, 0.0) + gpus
 

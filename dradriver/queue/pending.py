@@ -80,7 +80,7 @@ class Member:
         return request, ask, self.joins or gang or where, alone, rules, nics, reserved
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
-        """Take in a newer state of the same pod. Returns whether it may ask for something else now."""
+        """Store a newer state of the same pod. Return whether its request may have changed."""
         old, self.pod = self.pod, pod
         if template is not self.template or volumes != self.volumes:
             self.template, self.volumes, self._wish = template, volumes, None
@@ -88,18 +88,27 @@ class Member:
         if pod.metadata.resource_version == old.metadata.resource_version:
             return False
         self._wish = None
-        return pod.metadata.annotations.get(names.REQUEST) != old.metadata.annotations.get(names.REQUEST) or (
-            (pod.spec.node_name, pod.spec.node_selector, pod.spec.affinity, pod.spec.tolerations)
-            != (old.spec.node_name, old.spec.node_selector, old.spec.affinity, old.spec.tolerations)
-            or pod.metadata.labels != old.metadata.labels
-            or pod.spec.scheduling_gates != old.spec.scheduling_gates
-        )
+        return _requested(pod) != _requested(old)
+
+
+def _requested(pod: Pod) -> tuple[object, ...]:
+    """Return the fields of a pod that its placement request is read from and that can change."""
+    spec = pod.spec
+    return (
+        pod.metadata.annotations.get(names.REQUEST),
+        pod.metadata.labels,
+        spec.node_name,
+        spec.node_selector,
+        spec.affinity,
+        spec.tolerations,
+        spec.scheduling_gates,
+    )
 
 
 def _priority(members: Sequence[Member], highest: int | None) -> int:
-    """Return the least of some pods' priorities: a gang is not served before others for one of its pods."""
-    least = min(member.pod.spec.priority or 0 for member in members)
-    return least if highest is None else min(least, highest)
+    """Return the lowest priority of these pods: one important pod does not make its gang important."""
+    lowest = min(member.pod.spec.priority or 0 for member in members)
+    return lowest if highest is None else min(lowest, highest)
 
 
 class PendingWorkload:
@@ -125,13 +134,13 @@ class PendingWorkload:
 
         Args:
             members: Its pods.
-            key: Its gang's, if it is one.
-            highest: The highest priority that counts, of those who are not trusted with more; None for any.
+            key: The key of the gang; None for a single pod.
+            highest: The highest priority that counts for its tenant; None for any.
         """
         self.members = members
         self.key = members[0].key if key is None else key
-        since, who = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
-        self.order = -_priority(members, highest), since, who
+        since, uid = min((member.pod.metadata.creation_timestamp or "", member.uid) for member in members)
+        self.order = -_priority(members, highest), since, uid
         self.busy = 0
         self.unsure = False
         self.failures = Failures()
@@ -140,10 +149,10 @@ class PendingWorkload:
         self.least = 1
         self.memory = GangMemory()
         self.reserved = ""
-        self._whole = key is None
-        self._held = False  # by gates of others, when that was last looked at
-        self._let_in = False  # since then
-        self._in_vain = 0  # how often it was tried so
+        self._is_whole = key is None
+        self._was_held = False  # whether gates of others held it at the last look
+        self._was_let_in = False  # whether the last of these gates has been removed since
+        self._tries_in_vain = 0
         self._no_place_since: float | None = None
 
     @property
@@ -204,19 +213,19 @@ class PendingWorkload:
             now: What stands for this moment among the times at which pods were created, later than any before it.
         """
         held = any(member.pod.held for member in self.members)
-        if self._held and not held:
-            self._let_in, self.order = True, (self.order[0], now, self.order[2])
-        self._held = held
+        if self._was_held and not held:
+            self._was_let_in, self.order = True, (self.order[0], now, self.order[2])
+        self._was_held = held
 
     def whole(self, least: int) -> bool:
         """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
 
         Returns whether it was not known before.
         """
-        if self._whole:
+        if self._is_whole:
             return False
-        self._whole = True
-        if self._let_in:
+        self._is_whole = True
+        if self._was_let_in:
             return True
         entries = sorted((member.pod.metadata.creation_timestamp or "", member.uid) for member in self.members)
         self.order = self.order[0], *entries[min(least, len(entries)) - 1]
@@ -232,8 +241,8 @@ class PendingWorkload:
         Args:
             newest: When the newest pod was created.
         """
-        self._in_vain += 1
-        if self._in_vain > IN_TURN or self.key == self.lead.key:
+        self._tries_in_vain += 1
+        if self._tries_in_vain > IN_TURN or self.key == self.lead.key:
             priority, since, _ = self.order
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 

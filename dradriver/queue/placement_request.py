@@ -1,4 +1,4 @@
-"""What a pod of ours asks for: its note, its template and its volumes, read into one ``PlacementRequest``."""
+"""Reads what a pod requests, from its annotation, its template and its volumes, into one ``PlacementRequest``."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from dradriver.cluster.records.templates import beside, missing
 from dradriver.reason import Reason
 
 Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
-"""The last is who it is for whom GPUs are reserved; empty for others."""
+"""The key of an equivalence class. The last entry is the workload that GPUs are reserved for; empty for others."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod asks for.
+    """What a pod requests.
 
     Attributes:
         request: What the allocator is asked.
         requests: Names of the claim's requests, container after container.
         pod: The pod.
-        claim: The claim that will hold them.
-        keep_env: Variables of the author's that no edit may replace.
-        nccl: What NCCL is told.
-        ask: What it asks of a node.
-        template: What its claim has of a template, if it is made by one.
-        shared: Whether it shares them with all pods that name this claim.
-        alone: The spec of the claim with which the scheduler gets it if there is no place; None where it waits then.
-        rules: What it says of pods beside it; None for nothing.
-        spot: ``prefer`` or ``avoid`` where it says so of spot nodes; else empty.
-        beside: The templates that it names beside that of its GPUs: not every node may have what they ask for.
-        nics: What its claim asks of NICs; None for nothing.
+        claim: The claim that will hold the GPUs.
+        keep_env: Environment variables of the pod's author that the driver must not replace.
+        nccl: How NCCL is configured.
+        ask: What the pod asks of a node.
+        template: What its claim takes from a template; None for none.
+        shared: Whether it shares the GPUs with all pods that name this claim.
+        alone: The claim spec with which the scheduler gets the pod if no place is found; None if the pod waits then.
+        rules: Its (anti-)affinity to other pods; None for none.
+        spot: ``prefer`` or ``avoid`` if the pod says so of spot nodes; else empty.
+        beside: Templates that it names in addition to that of its GPUs: not every node may have what they request.
+        nics: The NICs that its claim requests; None for none.
     """
 
     request: Request
@@ -66,112 +66,133 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> Kind:
-        """Return the key that pods share which find a place together or not at all.
+        """Return the key of the equivalence class: pods with this key find a place together or not at all.
 
-        A GPU's parts may be of one namespace only; so are templates.
+        The namespace is part of the key if the pod requests fractions, because a GPU's fractions can be for one
+        namespace only, or names other templates, because these belong to a namespace.
         """
-        where = "" if isinstance(self.request, Whole) and not self.beside else "/".join((self.claim[0], *self.beside))
-        return self.request, self.ask, where, self.alone is not None, self.rules, self.nics, ""
+        is_independent = isinstance(self.request, Whole) and not self.beside
+        namespace = "" if is_independent else "/".join((self.claim[0], *self.beside))
+        return self.request, self.ask, namespace, self.alone is not None, self.rules, self.nics, ""
 
 
 def read_wish(
     pod: Pod, template: Template | None = None, volumes: Where = (), has: Sequence[int] = ()
 ) -> PlacementRequest:
-    """Return the placement request of a pod: its note, template and volumes.
+    """Return the placement request of a pod, from its annotation, its template and its volumes.
 
     Args:
         pod: The pod.
-        template: The template that it names, as far as there is one.
-        volumes: Where its volumes are, as far as that is known.
-        has: How many whole GPUs each request of its claim has, of a pod that keeps its place: what its template says by
-            now is another's to ask for. Empty for any other.
+        template: The ResourceClaimTemplate that it names; None for none.
+        volumes: Where its volumes are, as far as known.
+        has: For a pod that keeps its place, how many whole GPUs each request of its claim has: the template may have
+            changed since. Empty for any other pod.
 
     Raises:
-        WordError: What the webhook admitted was changed since into something that cannot be placed, or its template is
-            missing or asks for what cannot be.
+        WordError: The pod was changed after its admission into something that cannot be placed, or its template is
+            missing or cannot be met.
     """
-    noted = resolved.read(pod.metadata.annotations)
-    known = {c.name for c in (*pod.spec.init_containers, *pod.spec.containers)}
-    if strangers := sorted(set(noted.containers) - known):
-        raise WordError(f"{names.REQUEST}: the pod has no container {strangers[0][:63]!r}; create the pod anew")
-    key = claim_key(pod)
-    if key is None:
-        raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
-    shared = noted.shared is not msgspec.UNSET
-    if is_set(key) != shared or (shared and noted.shared != key[1]):
-        raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
+    resolved_request = resolved.read(pod.metadata.annotations)
+    container_names = {container.name for container in (*pod.spec.init_containers, *pod.spec.containers)}
+    if unknown := sorted(set(resolved_request.containers) - container_names):
+        raise WordError(f"{names.REQUEST}: the pod has no container {unknown[0][:63]!r}; create the pod anew")
+    key = _checked_claim(pod, resolved_request.shared)
+    is_shared = is_set(key)
+    ask = ask_of(pod, volumes)
     wish = PlacementRequest(
-        request=noted.request,
-        requests=tuple(dict.fromkeys(name for own in noted.requests.values() for name in own)),
+        request=resolved_request.request,
+        requests=tuple(dict.fromkeys(name for listed in resolved_request.requests.values() for name in listed)),
         pod=(pod.metadata.namespace, pod.metadata.name),
         claim=key,
-        shared=shared,
-        keep_env=tuple(kept_env(pod, frozenset(noted.containers))),
-        nccl=NCCL_AUTO if noted.nccl is msgspec.UNSET else noted.nccl,
-        ask=_without_end(ask_of(pod, volumes)) if shared else ask_of(pod, volumes),
-        spot="" if noted.spot is msgspec.UNSET else noted.spot,
+        shared=is_shared,
+        keep_env=tuple(kept_env(pod, frozenset(resolved_request.containers))),
+        nccl=NCCL_AUTO if resolved_request.nccl is msgspec.UNSET else resolved_request.nccl,
+        # Other pods can join a shared set at any time, so it has no known end.
+        ask=msgspec.structs.replace(ask, lasts_s=0) if is_shared else ask,
+        spot="" if resolved_request.spot is msgspec.UNSET else resolved_request.spot,
         beside=beside(pod),
-        rules=None if shared else rules_of(pod),  # those who share a set are on one node, whatever they say
+        # All pods of a shared set are on one node, whatever their affinity says.
+        rules=None if is_shared else rules_of(pod),
     )
-    # What the scheduler would have to know stands in our own slices; admission refuses the word where others' count.
-    hand_over = not _narrowed(pod) and noted.when_full == HAND_OVER and current_ledger() is OURS
+
+    # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
+    # allocated, admission refuses the annotation.
+    can_hand_over = not _narrowed(pod) and resolved_request.when_full == HAND_OVER and current_ledger() is OURS
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:
-        asked = _by_template(wish, pod.template[1], template)
-        return msgspec.structs.replace(asked, alone=_alone(asked, wish.request)) if hand_over else asked
-    if hand_over:
-        return msgspec.structs.replace(wish, alone=claim_alternatives.spec(noted, keep_env=wish.keep_env))
+        templated = _by_template(wish, pod.template[1], template)
+        alone = _alone(templated, wish.request) if can_hand_over else None
+        return msgspec.structs.replace(templated, alone=alone)
+    if can_hand_over:
+        alone = claim_alternatives.spec(resolved_request, keep_env=wish.keep_env)
+        return msgspec.structs.replace(wish, alone=alone)
     return wish
 
 
-def _without_end(ask: Ask) -> Ask:
-    """Return what is asked for a set that pods share: nobody knows who will still come to it."""
-    return msgspec.structs.replace(ask, lasts_s=0)
+def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
+    """Return the claim that a pod names; ``shared`` is the shared claim that its annotation names.
+
+    Raises:
+        WordError: The pod names no claim, or another one than its annotation does.
+    """
+    key = claim_key(pod)
+    if key is None:
+        raise WordError(f"spec.resourceClaims has no entry {names.POD_CLAIM} with a claim's name; create the pod anew")
+    is_shared = shared is not msgspec.UNSET
+    if is_set(key) != is_shared or (is_shared and shared != key[1]):
+        raise WordError(f"{names.REQUEST} says nothing of a shared claim {shown(key[1])}; create the pod anew")
+    return key
 
 
 def _narrowed(pod: Pod) -> bool:
-    """Return whether a pod was lifted for some nodes; one that was handed over may go to any."""
+    """Return whether a pod was placed and may use some nodes only; a pod handed over to the scheduler may use any."""
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
 
 def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:
+    """Return a pod's request with what its template requests.
+
+    Raises:
+        WordError: The template is missing or cannot be met, or the pod requests a fraction itself.
+    """
     if template is None:
         raise WordError(missing(name))
     if not isinstance(wish.request, Whole):
         raise WordError(f"annotation {names.REQUEST} was changed: a template says which part; create the pod anew")
-    asked = claim_templates.read(template, wish.request)
+    templated = claim_templates.read(template, wish.request)
     return msgspec.structs.replace(
         wish,
-        request=asked.request,
-        requests=asked.requests,
-        keep_env=tuple(sorted({*wish.keep_env, *asked.keep_env})),
-        nccl=wish.nccl if asked.nccl is None or wish.nccl != NCCL_AUTO else asked.nccl,
-        template=asked,
-        nics=asked.nics,
+        request=templated.request,
+        requests=templated.requests,
+        keep_env=tuple(sorted({*wish.keep_env, *templated.keep_env})),
+        nccl=wish.nccl if templated.nccl is None or wish.nccl != NCCL_AUTO else templated.nccl,
+        template=templated,
+        nics=templated.nics,
     )
 
 
-def _alone(asked: PlacementRequest, words: Request) -> dict[str, Any] | None:
-    """Return what the scheduler gets of a pod with a template: that, and what the words demand.
+def _alone(wish: PlacementRequest, annotated: Request) -> dict[str, Any] | None:
+    """Return the claim spec that the scheduler gets for a pod with a template, if no place is found.
 
-    None where no claim can say these, which admission refuses: such a pod waits rather than get less.
+    It is the template's spec with the requirements of the annotations added. None if no claim can express these, which
+    admission refuses: the pod then waits rather than get less.
     """
-    assert asked.template is not None, "read from one"
-    # Without what was read of the template's own selectors, which stand in its requests as they are.
-    if isinstance(asked.request, Whole) and isinstance(words, Whole):
-        request: Request = msgspec.structs.replace(words, containers=asked.request.containers)
+    assert wish.template is not None, "read from one"
+    # The template's own selectors are in its spec already, so only those of the annotations are added.
+    if isinstance(wish.request, Whole) and isinstance(annotated, Whole):
+        request: Request = msgspec.structs.replace(annotated, containers=wish.request.containers)
     else:
-        common = {field: getattr(words, field) for field in COMMON}
-        request = msgspec.structs.replace(asked.request, **common)
+        common = {field: getattr(annotated, field) for field in COMMON}
+        request = msgspec.structs.replace(wish.request, **common)
     try:
-        return claim_alternatives.demanding(asked.template.spec, request, asked.requests)
+        return claim_alternatives.demanding(wish.template.spec, request, wish.requests)
     except WordError:
         return None
 
 
 def why(pod: Pod, error: NoPlaceError) -> Reason:
-    """Return why a pod has no place: one that was placed before can have one on a few nodes only."""
+    """Return why a pod has no place. A pod that was placed before can have one on a few nodes only, and is told so."""
     if not _narrowed(pod):
         return error.why
     return Reason(

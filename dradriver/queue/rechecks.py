@@ -1,4 +1,4 @@
-"""Which blocked kinds are asked whether they may find a place by now, and when: in rounds, all served between two."""
+"""Rechecks blocked groups of workloads for a place, in rounds. Workloads are served between two rounds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _ANEW_S: Final = 10.0  # between two times of one kind
 
 
 class Rechecks:
-    """All kinds that wait, and which of those that found no place to ask again.
+    """All groups of waiting workloads, and which of the blocked ones to recheck.
 
-    Of what became available since only that counts which is of use to the kind; and each is asked anew now and then.
+    A group is rechecked if a node that became free since may take it. In addition each group is rechecked from time to
+    time.
     """
 
     def __init__(
@@ -39,24 +40,24 @@ class Rechecks:
         open_rows: Callable[[Closed], Bools | None],
         queue: Callable[[Group], None],
     ) -> None:
-        """Begin with no kinds.
+        """Begin with no groups.
 
         Args:
-            nodes: The nodes, which say when something became free.
-            free: Gives the number of free GPUs of each node, by row.
-            open_rows: Gives the rows of the nodes with others than some GPUs; None for all.
-            queue: Lets a kind stand in the queue: it may find a place.
+            nodes: The nodes. They say when something became free.
+            free: Returns the number of free GPUs of each node: (rows,).
+            open_rows: Returns the nodes with GPUs of other products than these: (rows,); None for all nodes.
+            queue: Called with a group that may find a place, to have it stand in the queue.
         """
         self._nodes, self._free, self._open_rows, self._queue = nodes, free, open_rows, queue
         self._groups: dict[tuple[Kind, str, Closed], Group] = {}
-        self._looked_at = NEVER  # the nodes' clock when it was last found out which blocked kinds to ask
-        self._since = NEVER  # the clock up to which all of them were asked
-        self._left: dict[str, Iterator[Group]] = {}  # those to ask yet, by namespace
-        self._round: list[Group] = []  # those to ask before anybody is served
-        # Most blocked kinds were last asked at the same time: what has happened since is worked out once for all.
+        self._looked_at = NEVER  # the nodes' clock at the last ``_plan``
+        self._since = NEVER  # the nodes' clock up to which all groups were rechecked
+        self._left: dict[str, Iterator[Group]] = {}  # by namespace: the groups to recheck in later rounds
+        self._round: list[Group] = []  # the groups to recheck before the next workload is served
+        # Most blocked groups failed at the same time, so what became free since then is computed once for all of them.
         self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
         self._candidates_at = NEVER
-        self._anew: OrderedDict[Group, None] = OrderedDict()  # whose turn to be asked without an event it is
+        self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
     def group(self, kind: Kind, tenant: str, closed: Closed) -> Group:
         """Return the group of blocked workloads of an equivalence class; a new one if there is none.
@@ -70,13 +71,13 @@ class Rechecks:
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = Group(kind, tenant, closed)
-            self._anew[group] = None
+            self._by_last_check[group] = None
         return group
 
     def forget(self, group: Group) -> None:
         """Forget a group of blocked workloads that is empty."""
         del self._groups[group.key]
-        del self._anew[group]
+        del self._by_last_check[group]
 
     def blocked(self) -> list[Group]:
         """Return the groups of workloads that found no place and are not rechecked yet."""
@@ -88,49 +89,51 @@ class Rechecks:
         return bool(self._round or self._left) or self._looked_at != self._nodes.clock
 
     def look(self, most: int) -> bool:
-        """Recheck up to so many groups for a place. Returns whether a round goes on.
+        """Recheck at most ``most`` groups for a place. Return whether the round goes on.
 
-        A round has so many kinds of each namespace: whoever has thousands of them holds up those of others no longer.
-        Only between two rounds call ``Queue.next``: so the oldest of those that may is the first. Whatever becomes free
-        meanwhile is asked about from the next round on.
+        A round has a limited number of groups of each namespace, so a namespace with thousands of groups does not delay
+        others. Call ``Queue.next`` only between two rounds: then the oldest workload that may find a place is served
+        first. What becomes free during a round counts from the next round on.
         """
         if not self._round:
             if not self.outdated:
                 return False
             if self._looked_at != self._nodes.clock:
                 self._plan()
-            for namespace, classes in list(self._left.items()):
-                some = list(itertools.islice(classes, OLDEST + OTHERS))
-                self._round += some
-                if len(some) < OLDEST + OTHERS:
+            for namespace, groups in list(self._left.items()):
+                next_groups = list(itertools.islice(groups, OLDEST + OTHERS))
+                self._round += next_groups
+                if len(next_groups) < OLDEST + OTHERS:
                     del self._left[namespace]
-        some, self._round = self._round[:most], self._round[most:]
-        for group in some:
+        batch, self._round = self._round[:most], self._round[most:]
+        for group in batch:
             if not group.queued and self._worth(group):
                 self._queue(group)
         return bool(self._round)
 
     def _plan(self) -> None:
-        """Find out which blocked kinds to ask: of each namespace the oldest first, then who was not for longest.
+        """Choose the blocked groups to recheck: of each namespace the oldest first, then the longest unchecked.
 
-        Were it the oldest alone, those behind them would never be asked where something becomes free all the time.
+        With the oldest alone, the others would never be rechecked if something becomes free all the time.
         """
         if not self._left:
             self._since = self._looked_at
         self._looked_at = self._nodes.clock
         free = self._free()[: self._nodes.rows]
         freed = free[self._nodes.freed[: len(free)] > self._since]
-        most_gpus = int(freed.max(initial=0))  # CPU that is freed beside GPUs that are all taken helps nobody
+        # CPU that becomes free on a node without free GPUs helps no group.
+        most_gpus = int(freed.max(initial=0))
         by_namespace: dict[str, list[Group]] = {}
         for group in self._groups.values():
             if group.failed_at != NEVER and not group.queued and group.gpus <= most_gpus:
                 by_namespace.setdefault(group.oldest[1][0], []).append(group)
+
         self._left = {}
-        for namespace, classes in by_namespace.items():
-            if len(classes) > OLDEST + OTHERS:
-                classes.sort(key=lambda group: group.oldest)
-                classes[OLDEST:] = sorted(classes[OLDEST:], key=lambda group: group.failed_at)
-            self._left[namespace] = iter(classes)
+        for namespace, groups in by_namespace.items():
+            if len(groups) > OLDEST + OTHERS:
+                groups.sort(key=lambda group: group.oldest)
+                groups[OLDEST:] = sorted(groups[OLDEST:], key=lambda group: group.failed_at)
+            self._left[namespace] = iter(groups)
 
     def look_anew(self, version: int, now: float) -> bool:
         """Have a few groups rechecked about all nodes, the longest ago first. Returns whether there are any.
@@ -140,10 +143,10 @@ class Rechecks:
             now: A clock, seconds.
         """
         any_due = False
-        for group in list(itertools.islice(self._anew, _ANEW)):
-            if group not in self._anew:
+        for group in list(itertools.islice(self._by_last_check, _ANEW)):
+            if group not in self._by_last_check:
                 continue  # the last of it had left, and that was found out when one before was queued
-            self._anew.move_to_end(group)
+            self._by_last_check.move_to_end(group)
             if group.seen == version or now < group.checked_at + _ANEW_S:
                 continue
             group.seen, group.checked_at = version, now
@@ -154,11 +157,13 @@ class Rechecks:
         return any_due
 
     def _worth(self, group: Group) -> bool:
-        """Whether a node that became available since may take one of the kind; if not, the kind need not ask again."""
+        """Return whether a node that became free since a group failed may take it; if not, it counts as rechecked."""
         freed = self._freed(group.failed_at, group.gpus)
         if freed is not None:
-            fit, rows = self._nodes.eligible(group.kind[1]), self._open_rows(group.closed)
-            if (fit if rows is None else fit & rows)[freed].any():
+            fit, open_rows = self._nodes.eligible(group.kind[1]), self._open_rows(group.closed)
+            if open_rows is not None:
+                fit = fit & open_rows
+            if fit[freed].any():
                 return True
         group.failed_at = self._nodes.clock
         return False

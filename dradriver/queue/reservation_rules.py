@@ -158,41 +158,43 @@ def due(
     *,
     resting: Collection[str] = (),
 ) -> list[Blocked]:
-    """Return which blocked workloads get a reservation now, in the queue's order.
+    """Return the blocked workloads that get a reservation now, in the queue's order.
 
-    One a partition and one a tenant, those that there are included: a tenant's second waits until its first has begun.
+    There is at most one reservation for each partition and for each tenant. A tenant's second workload waits until the
+    first one has begun.
 
     Args:
-        blocked: Who is.
-        reservations: Those that there are.
-        terms: Which hold for all.
-        now: The time, seconds.
-        resting: Partitions in which nothing is to be reserved now; see ``rests``.
+        blocked: The blocked workloads.
+        reservations: The existing reservations.
+        terms: The rules of the policies.
+        now: Seconds since the epoch.
+        resting: Partitions in which reservations pause; see ``rests``.
     """
-    partitions = {*resting, *(each.partition for each in reservations)}
-    tenants = {each.tenant for each in reservations}
-    found = []
-    for each in blocked:
-        if each.partition in partitions or each.tenant in tenants or now < due_at(each, terms):
+    partitions = {*resting, *(reservation.partition for reservation in reservations)}
+    tenants = {reservation.tenant for reservation in reservations}
+    due_workloads = []
+    for workload in blocked:
+        if workload.partition in partitions or workload.tenant in tenants or now < due_at(workload, terms):
             continue
-        partitions.add(each.partition)
-        tenants.add(each.tenant)
-        found.append(each)
-    return found
+        partitions.add(workload.partition)
+        tenants.add(workload.tenant)
+        due_workloads.append(workload)
+    return due_workloads
 
 
 def rests(since: float, failed: int, terms: Terms, now: float) -> bool:
-    """Return whether reservations pause in a partition because one there came to nothing.
+    """Return whether reservations pause in a partition because one there failed; the pause is the bounded wait.
 
-    For the bounded wait: were it the next one's turn at once, GPUs would stand idle for one after another without end.
+    Without a pause the next workload would get a reservation at once, and GPUs would stand idle for one after another.
     """
     return failed > 0 and now < since + terms.bounded_wait_s
 
 
 def due_at(blocked: Blocked, terms: Terms) -> float:
-    """Return when a workload may get a reservation: later after each that came to nothing.
+    """Return when a workload may get a reservation: twice as late after each reservation that failed.
 
-    Else one that wants all GPUs, with an endless one in the way, would let them stand idle again and again.
+    Else a workload that needs all GPUs, one of which is in use without end, would let the others stand idle again and
+    again.
     """
     wait_s: float = terms.bounded_wait_s * 2.0 ** min(blocked.failed, _MOST_DOUBLED)
     return blocked.since + wait_s
@@ -208,26 +210,28 @@ def expected_work(gpus: int, running_s: float) -> float:
 
 
 def readiness(candidate: Candidate, now: float) -> tuple[int, float, float]:
-    """Return what decides between sets to reserve, the least first: endless pods, time until free, cost.
+    """Return the sort key of a set to reserve, the least is the best: has endless pods, time until free, cost.
 
-    Without endless ones: the latest declared end, then the GPU-seconds that stand idle until then,
-    ``sum(gpus * (latest end - own end))``, free GPUs from now on. With endless ones: their work, then nothing.
+    Without endless pods the time is the latest declared end. The cost is the GPU-seconds that stand idle until then:
+    ``sum(gpus * (latest end - own end))``, and free GPUs stand idle from now on. With endless pods the time is their
+    expected work, and the cost is 0.
 
-    Worked example, at 0: a set of 2 with one GPU in use until 60 costs 60 GPU-seconds, one with both in use until 60
-    costs none and is preferred; one that is free at 50 is preferred to both.
+    Worked example at 0, for a set of 2 GPUs. One GPU in use until 60 costs 60 GPU-seconds. Both in use until 60 cost
+    none, and are preferred. A set that is free at 50 is preferred to both.
     """
-    at = candidate.expected_at
-    if at is None:
+    latest_end = candidate.expected_at
+    if latest_end is None:
         return 1, sum(use.work_gpu_s for use in candidate.uses if use.ends_at is None), 0.0
-    at = max(at, now)
-    used = sum(use.gpus for use in candidate.uses)
-    idle = (len(candidate.gpus) - used) * (at - now)
-    return 0, at, idle + sum(use.gpus * (at - max(use.ends_at or 0.0, now)) for use in candidate.uses)
+    latest_end = max(latest_end, now)
+    free_gpus = len(candidate.gpus) - sum(use.gpus for use in candidate.uses)
+    idle_of_free = free_gpus * (latest_end - now)
+    idle_of_used = sum(use.gpus * (latest_end - max(use.ends_at or 0.0, now)) for use in candidate.uses)
+    return 0, latest_end, idle_of_free + idle_of_used
 
 
 def best(candidates: Iterable[Candidate], now: float) -> Candidate | None:
     """Return the best set to reserve: that of the least ``readiness``, then the first by its GPUs."""
-    return min(candidates, key=lambda each: (readiness(each, now), each.gpus), default=None)
+    return min(candidates, key=lambda candidate: (readiness(candidate, now), candidate.gpus), default=None)
 
 
 def reserve(blocked: Blocked, candidate: Candidate, now: float) -> Reservation:
@@ -279,15 +283,15 @@ def runs_out_at(reservation: Reservation, idle: int, terms: Terms) -> float | No
 
 
 def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
-    """Return whether another workload may run on reserved GPUs: it ends before they are needed.
+    """Return whether another workload may run on reserved GPUs: only if it ends before they are needed.
 
-    That it might be preempted then is not enough: its author can see to it that it is not, as by a disruption budget.
+    That it could be preempted is not enough: its author can prevent that, for example by a disruption budget.
 
     Args:
-        reservation: Of the GPUs.
-        terms: Which hold for it.
-        now: The time, seconds.
-        ends_at: When it will be ended at the latest, if it began now; None where it declares nothing.
+        reservation: The reservation of the GPUs.
+        terms: The rules of the policies.
+        now: Seconds since the epoch.
+        ends_at: When the workload ends at the latest if it begins now; None if it declares no end.
     """
     return ends_at is not None and ends_at <= latest_end(reservation, terms, now)
 
@@ -295,16 +299,16 @@ def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: floa
 def open_to(
     reservation: Reservation, terms: Terms, now: float, *, who: str, priority: int, ends_at: float | None
 ) -> bool:
-    """Return whether a waiting workload may use reserved GPUs: its own, or for a time.
+    """Return whether a waiting workload may use reserved GPUs: its own, with a higher priority, or for a short time.
 
-    Of the same priority none goes first, whatever its tenant has had by now: shares move with everything that is given,
-    and a reservation that gives way to whoever has a little less at the moment bounds nobody's wait.
+    A workload of the same priority does not go first, whatever share its tenant has. Shares change with each placement.
+    A reservation that yields to any tenant with a smaller share would bound no wait.
 
     Args:
-        reservation: Of the GPUs.
-        terms: Which hold for it.
-        now: The time, seconds.
-        who: Who it is.
+        reservation: The reservation of the GPUs.
+        terms: The rules of the policies.
+        now: Seconds since the epoch.
+        who: The workload, as ``PendingWorkload.who``.
         priority: Its priority.
         ends_at: As for ``may_run``.
     """
@@ -314,10 +318,10 @@ def open_to(
 
 
 def latest_end(reservation: Reservation, terms: Terms, now: float) -> float:
-    """Return until when workloads that begin now may run on reserved GPUs, seconds.
+    """Return until when workloads that begin now may run on reserved GPUs, in seconds since the epoch.
 
-    Until the last that is there now has to end. While that is unknown short ones may run; once the endless are gone the
-    time is known, and is that of the last of the short ones: none comes after them.
+    That is the end of the last pod that uses them now. While that is not known, short workloads may run. Once all pods
+    have a known end, the last short one decides, and no new one may end later.
     """
     return now + terms.short_s if reservation.expected_at is None else reservation.expected_at
 
@@ -336,14 +340,14 @@ def judge(
     """Return what to do with a reservation, and why.
 
     Args:
-        reservation: The reservation, its account counted until now.
-        here: Its GPUs with whoever is on them.
-        elsewhere: The best of all sets that are not these; None where there is none.
-        terms: Which hold for it.
-        now: The time, seconds.
-        wanted: Whether the one that it is for still waits, and for the same.
-        placeable: Whether there is a place for that one now, here or elsewhere.
-        gone: GPUs that cannot be had any more: their node is gone, or they are broken.
+        reservation: The reservation. Its idle time is counted until now.
+        here: Its GPUs, with the pods that use them.
+        elsewhere: The best set of other GPUs; None if there is none.
+        terms: The rules of the policies.
+        now: Seconds since the epoch.
+        wanted: Whether its workload still waits, with the same request.
+        placeable: Whether there is a place for its workload now.
+        gone: GPUs that cannot be used any more, because they or their nodes are broken or gone.
     """
     if not wanted:
         return Step.END, "nobody waits for it any more"
@@ -351,12 +355,15 @@ def judge(
         return Step.END, "there is a place now"
     if gone and not set(gone).isdisjoint(reservation.gpus):
         return Step.END if elsewhere is None else Step.MOVE, "reserved GPUs are gone"
-    bound = terms.idle_s * len(reservation.gpus)
-    if reservation.idle_gpu_s < bound * (1 - 1e-9):
+
+    most_idle_gpu_s = terms.idle_s * len(reservation.gpus)
+    # The timer rings when the bound is reached: a rounding error must not keep the reservation.
+    if reservation.idle_gpu_s < most_idle_gpu_s * (1 - 1e-9):
         return Step.KEEP, ""
-    why = f"{reservation.idle_gpu_s:,.0f} GPU-seconds stood idle, at most {bound:,.0f} may"
-    better = elsewhere is not None and readiness(elsewhere, now) < readiness(here, now)
-    return Step.MOVE if better and reservation.moved < terms.moves else Step.END, why
+    why = f"{reservation.idle_gpu_s:,.0f} GPU-seconds stood idle, at most {most_idle_gpu_s:,.0f} may"
+    is_better_elsewhere = elsewhere is not None and readiness(elsewhere, now) < readiness(here, now)
+    can_move = is_better_elsewhere and reservation.moved < terms.moves
+    return Step.MOVE if can_move else Step.END, why
 
 
 def reason(reservation: Reservation) -> str:

@@ -1,4 +1,4 @@
-"""Who wants a place, in which order."""
+"""The queue of workloads that need a place, in the order in which they are served. The controller's worker uses it."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _SPARE: Final = 16  # workloads that left, for which a heap is not made anew
 
 
 class Queue:
-    """Units that want a place: by priority, then those of whoever has had least for its weight, then the oldest.
+    """Workloads that need a place: by priority, then by their tenant's share, then the oldest first.
 
-    Each tenant has a line of its own, in the order of its workloads. Which line is served is asked each time, so
-    nothing is sorted again while tenants use what they have.
+    A line has the workloads of one tenant and one equivalence class, in their order. Which tenant goes first is decided
+    for each workload, so nothing is sorted again while shares change.
 
-    One that found no place blocks all of its kind until GPUs, CPU or nodes become available: placing takes places away
-    and never adds any. Then only the nodes where that happened are asked about.
+    A workload that finds no place blocks all of its class until GPUs, CPU or nodes become free, because a placement
+    never adds places. Then only the nodes that became free are asked about.
 
-    A tenant's cap may keep a line from some GPUs, or from all. Then it is of a kind of its own, which blocks nobody
-    else's, until the tenant has less (``widen``); what is freed of these GPUs meanwhile is nothing to it.
+    A tenant's cap may deny a line some GPUs, or all. The line is then in a group of its own, which blocks no other
+    line, until the tenant uses less (``widen``). If such GPUs become free meanwhile, the line is not asked again.
 
     Attributes:
-        rechecks: Which of those that found no place to ask again.
+        rechecks: Decides which blocked groups are asked again.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Queue:
         """Make an empty queue.
 
         Args:
-            nodes: The nodes, which say when something became free.
-            free: Gives the number of free GPUs of each node, by row.
-            tenant: Whose a namespace is; where that changes, workloads are to be put anew.
-            share: What a tenant has had for its weight, to be compared.
-            partition: Whose partition binds a tenant, by its name or none: of one kind only those find a place
-                together that may have the same GPUs.
-            closed: Which GPUs a cap keeps a workload from now.
-            open_rows: Gives the rows of the nodes with others than these; None for all.
+            nodes: The nodes. They say when something became free.
+            free: Returns the number of free GPUs of each node: (rows,).
+            tenant: Returns the tenant of a namespace. If it changes, put the workloads again.
+            share: Returns the GPU time of a tenant, divided by its weight. The tenant with the least goes first.
+            partition: Returns the tenant whose partition limits a tenant; empty for none. Workloads of one equivalence
+                class must be able to get the same GPUs.
+            closed: Returns the GPU products that a cap denies a workload now.
+            open_rows: Returns the nodes with GPUs of other products: (rows,); None for all nodes.
         """
         self._nodes = nodes
         self._tenant = tenant
@@ -75,11 +75,12 @@ class Queue:
         self._partition = partition
         self._closed = closed
         self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}
-        self._lines: dict[tuple[Kind, str], Line] = {}  # by kind and tenant
-        self._narrow: dict[str, set[Line]] = {}  # those that a cap keeps from GPUs, by tenant
-        self._heads: dict[str, list[tuple[Order, int, Line]]] = {}  # by tenant, its lines that may find a place
+        self._lines: dict[tuple[Kind, str], Line] = {}  # by equivalence class and tenant
+        self._capped_lines: dict[str, set[Line]] = {}  # by tenant: the lines that a cap denies some GPUs
+        # By tenant: a heap of the lines that may find a place. The number makes entries comparable.
+        self._heads: dict[str, list[tuple[Order, int, Line]]] = {}
         self._turns = Turns(self._turn)
-        self._made = 0
+        self._heap_entries = 0
         self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
     def __len__(self) -> int:
@@ -127,14 +128,15 @@ class Queue:
             if not self._heads[line.tenant]:
                 del self._heads[line.tenant]
             line.queued = None
-            if (closed := self._closed(workload)) == line.group.closed:
-                break
+            closed = self._closed(workload)
+            if closed == line.group.closed:
+                # Where nothing became free since the class failed, it would fail again.
+                failed_at = line.group.failed_at
+                return workload, None if failed_at == NEVER else self._nodes.freed > failed_at
+            # The tenant uses more or less of its cap than before, so the line belongs to another group.
             self._move(line, closed)
             self._queue(line)
-        else:
-            return None
-        failed_at = line.group.failed_at
-        return workload, None if failed_at == NEVER else self._nodes.freed > failed_at
+        return None
 
     def leave(self, workload: PendingWorkload) -> None:
         """Take a workload out of the queue, because it has its place or cannot be served now."""
@@ -144,13 +146,13 @@ class Queue:
             self._queue(entry[1])
 
     def block(self, workload: PendingWorkload, reason: Reason | None, about: str = "") -> list[PendingWorkload]:
-        """Note that a workload of the queue found no place, nor will its class. Returns to whom that is new.
+        """Note that a workload found no place, nor will its equivalence class. Return those that must be told so.
 
         Args:
             workload: The workload.
-            reason: Why; None for that of before.
-            about: The same without figures that change all the time, where it has any: of a kind that was told the
-                same, only the first is told the new ones.
+            reason: Why; None if the reason has not changed.
+            about: The reason without figures that change all the time; empty if it has none. If only the figures
+                change, only the first workload of each line is told the new ones.
         """
         entry = self._workloads.get(workload.key)
         if entry is None:
@@ -164,15 +166,18 @@ class Queue:
         if reason is None:
             return []
         group.reason = reason
-        return [told for line in group.lines.values() for told in self._told(line, reason, about or reason.text)]
+        text = about or reason.text
+        return [uninformed for line in group.lines.values() for uninformed in self._told(line, reason, text)]
 
     def _told(self, line: Line, reason: Reason, about: str) -> list[PendingWorkload]:
-        """Return the workloads of a line that have to be told a reason."""
+        """Set the reason of a line, and return its workloads that must be told it."""
         if line.reason == reason:
             return []
-        known, line.reason, line.about = line.about == about, reason, about
-        if known:
-            return [] if (head := self._head(line)) is None else [head]
+        have_only_figures_changed = line.about == about
+        line.reason, line.about = reason, about
+        if have_only_figures_changed:
+            head = self._head(line)
+            return [] if head is None else [head]
         return [self._workloads[item[1]][0] for item in line.heap if self._member(item, line)]
 
     def closed(self, key: Key) -> Closed:
@@ -186,7 +191,7 @@ class Queue:
         Returns those that find no place all the same, as others of their kind did not, with why.
         """
         news: list[tuple[PendingWorkload, Reason]] = []
-        for line in sorted(self._narrow.get(tenant, ()), key=lambda line: line.heap[:1]):
+        for line in sorted(self._capped_lines.get(tenant, ()), key=lambda line: line.heap[:1]):
             self._move(line, ANYWHERE)
             group = line.group
             if group.failed_at == NEVER or group.queued:
@@ -196,21 +201,22 @@ class Queue:
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:
-        """Let a line be of the kind that a cap keeps from these GPUs."""
+        """Move a line to the group of those that caps deny the same GPUs."""
         self._leave_group(line)
         line.group = self.rechecks.group(line.kind, line.tenant if closed else self._partition(line.tenant), closed)
         line.group.lines[line.tenant] = line
         if closed:
-            self._narrow.setdefault(line.tenant, set()).add(line)
+            self._capped_lines.setdefault(line.tenant, set()).add(line)
 
     def _leave_group(self, line: Line) -> None:
+        """Remove a line from its group, which is forgotten if it is empty then."""
         group = line.group
         if group.lines.pop(line.tenant, None) is not None and not group.lines:
             self.rechecks.forget(group)
-        if (narrow := self._narrow.get(line.tenant)) is not None:
-            narrow.discard(line)
-            if not narrow:
-                del self._narrow[line.tenant]
+        if (capped_lines := self._capped_lines.get(line.tenant)) is not None:
+            capped_lines.discard(line)
+            if not capped_lines:
+                del self._capped_lines[line.tenant]
 
     def first_blocked(self) -> Iterator[PendingWorkload]:
         """Return the first workload of each tenant and class in the queue that found no place."""
@@ -248,32 +254,39 @@ class Queue:
             self._turns.put(tenant)
 
     def _head_of(self, tenant: str) -> tuple[PendingWorkload, Line] | None:
-        """Return the first workload of a tenant that may find a place; None where none is left there."""
+        """Return the first workload of a tenant that may find a place, with its line; None if there is none.
+
+        Entries of the heap can be out of date, because workloads come and leave. They are corrected at the top only.
+        """
         heads = self._heads.get(tenant)
         while heads:
-            order, made, line = heads[0]
-            if line.queued != order:  # an older workload came, and the line stands under its order, too
+            order, number, line = heads[0]
+            if line.queued != order:
+                # An older workload came: the line has another entry.
                 heapq.heappop(heads)
             elif (head := self._head(line)) is None:
+                # All its workloads have left.
                 heapq.heappop(heads)
                 line.queued = None
                 self._forget(line)
-            elif head.order != order:  # the workload that it stood under has left
+            elif head.order != order:
+                # The workload that the entry was made for has left.
                 line.queued = head.order
-                heapq.heapreplace(heads, (head.order, made, line))
+                heapq.heapreplace(heads, (head.order, number, line))
             else:
                 return head, line
         self._heads.pop(tenant, None)
         return None
 
     def _queue(self, line: Line) -> None:
+        """Have a line found by ``next``, under the order of its first workload; forget it if it has none."""
         head = self._head(line)
         if head is None:
             self._forget(line)
         elif line.queued is None or head.order < line.queued:
             line.queued = head.order
-            self._made += 1
-            heapq.heappush(self._heads.setdefault(line.tenant, []), (head.order, self._made, line))
+            self._heap_entries += 1
+            heapq.heappush(self._heads.setdefault(line.tenant, []), (head.order, self._heap_entries, line))
             self._turns.put(line.tenant)
 
     def _queue_all(self, group: Group) -> None:

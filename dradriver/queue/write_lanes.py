@@ -185,40 +185,40 @@ class Lanes:
         return self.obstacle(key, order, creates=False) is None
 
     def obstacle(self, key: Key, order: Order, *, creates: bool = True, scheduler: str = "") -> WaitReason | None:
-        """Return what prevents a workload's writes now; ``next`` returns it when they may begin.
+        """Return what prevents a workload's writes now; ``next`` returns the workload when they may begin.
 
         Args:
             key: The workload.
-            order: Its place among those that wait.
-            creates: Whether a claim is to be made, which a quota counts.
-            scheduler: Whom it would be a new promise to; empty for other writes.
+            order: Its position among the workloads of its tenant that wait.
+            creates: Whether a claim is to be created, which counts for a quota.
+            scheduler: The scheduler that the pod would wait for next; empty for writes that make no pod wait for one.
         """
         if (reason := self._held_up(key[0], creates=creates)) is not None:
-            cause = reason, key[0]
+            obstacle = reason, key[0]
         elif not self.room():
-            cause = WaitReason.SLOT, ""
+            obstacle = WaitReason.SLOT, ""
         elif scheduler and not self._pace.room(scheduler, asyncio.get_running_loop().time()):
-            cause = WaitReason.SCHEDULER, scheduler
+            obstacle = WaitReason.SCHEDULER, scheduler
         else:
             self.forget(key)
             return None
-        self._wait(key, order, cause)
-        return cause[0]
+        self._wait(key, order, obstacle)
+        return obstacle[0]
 
     def next(self, head: Callable[[], Turn | None]) -> Key | None:
         """Return the oldest workload whose writes need not wait any longer; None if there is none.
 
         Args:
-            head: Gives the turn of the first of those that want a place: whoever had to let others go ahead goes on in
-                its turn among them.
+            head: Returns the position of the first workload in the queue. A workload that waited for a quota, a
+                namespace or a scheduler goes on only once it is before that one.
         """
         if not self._lots or not self.room():
             return None
-        before = head()
-        over = [self._lot(cause)[0] for cause in list(self._lots) if self._over(cause, before)]
-        if not over:
+        queue_head = head()
+        first_ones = [self._lot(cause)[0] for cause in list(self._lots) if self._over(cause, queue_head)]
+        if not first_ones:
             return None
-        key = min(over, key=lambda item: (self._turn(item[1], item[0]), item))[1]
+        _, key = min(first_ones, key=lambda item: (self._turn(item[1], item[0]), item))
         self.forget(key)
         return key
 
@@ -232,6 +232,7 @@ class Lanes:
         lot = self._lots[cause]
         if not self._size[cause]:
             del self._lots[cause], self._size[cause]
+        # The entry stays in the heap until it comes to the top. If most entries are such, the heap is made again.
         elif len(lot) > 2 * self._size[cause] + 16:
             self._lots[cause] = sorted({item for item in lot if self._here(item, cause)})
 
@@ -256,26 +257,30 @@ class Lanes:
         self._size[cause] = self._size.get(cause, 0) + 1
         heapq.heappush(self._lots.setdefault(cause, []), (order, key))
 
-    def _over(self, cause: Obstacle, before: Turn | None) -> bool:
+    def _over(self, cause: Obstacle, queue_head: Turn | None) -> bool:
+        """Return whether an obstacle is gone and it is the turn of the first workload that waits for it."""
         match cause:
             case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, name:
-                over = self._held_up(name, creates=reason is WaitReason.QUOTA) is None
+                is_over = self._held_up(name, creates=reason is WaitReason.QUOTA) is None
             case WaitReason.SCHEDULER, name:
-                over = self._pace.room(name, asyncio.get_running_loop().time())
+                is_over = self._pace.room(name, asyncio.get_running_loop().time())
             case _:
+                # There is room for a write: the caller has checked that. These workloads let no other go ahead.
                 return True
-        if not over or before is None:
-            return over
+        if not is_over or queue_head is None:
+            return is_over
         order, key = self._lot(cause)[0]
-        return self._turn(key, order) < before
+        return self._turn(key, order) < queue_head
 
     def _lot(self, cause: Obstacle) -> list[tuple[Order, Key]]:
+        """Return the heap of the workloads that wait for an obstacle, with a current entry at its top."""
         lot = self._lots[cause]
         while not self._here(lot[0], cause):
             heapq.heappop(lot)
         return lot
 
     def _here(self, item: tuple[Order, Key], cause: Obstacle) -> bool:
+        """Return whether an entry of a heap is current: its workload still waits for this obstacle, in this order."""
         return self._waiting.get(item[1]) == (cause, item[0])
 
     # What is written.

@@ -3,6 +3,8 @@
 owner_kinds        the version in which the server has a kind of owner
 owner_reader       how many pods a gang has, from its owner
 owner_restarts     restarts gangs: suspends and resumes their owners
+owner_restart_state  requested restarts, and owners that are suspended
+pod_deletions      deletes the pods of gangs whose owner makes them again
 owner_suspension   whether an owner can be suspended now, and the write that does it
 topmost_owner      the topmost owner of some pods
 evictions          ends pods for others: evicts them or suspends their owner

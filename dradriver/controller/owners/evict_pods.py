@@ -1,4 +1,7 @@
-"""Evicts or deletes pods together, if their disruption budgets allow it: the API server checks evictions alone."""
+"""Evicts or deletes pods together, if their disruption budgets allow all of them to end.
+
+The Eviction API alone checks pods one by one. Modules of this folder call this one.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +39,17 @@ class _Budget(Part, frozen=True):
 async def ask_budgets(client: Client, running: Sequence[Pod], *, evicted: Collection[str] = ()) -> None:
     """Raise unless disruption budgets allow ending all these running pods of a namespace together.
 
-    The Eviction API would ask for one pod after the other, and fail a Job. So all must be within what each budget
-    allows just now; who may not read budgets cannot know that.
+    The Eviction API checks pods one by one: some would end before a refusal, which can fail a Job. So each budget must
+    allow as many disruptions now as it has pods here.
 
     Args:
         client: The API server.
         running: The pods.
-        evicted: Uids of those that the Eviction API is to end, which ends no pod that two budgets choose.
+        evicted: Uids of the pods that the Eviction API will end. It refuses pods that two budgets select.
 
     Raises:
-        RefusedError: They may not, or nobody can tell.
-        ApiError: The server refuses, other than for want of the right.
+        RefusedError: A budget does not allow it, or the controller may not read budgets.
+        ApiError: The server refuses for another reason than a missing permission.
         Unreachable: No answer.
     """
     namespace = running[0].metadata.namespace
@@ -58,20 +61,27 @@ async def ask_budgets(client: Client, running: Sequence[Pod], *, evicted: Collec
         raise RefusedError(
             "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
         ) from None
-    chosen: dict[str, list[str]] = {}  # names of budgets, by uids of pods
+
+    # Each budget must allow all of its pods to end.
+    budgets_by_pod: dict[str, list[str]] = {}  # names, by the pods' uids
     for budget in budgets:
-        name, pods = budget.metadata.name, chosen_by(budget.spec.selector, frozenset({namespace}))
-        own = [] if pods is None else [pod for pod in running if pods.has(namespace, pod.metadata.labels)]
-        if len(own) > budget.status.disruptions_allowed:
+        name = budget.metadata.name
+        selector = chosen_by(budget.spec.selector, frozenset({namespace}))
+        if selector is None:
+            continue
+        selected = [pod for pod in running if selector.has(namespace, pod.metadata.labels)]
+        if len(selected) > budget.status.disruptions_allowed:
             raise _refused(
-                own,
+                selected,
                 f"PodDisruptionBudget {shown(name)} allows {budget.status.disruptions_allowed} "
-                f"disruptions now, and {len(own)} of its pods run: let it allow as many",
+                f"disruptions now, and {len(selected)} of its pods run: let it allow as many",
             )
-        for pod in own:
-            chosen.setdefault(pod.metadata.uid, []).append(name)
+        for pod in selected:
+            budgets_by_pod.setdefault(pod.metadata.uid, []).append(name)
+
+    # The Eviction API does not support more than one budget for a pod.
     for pod in running:
-        names = chosen.get(pod.metadata.uid, [])
+        names = budgets_by_pod.get(pod.metadata.uid, [])
         if len(names) > 1 and pod.metadata.uid in evicted:
             raise _refused(
                 [pod],
@@ -81,6 +91,7 @@ async def ask_budgets(client: Client, running: Sequence[Pod], *, evicted: Collec
 
 
 def _refused(pods: Iterable[Pod], why: str) -> RefusedError:
+    """Return a refusal that concerns these pods."""
     error = RefusedError(why)
     error.pods = frozenset(pod.metadata.uid for pod in pods)
     return error
@@ -89,28 +100,30 @@ def _refused(pods: Iterable[Pod], why: str) -> RefusedError:
 async def evict(
     client: Client, pod: Pod, *, as_seen: bool, chart_value: str, refused: str, dry_run: bool = False
 ) -> bool:
-    """Evict a pod as far as its disruption budgets allow it. Returns whether it existed.
+    """Evict a pod if its disruption budget allows it; return whether the pod existed.
 
     Args:
         client: The API server.
-        pod: The very pod that is meant.
-        as_seen: Whether it must not have changed since either.
-        chart_value: What gives the right.
-        refused: What a refusal begins with.
-        dry_run: Whether the server only says whether it would end the pod.
+        pod: The pod. Another pod with its name is not evicted.
+        as_seen: Whether the pod must not have changed since it was read.
+        chart_value: The chart value that grants the permission, for the message.
+        refused: The beginning of the message of a refusal.
+        dry_run: Whether the server only says whether it would evict the pod.
 
     Raises:
-        RefusedError: A budget forbids it, the controller may not, or it is refused for what this pod is.
-        ApiError: The server is in trouble; ``conflict`` where it is another pod by now, or has changed.
+        RefusedError: A budget forbids it, the controller has no permission, or the server refuses it for this pod.
+        ApiError: The server is in trouble; ``conflict`` if the pod was replaced or has changed.
         Unreachable: No answer.
     """
     metadata = pod.metadata
-    seen = {"uid": metadata.uid} | ({"resourceVersion": metadata.resource_version} if as_seen else {})
+    preconditions = {"uid": metadata.uid}
+    if as_seen:
+        preconditions["resourceVersion"] = metadata.resource_version
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"name": metadata.name, "namespace": metadata.namespace},
-        "deleteOptions": {"preconditions": seen},
+        "deleteOptions": {"preconditions": preconditions},
     }
     try:
         await client.create(PODS, body, namespace=metadata.namespace, subresource="eviction", dry_run=dry_run)
@@ -119,10 +132,11 @@ async def evict(
             return False
         if dry_run and cannot_be_tried(error):
             return True
-        if error.status == 429 and error.api_reason:  # who limits requests sends no Status
-            no = RefusedError(f"{refused}: {error.message}")
-            no.retry_after_s = error.retry_after_s
-            raise no from None
+        # A budget answers 429 with a Status object. So does the rate limit of the API server, but without one.
+        if error.status == 429 and error.api_reason:
+            refusal = RefusedError(f"{refused}: {error.message}")
+            refusal.retry_after_s = error.retry_after_s
+            raise refusal from None
         if error.forbidden:
             raise not_permitted(error, "evict pods", f"set {chart_value} in the chart's values") from None
         if _is_about_the_pod(error):
@@ -153,20 +167,20 @@ def not_permitted(error: ApiError, what: str, advice: str) -> RefusedError:
 
 
 def _is_about_the_pod(error: ApiError) -> bool:
-    """Return whether an eviction is refused for this pod alone: asking again helps nobody, and other pods may end.
+    """Return whether the server refuses an eviction for this pod alone: a retry is of no use, other pods may end.
 
-    A 504 may have ended the pod all the same.
+    A 504 does not count: the pod may have been evicted all the same.
     """
     concern = outcome(error)
     return concern is Outcome.OBJECT or (concern is Outcome.MOMENT and error.status == 500)
 
 
 async def delete(client: Client, pods: Sequence[Pod]) -> None:
-    """Delete pods of a namespace instead of evicting them, each only if it is still the one that is meant.
+    """Delete pods of a namespace instead of evicting them; other pods with their names are not deleted.
 
     Raises:
-        RefusedError: The controller may not, or a budget forbids it.
-        ApiError: The server refuses, other than for want of the right.
+        RefusedError: The controller has no permission, or a budget forbids it.
+        ApiError: The server refuses for another reason.
         Unreachable: No answer.
     """
     if running := [pod for pod in pods if pod.spec.node_name and not pod.finished]:
@@ -179,5 +193,6 @@ async def delete(client: Client, pods: Sequence[Pod]) -> None:
             if error.forbidden:
                 right = suspendable_owners.grant(suspendable_owners.DELETES, "suspend")
                 raise not_permitted(error, "delete its pods", f"{right}, or delete them") from None
-            if not error.conflict:  # another pod of that name: the one that was meant is gone
+            # A conflict means that another pod has the name: the one to delete is gone.
+            if not error.conflict:
                 raise

@@ -1,7 +1,8 @@
-"""Ends pods for whom others need their GPUs: by the Eviction API, gangs of Jobs and the like by suspending their owner.
+"""Ends pods for workloads that need their GPUs: by the Eviction API, or by suspending the owner of a gang.
 
-Whatever is asked here is safe to repeat: a pod that was told to end has another version, and is not told again; of an
-owner its own record says what it was suspended for. Disruption budgets count for both.
+Preemption calls this module. Each call is safe to repeat: an eviction applies only to the pod version that was read, so
+a pod that ends already is not evicted again, and an owner has a record of why it was suspended. Disruption budgets
+count for both.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from dradriver.queue.namespace_tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
 
-REASON_S: Final = 60.0  # for which it is known why others could not be ended for a workload
-ASKED_S: Final = 1.0  # after which it is asked what became of the suspension of an owner
-AGAIN_S: Final = 5.0  # after which those are told again whose end was refused
-TOLD_S: Final = 30.0  # that a reflector may be behind
+REASON_S: Final = 60.0  # how long a workload is told why others could not be ended for it
+ASKED_S: Final = 1.0  # after which the suspension of an owner is checked
+AGAIN_S: Final = 5.0  # after which an eviction that was refused is tried again
+TOLD_S: Final = 30.0  # for which a reflector may not show an eviction yet
 CHART_VALUE: Final = "controller.preemption"
 AT_ONCE: Final = 16  # writes of one plan
 LATE: Final = (
@@ -45,7 +46,10 @@ LATE: Final = (
 
 
 class Evictions:
-    """Ends pods, and knows whom it could not end."""
+    """Evicts pods for other workloads, and remembers which could not be evicted.
+
+    All times are seconds of the event loop's clock.
+    """
 
     def __init__(
         self,
@@ -56,31 +60,33 @@ class Evictions:
         suspendable: Collection[str] = (),
         record: Record | None = None,
     ) -> None:
-        """Make one that has ended nobody.
+        """Begin with no evictions.
 
         Args:
             client: The API server.
-            picture: The cluster.
+            picture: The cluster cache.
             restarts: Suspends and resumes owners.
             suspendable: Kinds of owners that the controller may suspend.
-            record: Writes an Event about a pod that has to end.
+            record: Writes an Event about an evicted pod; None for none.
         """
         self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
         self._suspendable = frozenset(suspendable)
         self._refusals = EvictionRefusals()
-        self._told: dict[str, float] = {}  # by pods' uids, until when they need not be told again: it is not seen yet
-        self._evicted: dict[str, float] = {}  # the same of those that were evicted
-        self._ended: dict[tuple[Key, str], float] = {}  # when each workload was told first, by its uid if it is a pod
-        self._stopped: dict[Key, tuple[float, str]] = {}  # of those for whom they had to end: until when, and why
+        self._not_before: dict[str, float] = {}  # by pods' uids: when an eviction may be tried again
+        self._evicted_until: dict[str, float] = {}  # by pods' uids: until when the cache may not show the eviction
+        self._evicted_at: dict[tuple[Key, str], float] = {}  # first time by workload, and uid if it is a single pod
+        self._failures: dict[Key, tuple[float, str]] = {}  # by preempting workload: until when to tell why it failed
 
     def may_end(self, workload: Workload) -> bool:
         """Return whether all pods of a workload can be ended for others, as far as is known."""
-        kinds = {_suspended_by(member.pod) for member in workload.pods} if workload.key in self._picture.gangs else {()}
-        if kinds == {()}:
+        if workload.key not in self._picture.gangs:
+            return True
+        owner_kinds = {_suspended_by(member.pod) for member in workload.pods}
+        if owner_kinds == {()}:  # the Eviction API ends all of them
             return True
         if any(suspendable_owners.of_kueue(member.pod.metadata) for member in workload.pods):
             return False
-        return all(not self._suspendable.isdisjoint(owners) for owners in kinds)
+        return all(not self._suspendable.isdisjoint(kinds) for kinds in owner_kinds)
 
     def refused_for(self, workload: Key) -> float:
         """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
@@ -89,19 +95,19 @@ class Evictions:
     def ended(self) -> tuple[tuple[Key, float], ...]:
         """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
         now = asyncio.get_running_loop().time()
-        self._ended = {workload: at for workload, at in self._ended.items() if now < at + MINUTE_S}
-        return tuple((workload, now - at) for (workload, _), at in self._ended.items())
+        self._evicted_at = {workload: at for workload, at in self._evicted_at.items() if now < at + MINUTE_S}
+        return tuple((workload, now - at) for (workload, _), at in self._evicted_at.items())
 
     def begin(self, workload: Key) -> None:
-        """Begin the evictions for a workload, whatever was so of earlier ones."""
-        self._stopped.pop(workload, None)
+        """Begin the evictions for a workload: forget why earlier ones failed."""
+        self._failures.pop(workload, None)
 
     async def ask(self, pods: Collection[Pod]) -> None:
         """Raise unless disruption budgets let all of these pods be evicted now.
 
         Raises:
-            RefusedError: They do not, or nobody can tell.
-            ApiError: The server refuses, other than for want of the right.
+            RefusedError: They do not, or the controller may not read them.
+            ApiError: The server refuses for another reason than a missing permission.
             Unreachable: No answer.
         """
         try:
@@ -111,16 +117,17 @@ class Evictions:
             raise
 
     async def _ask(self, pods: Collection[Pod]) -> None:
-        spaces: dict[str, list[Pod]] = {}
-        evicted = {pod.metadata.uid for pod in pods if self._suspended_with(pod) is None}
+        """Do the same without counting a refusal in the metrics."""
+        by_namespace: dict[str, list[Pod]] = {}
         for pod in pods:
-            spaces.setdefault(pod.metadata.namespace, []).append(pod)
-        for some in spaces.values():
+            by_namespace.setdefault(pod.metadata.namespace, []).append(pod)
+        evicted = {pod.metadata.uid for pod in pods if self._suspended_with(pod) is None}
+        for namespace_pods in by_namespace.values():
             try:
-                await ask_budgets(self._client, some, evicted=evicted)
+                await ask_budgets(self._client, namespace_pods, evicted=evicted)
             except RefusedError as error:
-                about = error.pods or {pod.metadata.uid for pod in some}
-                for workload in {self._workload(pod) for pod in pods if pod.metadata.uid in about}:
+                refused_uids = error.pods or {pod.metadata.uid for pod in namespace_pods}
+                for workload in {self._workload(pod) for pod in pods if pod.metadata.uid in refused_uids}:
                     self.refuse(workload)
                 raise
 
@@ -130,26 +137,26 @@ class Evictions:
 
     def why_not(self, workload: Key) -> str:
         """Return why a recent eviction for a workload failed; empty if none did."""
-        until, why = self._stopped.get(workload, (0.0, ""))
+        until, why = self._failures.get(workload, (0.0, ""))
         return why if asyncio.get_running_loop().time() < until else ""
 
     def has_begun(self, pods: Iterable[Pod]) -> bool:
-        """Return whether one of some pods was evicted, or its owner suspended, though no pod shows it yet."""
+        """Return whether one of these pods was evicted, or its owner suspended, even if no pod shows it yet."""
         suspended = self._restarts.suspended()
         for pod in pods:
             if (gang := self._suspended_with(pod)) is not None:
                 if gang in suspended:
                     return True
-            elif pod.metadata.uid in self._evicted:
+            elif pod.metadata.uid in self._evicted_until:
                 return True
         return False
 
     def untold(self, pods: Iterable[Pod]) -> tuple[Pod, ...]:
-        """Return those of some pods that were not evicted a moment ago."""
+        """Return those pods whose eviction may be tried now: it was not tried a moment ago."""
         now = asyncio.get_running_loop().time()
-        self._told = {uid: until for uid, until in self._told.items() if now < until}
-        self._evicted = {uid: until for uid, until in self._evicted.items() if now < until}
-        return tuple(pod for pod in pods if pod.metadata.uid not in self._told)
+        self._not_before = {uid: until for uid, until in self._not_before.items() if now < until}
+        self._evicted_until = {uid: until for uid, until in self._evicted_until.items() if now < until}
+        return tuple(pod for pod in pods if pod.metadata.uid not in self._not_before)
 
     async def end(
         self,
@@ -163,48 +170,55 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        """Evict pods that were not evicted yet.
+        """End pods that make room for a workload, by suspending their owners or by the Eviction API.
 
-        Nobody is told before the API server has accepted, in dry runs, every write that ends these pods, and unless
-        they can end in time.
-
-        Owners first, and nobody else before their pods go: what an owner refuses would have others end in vain. Those
-        whose GPUs are wanted are last: once they are gone nobody would tell the others of their gangs.
+        1. A dry run of every write must succeed, and the pods must be able to end before ``until``.
+        2. Owners are suspended. An owner that refuses stops everything, so no other pod ends for nothing.
+        3. Once their pods go (this is called again then), the other pods are evicted, those in ``last`` at the end.
+           Once those are gone, the plan is fulfilled, and no call would come for the rest of their gangs.
 
         Args:
-            workload: For whom.
+            workload: The workload that needs the GPUs.
             pods: The pods.
-            last: Uids of those that have what is wanted.
-            stands: Whether they have to end still: asked before each.
-            begun: Whether others have begun to end: then it is tried again for as long as there is time.
-            until: When the tentative placement for which they end is over, by the loop's clock.
-            why: For whom, in words.
+            last: Uids of the pods that use these GPUs.
+            stands: Returns whether the pods still have to end; called before each eviction.
+            begun: Whether other pods of the plan have begun to end. A refusal is then tried again later.
+            until: When the workload's tentative placement ends, by the loop's clock.
+            why: The text about the workload for messages.
             go_on: Called before each further write.
 
         Raises:
-            RefusedError: A pod's budget forbids it, or the controller may not end it, and nobody has begun to end.
+            RefusedError: A budget forbids it, or the controller may not end a pod, and no pod has begun to end.
             MovedOnError: A pod is not as it was seen.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
         try:
-            # If some have begun to end, the place is waited for in any case, but nobody else ends in vain.
+            # If some pods end already, the workload waits for the place however long it takes: no deadline then. The
+            # dry runs are still made, so that no other pod ends for nothing.
             await self._check(pods, until=math.inf if begun else until, why=why, go_on=go_on)
             await self._end(pods, last=last, stands=stands, why=why, go_on=go_on)
         except RefusedError as error:
             metrics.PREEMPTION_REFUSALS.inc()
             if not (begun or self.has_begun(pods)):
-                self._stopped = _noted(self._stopped, workload, str(error))
+                self._failures = _noted(self._failures, workload, str(error))
                 raise
             logger.info("%s/%s: %s; trying again", *workload, error)
-            again_at = asyncio.get_running_loop().time() + AGAIN_S
-            self._told |= dict.fromkeys((pod.metadata.uid for pod in pods), again_at)
+            self._wait_with(pods, AGAIN_S)
+
+    def _wait_with(self, pods: Iterable[Pod], seconds: float) -> None:
+        """Have ``untold`` leave out pods for some seconds."""
+        not_before = asyncio.get_running_loop().time() + seconds
+        self._not_before |= dict.fromkeys((pod.metadata.uid for pod in pods), not_before)
 
     async def _check(self, pods: Sequence[Pod], *, until: float, why: str, go_on: Callable[[], None]) -> None:
         """Raise unless all of these pods can end in time, as far as the API server can tell.
 
-        A single write needs no dry run: if the server refuses it, nobody has ended. The real writes take as long as the
-        dry runs did: a webhook that is slow or dead holds up each of them.
+        A single write needs no dry run: if the server refuses it, no pod has ended. The real writes take as long as the
+        dry runs did: a webhook that is slow or dead delays each of them.
+
+        Raises:
+            RefusedError: They cannot, or not before ``until``.
         """
 
         async def suspend(gang: Key, members: Sequence[Pod]) -> None:
@@ -221,20 +235,23 @@ class Evictions:
 
         loop = asyncio.get_running_loop()
         began = loop.time()
-        gangs, alone = self._split(pods)
-        latest = until - max(pod.grace_s for pod in pods)
+        gangs, single_pods = self._split(pods)
+        # Pods may use their whole grace period after the last write.
+        last_write = until - max(pod.grace_s for pod in pods)
         try:
-            if len(gangs) + len(alone) > 1:
-                async with asyncio.timeout_at(None if math.isinf(latest) else latest):
+            if len(gangs) + len(single_pods) > 1:
+                async with asyncio.timeout_at(None if math.isinf(last_write) else last_write):
                     await self._ask(pods)
-                    dry_runs = [functools.partial(suspend, gang, members) for gang, members in gangs.items()]
-                    await several_writes.each(dry_runs, at_once=AT_ONCE)
-                    await several_writes.each((functools.partial(evict_one, pod) for pod in alone), at_once=AT_ONCE)
+                    suspensions = [functools.partial(suspend, gang, members) for gang, members in gangs.items()]
+                    await several_writes.each(suspensions, at_once=AT_ONCE)
+                    evictions = [functools.partial(evict_one, pod) for pod in single_pods]
+                    await several_writes.each(evictions, at_once=AT_ONCE)
                 go_on()
-            late = 2 * loop.time() - began > latest
+            duration_s = loop.time() - began
+            is_late = loop.time() + duration_s > last_write
         except TimeoutError:
-            late = True
-        if late:
+            is_late = True
+        if is_late:
             for workload in {self._workload(pod) for pod in pods}:
                 self.refuse(workload)
             raise RefusedError(LATE)
@@ -242,13 +259,13 @@ class Evictions:
     def _split(self, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], list[Pod]]:
         """Return the pods that end by suspending an owner, by gang, and those that the Eviction API ends."""
         gangs: dict[Key, list[Pod]] = {}
-        alone: list[Pod] = []
+        single_pods: list[Pod] = []
         for pod in pods:
             if (gang := self._suspended_with(pod)) is not None:
                 gangs.setdefault(gang, []).append(pod)
             else:
-                alone.append(pod)
-        return gangs, alone
+                single_pods.append(pod)
+        return gangs, single_pods
 
     async def _end(
         self,
@@ -259,22 +276,19 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        gangs, alone = self._split(pods)
-        now = asyncio.get_running_loop().time()
+        """Suspend owners, or, if there are none, evict pods. ``end`` documents the arguments.
+
+        Raises:
+            RefusedError: An owner cannot be suspended, or a pod cannot be evicted.
+            MovedOnError: The pods need not end any more, or a pod is not as it was seen.
+        """
+        gangs, single_pods = self._split(pods)
         for gang, members in gangs.items():
-            self._told |= dict.fromkeys((pod.metadata.uid for pod in members), now + ASKED_S)
-            answer = self._restarts.ask(gang, members, why, wanted=stands, at_once=True)
-            if answer and answer != DONE:
-                self._restarts.take_back(gang)
-                self.refuse(gang)
-                self._ended.pop((gang, ""), None)
-                raise RefusedError(answer)
-            if answer:
-                self._refusals.forget(gang)
-            self._ended.setdefault((gang, ""), now)
+            self._suspend(gang, members, stands, why)
         if gangs:
-            self._told |= dict.fromkeys((pod.metadata.uid for pod in alone), now + ASKED_S)
-            return  # it is looked at again
+            # The single pods are evicted in a later call, once the pods of the gangs go.
+            self._wait_with(single_pods, ASKED_S)
+            return
 
         async def evict_one(pod: Pod) -> None:
             go_on()
@@ -283,29 +297,56 @@ class Evictions:
             await self._evict(pod, why)
 
         for is_last in (False, True):
-            some = [pod for pod in alone if (pod.metadata.uid in last) == is_last]
-            await several_writes.each((functools.partial(evict_one, pod) for pod in some), at_once=AT_ONCE)
+            evictions = [functools.partial(evict_one, pod) for pod in pods if (pod.metadata.uid in last) == is_last]
+            await several_writes.each(evictions, at_once=AT_ONCE)
+
+    def _suspend(self, gang: Key, members: Sequence[Pod], stands: Callable[[], bool], why: str) -> None:
+        """Have the owner of a gang's pods suspended, if it is not already.
+
+        Raises:
+            RefusedError: It cannot be suspended.
+        """
+        self._wait_with(members, ASKED_S)
+        answer = self._restarts.ask(gang, members, why, wanted=stands, at_once=True)
+        if answer and answer != DONE:
+            self._restarts.take_back(gang)
+            self.refuse(gang)
+            self._evicted_at.pop((gang, ""), None)
+            raise RefusedError(answer)
+        if answer:
+            self._refusals.forget(gang)
+        self._evicted_at.setdefault((gang, ""), asyncio.get_running_loop().time())
 
     def _suspended_with(self, pod: Pod) -> Key | None:
         """Return the gang of a pod that ends by suspending its owner; None if the Eviction API ends the pod."""
-        of = self._picture.gangs.of(_key(pod))
-        return of.gang if of is not None and _suspended_by(pod) else None
+        membership = self._picture.gangs.of(_key(pod))
+        return membership.gang if membership is not None and _suspended_by(pod) else None
 
     def _workload(self, pod: Pod) -> Key:
         """Return the key of the workload that a pod belongs to: of its gang, or its own."""
-        of = self._picture.gangs.of(_key(pod))
-        return _key(pod) if of is None else of.gang
+        membership = self._picture.gangs.of(_key(pod))
+        return _key(pod) if membership is None else membership.gang
 
     async def _evict(self, pod: Pod, why: str, *, dry_run: bool = False) -> None:
+        """Evict a pod unless it is gone or ends already; note the eviction, or its refusal.
+
+        Raises:
+            RefusedError: It cannot be evicted.
+            MovedOnError: It has changed since it was read.
+        """
         namespace, name = key = _key(pod)
-        known = self._picture.pods.get(key)
-        if known is None or known.metadata.uid != pod.metadata.uid or known.metadata.deletion_timestamp is not None:
+        current = self._picture.pods.get(key)
+        if (
+            current is None
+            or current.metadata.uid != pod.metadata.uid
+            or current.metadata.deletion_timestamp is not None
+        ):
             return
         workload = self._workload(pod)
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
             existed = await evict(
-                self._client, known, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
+                self._client, current, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
             self.refuse(workload)
@@ -316,29 +357,30 @@ class Evictions:
             raise
         if dry_run:
             return
-        self._told[pod.metadata.uid] = self._evicted[pod.metadata.uid] = asyncio.get_running_loop().time() + TOLD_S
-        self._refusals.forget(workload)
-        if not existed:  # a reflector will show that it is gone
-            return
+
         now = asyncio.get_running_loop().time()
-        self._ended.setdefault((workload, pod.metadata.uid if workload == key else ""), now)
+        self._not_before[pod.metadata.uid] = self._evicted_until[pod.metadata.uid] = now + TOLD_S
+        self._refusals.forget(workload)
+        if not existed:  # the cluster cache will soon show that it is gone
+            return
+        self._evicted_at.setdefault((workload, pod.metadata.uid if workload == key else ""), now)
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
             await self._record(pod, f"evicted {why}")
 
 
-def _noted(known: dict[Key, tuple[float, str]], workload: Key, why: str) -> dict[Key, tuple[float, str]]:
-    """Return what is noted for a while, with one more, and without what is over."""
+def _noted(failures: dict[Key, tuple[float, str]], workload: Key, why: str) -> dict[Key, tuple[float, str]]:
+    """Return the failures that are still told, and a new one of a workload."""
     now = asyncio.get_running_loop().time()
-    left = {key: each for key, each in known.items() if now < each[0]}
-    return left | {workload: (now + REASON_S, why)}
+    current = {key: failure for key, failure in failures.items() if now < failure[0]}
+    return current | {workload: (now + REASON_S, why)}
 
 
 def _suspended_by(pod: Pod) -> tuple[str, ...]:
-    """Return of which kinds what is suspended for a pod can be; none where it is evicted rather.
+    """Return the possible kinds of the owner that is suspended to end a pod; empty if the pod is evicted instead.
 
-    A JobSet's pods are made by its Jobs, and it may be a TrainJob's own.
+    The Jobs of a JobSet make its pods, and a TrainJob can have made the JobSet.
     """
     kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
     if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:

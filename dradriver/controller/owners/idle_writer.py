@@ -100,6 +100,8 @@ class IdleWriter:
         if not workload.is_group:
             await self._evict(pods[0], why)
             return True
+
+        # A group ends by suspending its owner, so all pods of the owner must be about to end.
         if not all(map(suspendable_owner, pods)):
             raise RefusedError(
                 "a gang ends as a whole, by suspending what made it, which cannot be: delete that yourself"
@@ -110,18 +112,20 @@ class IdleWriter:
             return False
         if refusal := suspendable_owners.obstacle(kind, top.found):
             raise RefusedError(refusal)
-        owned = [
+        owned_pods = [
             pod for pod in self._pods.values() if not pod.finished and suspendable_owners.belongs(pod, kind, metadata)
         ]
-        if any(pod.metadata.uid not in ending for pod in owned):
+        if any(pod.metadata.uid not in ending for pod in owned_pods):
             raise RefusedError(f"{top} has other pods, which are not to end now")
-        await ask_budgets(self._client, owned or pods)
-        if not await self.still_idle(workload):  # all of this may have taken long
+        await ask_budgets(self._client, owned_pods or pods)
+        # The requests above may have taken long: the pods may be busy again.
+        if not await self.still_idle(workload):
             return False
-        await self._rest(top, why)
+        await self._suspend(top, why)
         return True
 
-    async def _rest(self, top: Top, why: str) -> None:
+    async def _suspend(self, top: Top, why: str) -> None:
+        """Suspend an owner for good, with a note why."""
         metadata = top.found.metadata
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
         body = suspendable_owners.rest(top.resource.kind, top.found, why=why, now=now)

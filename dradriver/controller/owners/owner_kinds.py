@@ -28,35 +28,39 @@ _VERSION: Final = re.compile(r"v[1-9][0-9]?((alpha|beta)[1-9][0-9]?)?", re.ASCII
 
 
 class OwnerKinds:
-    """What was asked of the server, for a while."""
+    """The API versions in which the server has kinds of owners, remembered for a while."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._found: dict[str, tuple[float, Resource | None]] = {}
+        # By kind: until when the answer counts, and the resource; None if the server has none.
+        self._answers: dict[str, tuple[float, Resource | None]] = {}
 
     async def resource(self, kind: str, api_version: str = "") -> Resource | None:
         """Return the API resource of a kind of owner; None if the server has none of it.
 
         Args:
             kind: One of ``suspendable_owners.OBJECTS``.
-            api_version: What somebody says that it is: tried after the versions that are known.
+            api_version: The version in an owner reference; it is tried after the versions that are known.
 
         Raises:
             ApiError: The server refuses to say.
             Unreachable: No answer.
         """
         now = asyncio.get_running_loop().time()
-        until, found = self._found.get(kind, (now, None))
-        if found is not None and now < until:
-            return found
+        until, resource = self._answers.get(kind, (now, None))
+        if resource is not None and now < until:
+            return resource
         group, plural = suspendable_owners.OBJECTS[kind]
-        known = _VERSIONS[group] if now >= until else ()
-        said_group, _, said = api_version.rpartition("/")
-        for version in dict.fromkeys((*known, *([said] if said_group == group and _VERSION.fullmatch(said) else ()))):
+        # While it is remembered that the server has none of the known versions, only the reference's own is tried.
+        known_versions = _VERSIONS[group] if now >= until else ()
+        reference_group, _, reference_version = api_version.rpartition("/")
+        is_valid = reference_group == group and _VERSION.fullmatch(reference_version)
+        versions = (*known_versions, reference_version) if is_valid else known_versions
+        for version in dict.fromkeys(versions):
             resource = Resource(group, version, plural, kind, namespaced=True)
             if await self._client.serves(resource):
-                self._found[kind] = now + KNOWN_S, resource
+                self._answers[kind] = now + KNOWN_S, resource
                 return resource
-        if known:
-            self._found[kind] = now + UNKNOWN_S, None
+        if known_versions:
+            self._answers[kind] = now + UNKNOWN_S, None
         return None

@@ -40,7 +40,14 @@ _WRITE: Final = f"write how many pods the gang has as {names.GANG_SIZE}"
 
 
 class _Entry:
-    """An object that is read, for whom, and what it said last; None for nothing yet."""
+    """An owner that is read.
+
+    Attributes:
+        owner: The owner.
+        workloads: The gangs that wait for its answer.
+        answer: Its last answer; None before the first one.
+        retries: How often it tries each index again; None if not known.
+    """
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
@@ -61,15 +68,15 @@ class OwnerReader:
         touch: Callable[[Key], None],
         may_not: Callable[[str, str], str] | None = None,
     ) -> None:
-        """Make one that has read nothing.
+        """Begin with nothing read.
 
         Args:
             client: The API server.
-            kinds: In which versions it has them.
-            waits: Whether a gang has not started or is not whole: of no other the size matters.
-            touch: Has a gang looked at again, since what its object says has changed.
-            may_not: Says that an object may not be read, given its kind and how it is shown: whose right is lacking;
-                None for the controller's.
+            kinds: The versions in which the server has kinds of owners.
+            waits: Returns whether a gang has not started or is not complete. Only then its size is needed.
+            touch: Called with a gang when the answer of its owner has changed.
+            may_not: Returns the message for an owner that may not be read, from its kind and its name for messages.
+                None for a message about the controller's permissions.
         """
         self._client, self._kinds = client, kinds
         self._may_not = may_not or _controller_may_not
@@ -124,19 +131,17 @@ class OwnerReader:
         self._rounds.put_at(key, asyncio.get_running_loop().time() + pause_s)
 
     async def _read(self, key: Key) -> bool:
-        """Read an object if a gang still waits for it. Returns whether it says something else than before."""
+        """Read an owner if a gang still waits for it. Return whether its answer has changed."""
         entry = self._entries[key]
         entry.workloads = {workload: None for workload in entry.workloads if self._waits(workload)}
         if not entry.workloads:
             del self._entries[key]
             return False
         answer = await self._answer(key[0], entry)
-        if (
-            isinstance(answer, _TroubleError)
-            and entry.answer is not None
-            and not isinstance(entry.answer, _TroubleError)
-        ):
-            return False  # what it said last is most likely still true
+        has_answer = entry.answer is not None and not isinstance(entry.answer, _TroubleError)
+        # If the server is in trouble, the last answer is most likely still true.
+        if isinstance(answer, _TroubleError) and has_answer:
+            return False
         if _same(answer, entry.answer):
             return False
         entry.answer = answer
@@ -145,35 +150,36 @@ class OwnerReader:
         return True
 
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
+        """Read an owner and return the size of its gang, or why it does not say it; set ``entry.retries``."""
         owner = entry.owner
-        one = shown(owner.kind, owner.name)
+        owner_text = shown(owner.kind, owner.name)
         if owner.kind not in gang_size_of_owner.OBJECTS:
-            return WordError(f"{one}: how many pods such an object has is not known: {_WRITE}")
+            return WordError(f"{owner_text}: how many pods such an object has is not known: {_WRITE}")
         resource: Resource | None = None
         try:
             async with asyncio.timeout(ANSWER_S):
                 resource = await self._kinds.resource(owner.kind, owner.api_version)
                 if resource is None:
-                    return WordError(_not_served(owner.kind, one))
+                    return WordError(_not_served(owner.kind, owner_text))
                 raw = await self._client.get(resource, owner.name, namespace=namespace, type=msgspec.Raw)
             if len(memoryview(raw)) > MOST_BYTES:
-                return WordError(f"{one} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
-            found = codec.decode(raw, dict)
-            size = gang_size_of_owner.size_from(owner, found)
-            entry.retries = gang_size_of_owner.retries_from(owner, found)
+                return WordError(f"{owner_text} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
+            document = codec.decode(raw, dict)
+            size = gang_size_of_owner.size_from(owner, document)
+            entry.retries = gang_size_of_owner.retries_from(owner, document)
             return size
         except WordError as error:
             return error
-        except (codec.BadJson, ValueError) as error:  # no path leads to such a name
-            return WordError(f"{one} cannot be read: {messages.shown(str(error))}: {_WRITE}")
+        except (codec.BadJson, ValueError) as error:  # ValueError: the name cannot be part of a URL
+            return WordError(f"{owner_text} cannot be read: {messages.shown(str(error))}: {_WRITE}")
         except (ApiError, Unreachable, TimeoutError) as error:
             if isinstance(error, ApiError) and error.not_found:
-                return WordError(_absent(owner.kind, one))
+                return WordError(_absent(owner.kind, owner_text))
             if isinstance(error, ApiError) and error.forbidden:
-                return WordError(self._may_not(owner.kind, one))
-            said = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
-            logger.warning("%s of namespace %s cannot be read: %s; trying again", one, namespace, said)
-            return _TroubleError(f"{one} cannot be read just now: trying again; or {_WRITE}")
+                return WordError(self._may_not(owner.kind, owner_text))
+            error_text = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
+            logger.warning("%s of namespace %s cannot be read: %s; trying again", owner_text, namespace, error_text)
+            return _TroubleError(f"{owner_text} cannot be read just now: trying again; or {_WRITE}")
 
 
 class _TroubleError(WordError):

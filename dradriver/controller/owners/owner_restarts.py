@@ -1,8 +1,8 @@
-"""Starts gangs anew by their owners' own means: suspended and resumed, or, where that is no failure, pods deleted.
+"""Restarts gangs through their owners: suspends and resumes an owner, or deletes the pods if that is no failure for it.
 
-What is suspended is always resumed: a record on the object says that it has to be (``suspendable_owners``). Each
-leader finds it by its label, and leaves an object that others have changed as they want it. Nothing here evicts a Job's
-pods.
+What is suspended is always resumed. A record on the owner says that it has to be (``suspendable_owners``). Each leader
+finds it by its label. An owner that others have changed meanwhile stays as they want it. No pod of a Job is evicted
+here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.api.gangs.suspendable_owners import Suspendable
-from dradriver.controller.owners.evict_pods import ask_budgets, delete
+from dradriver.controller.owners.evict_pods import ask_budgets
 from dradriver.controller.owners.owner_kinds import OwnerKinds
+from dradriver.controller.owners.owner_restart_state import RestartRequest, SuspendedOwner
 from dradriver.controller.owners.owner_suspension import (
     DONE,
     PAUSED,
@@ -33,12 +32,12 @@ from dradriver.controller.owners.owner_suspension import (
     suspend,
     try_to_suspend,
 )
+from dradriver.controller.owners.pod_deletions import PodDeletions
 from dradriver.controller.owners.topmost_owner import Top, maker, top_of
 from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import asked_s
-from dradriver.kube.resources import Resource
 from dradriver.kube.workqueue import WorkQueue
 from dradriver.queue.write_lanes import LONGEST_ASKED_S
 
@@ -61,61 +60,25 @@ UNWANTED: Final = "nobody wants it any more"
 NONE_LEFT: Final = "it has no pods"
 
 
-class _Ask(msgspec.Struct):
-    """What was asked for a gang.
-
-    Attributes:
-        loss: For which pods, as a digest: what names one restart.
-        pods: These, until there is an answer.
-        reason: What is noted for people.
-        wanted: Whether it is to be still: asked before anything is written.
-        at_once: Whether it need not wait until fewer owners are suspended.
-        open: Whether there is no answer yet.
-        answer: Why it cannot be; empty where it can.
-        since: When that was found out, by the loop's clock.
-    """
-
-    loss: str
-    pods: Sequence[Pod]
-    reason: str
-    wanted: Callable[[], bool] = lambda: True
-    at_once: bool = False
-    open: bool = True
-    answer: str = ""
-    since: float = 0.0
-
-
-class _Restart(msgspec.Struct):
-    """An object that was suspended here, and is to be resumed."""
-
-    resource: Resource
-    name: str
-    uid: str
-    until: float  # when it is resumed whatever there still is
-    gang: Key | None  # for which a predecessor suspended it, as its record says
-    asks: dict[Key, _Ask]
-    left: dict[Key, str] | None = None  # its pods that are still there, with their uids
-
-
 class OwnerRestarts:
-    """Everything that is being started anew. It reads and writes owners; each step is safe to be killed after."""
+    """All gangs that are being restarted. The process can be killed after each step: the next leader continues."""
 
     def __init__(
         self, client: Client, kinds: OwnerKinds, *, pods: Mapping[Key, Pod], touch: Callable[[Key], None]
     ) -> None:
-        """Make one that knows of nothing.
+        """Begin with no restarts.
 
         Args:
             client: The API server.
-            kinds: In which versions it has the owners.
-            pods: All pods of ours that there are, up to date.
-            touch: Has a gang looked at again, whose answer has changed.
+            kinds: The versions in which the server has kinds of owners.
+            pods: All current pods that request GPUs.
+            touch: Called with a gang whose answer has changed.
         """
         self._client, self._kinds, self._pods, self._touch = client, kinds, pods, touch
-        self._asks: dict[Key, _Ask] = {}
-        self._refused: dict[Key, tuple[float, str]] = {}  # until when a gang cannot be started anew, and why
-        self._restarts: dict[Key, _Restart] = {}
-        self._deleted: dict[Key, tuple[float, int]] = {}  # until when the pods of a gang are not deleted again
+        self._asks: dict[Key, RestartRequest] = {}
+        self._refused: dict[Key, tuple[float, str]] = {}  # until when a gang cannot be restarted, and why
+        self._restarts: dict[Key, SuspendedOwner] = {}
+        self._deletions = PodDeletions(client, pods)
         self._queue = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def ask(
@@ -127,34 +90,43 @@ class OwnerRestarts:
         wanted: Callable[[], bool] = lambda: True,
         at_once: bool = False,
     ) -> str:
-        """Have a whole gang restarted by its owner, once for these pods. Returns why that cannot be.
+        """Have the owner of a gang restart it, once for these pods. Return why that is not possible, as far as known.
+
+        The call only takes the request. ``touch`` is called when the answer changes; then call this again.
 
         Args:
-            gang: The gang; it is looked at again when either is known.
-            pods: Its living pods: of an owner that can be suspended all go, also others', of any other owner these.
-            reason: What is noted for people.
-            wanted: Whether it is to be still: asked before anything is written.
-            at_once: Whether it need not wait until fewer owners are suspended: of a plan all are suspended, or none.
+            gang: The gang.
+            pods: Its living pods. Suspending an owner ends all its pods; any other kind of owner loses only these.
+            reason: The text that is written on the owner.
+            wanted: Returns whether the restart is still needed; called before anything is written.
+            at_once: Whether to suspend the owner even if many are suspended already: of a preemption plan all owners
+                are suspended, or none.
         """
         loss, now = digest(pods), asyncio.get_running_loop().time()
-        known = self._asks.get(gang)
-        until, why = self._refused.get(gang, (0.0, ""))
-        if now < until and (known is None or not known.open):
-            # Who asks for other pods of the gang is refused the same: two who ask would not let each other know.
+        ask = self._asks.get(gang)
+        refused_until, why = self._refused.get(gang, (0.0, ""))
+        # A refusal holds for any pods of the gang. Else two callers with different pods would replace each other's
+        # request, and neither would get its answer.
+        if now < refused_until and (ask is None or not ask.open):
             return why
-        if known is not None and (known.open or known.loss == loss):
-            known.at_once |= at_once
-            if not known.open and now - known.since >= AGAIN_S and pods:
-                known.open, known.pods = True, tuple(pods)
+
+        # The same request, or one that is being worked on: return its answer. An old answer is looked for again.
+        if ask is not None and (ask.open or ask.loss == loss):
+            ask.at_once |= at_once
+            if not ask.open and now - ask.since >= AGAIN_S and pods:
+                ask.open, ask.pods = True, tuple(pods)
                 self._queue.put(gang)
-            return known.answer
+            return ask.answer
         if not pods:
             return NONE_LEFT
+
+        # A new request. If there are too many, some of the oldest answers are forgotten.
         self._asks.pop(gang, None)
         if len(self._asks) >= MOST_KEPT:
-            for key in [key for key, ask in self._asks.items() if not ask.open][: MOST_KEPT // 4]:
+            answered = [key for key, known_ask in self._asks.items() if not known_ask.open]
+            for key in answered[: MOST_KEPT // 4]:
                 del self._asks[key]
-        self._asks[gang] = _Ask(loss, tuple(pods), reason, wanted, at_once)
+        self._asks[gang] = RestartRequest(loss, tuple(pods), reason, wanted, at_once)
         self._queue.put(gang)
         return ""
 
@@ -164,15 +136,15 @@ class OwnerRestarts:
         Args:
             gang: The gang.
             pods: Its living pods.
-            reason: What would be noted for people.
+            reason: The text that would be written on the owner.
 
         Raises:
             RefusedError: It cannot; the text says why.
             ApiError: The server is in trouble.
             Unreachable: No answer.
         """
-        until, why = self._refused.get(gang, (0.0, ""))
-        if asyncio.get_running_loop().time() < until:
+        refused_until, why = self._refused.get(gang, (0.0, ""))
+        if asyncio.get_running_loop().time() < refused_until:
             raise RefusedError(why)
         try:
             await try_to_suspend(self._client, self._kinds, gang, pods, reason)
@@ -180,10 +152,10 @@ class OwnerRestarts:
             if error.conflict or not _is_refusal(error):
                 raise
             raise RefusedError(f"it cannot be started anew: {error}") from None
-        # What was answered before does not count any more.
-        if (known := self._asks.get(gang)) is not None:
-            known.answer = ""
-            if not known.open:
+        # An earlier answer is out of date: the next ``ask`` begins again.
+        if (ask := self._asks.get(gang)) is not None:
+            ask.answer = ""
+            if not ask.open:
                 del self._asks[gang]
 
     def suspended(self) -> frozenset[Key]:
@@ -226,6 +198,7 @@ class OwnerRestarts:
             self._queue.put(key)
 
     async def _work(self, key: Key) -> None:
+        """Do the next step for a suspended owner or a requested restart; ``key`` names the owner or the gang."""
         restart, ask, again_at = self._restarts.get(key), self._asks.get(key), None
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -237,11 +210,11 @@ class OwnerRestarts:
             assert ask is not None, "only those who ask are refused"
             self._refuse(key, ask, str(error))
         except (DriverError, TimeoutError) as error:
-            conflict = isinstance(error, ApiError) and error.conflict  # somebody was first
-            if restart is None and ask is not None and not conflict and _is_refusal(error):
+            is_conflict = isinstance(error, ApiError) and error.conflict  # another writer was faster
+            if restart is None and ask is not None and not is_conflict and _is_refusal(error):
                 self._refuse(key, ask, f"it cannot be started anew: {error}")
             else:
-                if not conflict:
+                if not is_conflict:
                     logger.warning("%s/%s, which is started anew: %s; trying again", *key, str(error) or "no answer")
                 self._queue.fail(key, least_s=asked_s(error, LONGEST_ASKED_S))
                 return
@@ -251,11 +224,19 @@ class OwnerRestarts:
 
     # What is asked for.
 
-    async def _begin(self, gang: Key, ask: _Ask) -> float | None:
-        """Begin, or answer; returns when to try again, where it is too early."""
+    async def _begin(self, gang: Key, ask: RestartRequest) -> float | None:
+        """Suspend the owner of a gang's pods, or delete the pods; return when to try again if it is too early.
+
+        Raises:
+            RefusedError: The gang cannot be restarted.
+        """
+        # 1. What needs no new suspension.
         refuse_kueues(ask.pods)
         if all(maker(pod).kind == suspendable_owners.DELETES for pod in ask.pods):
-            return await self._delete(gang, ask)
+            again_at = await self._deletions.delete(gang, ask.pods, ask.reason)
+            if again_at is None:
+                self._close(gang, ask, DONE)
+            return again_at
         top = await top_of(self._client, self._kinds, ask.pods)
         if suspendable_owners.under_way(top.found) is not None:
             self._take_up(top).asks[gang] = ask
@@ -263,6 +244,8 @@ class OwnerRestarts:
         if is_done(top, ask.loss):
             self._close(gang, ask, DONE)
             return None
+
+        # 2. What forbids or delays one.
         if why := suspendable_owners.obstacle(top.resource.kind, top.found):
             raise RefusedError(why)
         wait_s = pause_s(top)
@@ -270,9 +253,11 @@ class OwnerRestarts:
             self._tell(gang, ask, PAUSED)
         if wait_s > 0 or not (ask.at_once or self._has_room(gang[0])):
             return asyncio.get_running_loop().time() + max(LOOK_S, wait_s)
-        running = [pod for pod in self._of(top).values() if pod.spec.node_name]
+        running = [pod for pod in self._pods_of(top).values() if pod.spec.node_name]
         if running:
             await ask_budgets(self._client, running)
+
+        # 3. The suspension. All requests above took time, so whether it is still wanted is asked last.
         if not ask.wanted():
             self._close(gang, ask, UNWANTED)
             return None
@@ -282,39 +267,19 @@ class OwnerRestarts:
         self._take_up(top).asks[gang] = ask
         return None
 
-    async def _delete(self, gang: Key, ask: _Ask) -> float | None:
-        """Delete the pods of a StatefulSet, or of a LeaderWorkerSet's; returns when, where it is too early."""
-        if len({suspendable_owners.set_of(pod) for pod in ask.pods}) > 1:
-            raise RefusedError("its pods have more than one owner: delete them yourself")
-        now = asyncio.get_running_loop().time()
-        until, times = self._deleted.get(gang, (0.0, 0))
-        if now < until:
-            return until
-        await delete(self._client, [pod for pod in ask.pods if self._lives(pod)])
-        logger.info("%s/%s: its pods are deleted, to be made anew: %s", *gang, ask.reason)
-        if now > until + suspendable_owners.LONGEST_PAUSE_S:
-            times = 0
-        pause_s = min(suspendable_owners.FIRST_PAUSE_S * 2.0 ** min(times, 16), suspendable_owners.LONGEST_PAUSE_S)
-        self._deleted.pop(gang, None)
-        self._deleted[gang] = now + pause_s, times + 1
-        if len(self._deleted) > MOST_KEPT:
-            del self._deleted[next(iter(self._deleted))]
-        self._close(gang, ask, DONE)
-        return None
-
     def _has_room(self, namespace: str) -> bool:
-        """Return whether another owner may be suspended now; one that stays so for too long counts no more."""
+        """Return whether another owner may be suspended now. Owners suspended for ``LONGEST_S`` do not count."""
         now = asyncio.get_running_loop().time()
         counts = collections.Counter(key[0] for key, restart in self._restarts.items() if now < restart.until)
         if not counts[namespace]:
             return True
-        busy = sum(min(count, MOST_IN_NAMESPACE) for count in counts.values())
-        return counts[namespace] < MOST_IN_NAMESPACE and busy < MOST
+        total = sum(min(count, MOST_IN_NAMESPACE) for count in counts.values())
+        return counts[namespace] < MOST_IN_NAMESPACE and total < MOST
 
     # What is suspended.
 
-    def _take_up(self, top: Top) -> _Restart:
-        """Return what is to be resumed: an object that was suspended just now, or by a predecessor."""
+    def _take_up(self, top: Top) -> SuspendedOwner:
+        """Return the restart of an owner that was suspended just now, or by an earlier leader."""
         metadata, now = top.found.metadata, asyncio.get_running_loop().time()
         restart = self._restarts.get(top.key)
         if restart is not None and restart.uid != metadata.uid:
@@ -323,82 +288,84 @@ class OwnerRestarts:
         if restart is None:
             record = suspendable_owners.under_way(top.found)
             gang = None if record is None else (metadata.namespace, record.gang)
-            restart = _Restart(top.resource, metadata.name, metadata.uid, now + LONGEST_S, gang, {})
+            restart = SuspendedOwner(top.resource, metadata.name, metadata.uid, now + LONGEST_S, gang, {})
             self._restarts[top.key] = restart
             self._queue.put_at(top.key, now + LOOK_S / 4)
         return restart
 
-    async def _go_on(self, key: Key, restart: _Restart) -> float | None:
-        """Resume an object, if it is time; returns when to look again, where it is too early."""
+    async def _go_on(self, key: Key, restart: SuspendedOwner) -> float | None:
+        """Resume a suspended owner once its pods have ended; return when to look again if some have not."""
         try:
-            found = await self._client.get(restart.resource, restart.name, namespace=key[0], type=Suspendable)
+            owner = await self._client.get(restart.resource, restart.name, namespace=key[0], type=Suspendable)
         except ApiError as error:
             if not error.not_found:
                 raise
             self._over(key, restart)
             return None
-        top, record = Top(restart.resource, found), suspendable_owners.under_way(found)
-        if record is None or found.metadata.uid != restart.uid:
-            self._over(key, restart)  # whoever took the record away sees to the rest
+        top, record = Top(restart.resource, owner), suspendable_owners.under_way(owner)
+        # Another object has the name, or somebody removed the record and is responsible for the owner now.
+        if record is None or owner.metadata.uid != restart.uid:
+            self._over(key, restart)
             return None
-        if not found.suspended or found.kueues:
-            await patch(self._client, top, suspendable_owners.let_go(found, record))
+        # Somebody else has resumed it, or Kueue has taken it over: only the record is closed.
+        if not owner.suspended or owner.kueues:
+            await patch(self._client, top, suspendable_owners.let_go(owner, record))
             self._over(key, restart)
             return None
         now = asyncio.get_running_loop().time()
-        if now < restart.until and not self._gone(top, restart):
+        if now < restart.until and not self._are_pods_gone(top, restart):
             # The controller reads at most MOST_IN_NAMESPACE owners of a namespace in LOOK_S, however many are marked.
             count = sum(namespace == key[0] for namespace, _ in self._restarts)
             return min(now + LOOK_S * max(1.0, count / MOST_IN_NAMESPACE), restart.until)
-        await patch(self._client, top, suspendable_owners.resume(top.resource.kind, found, record))
+        await patch(self._client, top, suspendable_owners.resume(top.resource.kind, owner, record))
         logger.info("%s of namespace %s is resumed", top, key[0])
         self._over(key, restart)
         return None
 
-    def _gone(self, top: Top, restart: _Restart) -> bool:
-        """Return whether an object has no pods any more. Once its controller has seen that, no more can come."""
+    def _are_pods_gone(self, top: Top, restart: SuspendedOwner) -> bool:
+        """Return whether a suspended owner has no pods left and makes no more, because its controller has seen it."""
         if not top.found.rests:
             return False
-        if restart.left is None:
-            restart.left = {key: pod.metadata.uid for key, pod in self._of(top).items()}
-        for key, uid in list(restart.left.items()):
+        if restart.remaining is None:
+            restart.remaining = {key: pod.metadata.uid for key, pod in self._pods_of(top).items()}
+        for key, uid in list(restart.remaining.items()):
             pod = self._pods.get(key)
             if pod is None or pod.finished or pod.metadata.uid != uid:
-                del restart.left[key]
-        return not restart.left
+                del restart.remaining[key]
+        return not restart.remaining
 
-    def _lives(self, pod: Pod) -> bool:
-        now = self._pods.get((pod.metadata.namespace, pod.metadata.name))
-        return now is not None and now.metadata.uid == pod.metadata.uid and now.metadata.deletion_timestamp is None
-
-    def _of(self, top: Top) -> dict[Key, Pod]:
-        """Return the pods of ours that an object has made and that have not ended."""
-        kind, made_by = top.resource.kind, top.found.metadata
+    def _pods_of(self, top: Top) -> dict[Key, Pod]:
+        """Return the pods with GPUs that an owner has made and that have not ended."""
+        kind, metadata = top.resource.kind, top.found.metadata
         return {
-            k: pod
-            for k, pod in self._pods.items()
-            if not pod.finished and suspendable_owners.belongs(pod, kind, made_by)
+            key: pod
+            for key, pod in self._pods.items()
+            if not pod.finished and suspendable_owners.belongs(pod, kind, metadata)
         }
 
-    def _over(self, key: Key, restart: _Restart) -> None:
-        if self._restarts.get(key) is restart:  # else another object of that name is being started anew by now
+    def _over(self, key: Key, restart: SuspendedOwner) -> None:
+        """End a restart, and answer all its requests."""
+        # If it is not the same, another owner of that name is being restarted by now.
+        if self._restarts.get(key) is restart:
             del self._restarts[key]
         for gang, ask in restart.asks.items():
             self._close(gang, ask, DONE)
 
-    def _refuse(self, gang: Key, ask: _Ask, answer: str) -> None:
+    def _refuse(self, gang: Key, ask: RestartRequest, answer: str) -> None:
+        """Answer that a gang cannot be restarted, also the next requests for some time."""
         now = asyncio.get_running_loop().time()
+        # Inserted at the end: the oldest entry is forgotten if there are too many.
         self._refused.pop(gang, None)
         self._refused[gang] = now + AGAIN_S, answer
         if len(self._refused) > MOST_KEPT:
             del self._refused[next(iter(self._refused))]
         self._close(gang, ask, answer)
 
-    def _close(self, gang: Key, ask: _Ask, answer: str) -> None:
+    def _close(self, gang: Key, ask: RestartRequest, answer: str) -> None:
         ask.open, ask.pods, ask.since = False, (), asyncio.get_running_loop().time()
         self._tell(gang, ask, answer)
 
-    def _tell(self, gang: Key, ask: _Ask, answer: str) -> None:
+    def _tell(self, gang: Key, ask: RestartRequest, answer: str) -> None:
         if answer == ask.answer:
             return
         if answer != DONE:

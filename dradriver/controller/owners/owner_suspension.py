@@ -37,18 +37,18 @@ PAUSED: Final = "it was started anew a short time ago: it is again after a pause
 async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Sequence[Pod], reason: str) -> None:
     """Raise unless the owner of a gang's pods can be suspended now. Nothing is written.
 
-    Disruption budgets are not asked: the caller asks them for all pods that are to end.
+    Disruption budgets are not checked: the caller checks them for all pods that must end.
 
     Args:
         client: The API server.
-        kinds: In which versions it has the owners.
+        kinds: The versions in which the server has kinds of owners.
         gang: The gang.
         pods: Its living pods.
-        reason: What would be noted for people.
+        reason: The text that would be written on the owner.
 
     Raises:
         RefusedError: It cannot; the text says why.
-        ApiError: The server refuses, other than for want of the right.
+        ApiError: The server refuses for another reason than a missing permission.
         Unreachable: No answer.
     """
     refuse_kueues(pods)
@@ -128,8 +128,8 @@ async def left_suspended(client: Client, kinds: OwnerKinds) -> tuple[list[Top], 
         try:
             async with asyncio.timeout(ANSWER_S):
                 if (resource := await kinds.resource(kind)) is not None:
-                    found, _ = await client.list(resource, label_selector=names.RESTARTING, type=_under_way)
-                    left += [Top(resource, each) for each in found]
+                    owners, _ = await client.list(resource, label_selector=names.RESTARTING, type=_under_way)
+                    left += [Top(resource, owner) for owner in owners]
         except (DriverError, TimeoutError) as error:
             if not (isinstance(error, ApiError) and error.forbidden):
                 logger.warning("which %ss were left suspended is not known: %s", kind, str(error) or "no answer")
@@ -138,5 +138,6 @@ async def left_suspended(client: Client, kinds: OwnerKinds) -> tuple[list[Top], 
 
 
 def _under_way(raw: msgspec.Raw) -> Suspendable | None:
-    found: Suspendable = codec.decode(raw, Suspendable)
-    return None if suspendable_owners.under_way(found) is None else found
+    """Decode an owner; None if its record does not say that it has to be resumed."""
+    owner: Suspendable = codec.decode(raw, Suspendable)
+    return None if suspendable_owners.under_way(owner) is None else owner

@@ -4,9 +4,11 @@ plan                   the places of a workload, and whether they are still vali
 decide                 the placement of one pod
 ranking                the best sets on the best nodes; the reason if there are none
 gang_plan              the placement of all pods of a gang
+gang_placements        what a gang's plan means for each of its pods
 gang_roles             what the allocator is asked for a gang
 gang_nics              NICs for the pods of a gang
 nic_choice             NICs of other drivers for chosen GPUs
+nic_refusals           why there is no place although GPUs are free: NICs are missing
 nic_node               the NICs of one node, and bounds of the search
 nic_places             which nodes have such GPUs and NICs
 running_workloads      workloads that preemption can end

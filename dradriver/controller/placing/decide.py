@@ -1,4 +1,7 @@
-"""Where a pod goes: from the picture of the cluster to a ``Placement``. Decides; writes nothing, waits for nothing."""
+"""Decides where a single pod goes: from the cluster cache to a ``Placement``. Writes nothing and waits for nothing.
+
+``plan`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import gang_plan_note as plans
 from dradriver.api.claims import result_annotations as results
-from dradriver.api.claims.pins import Key, Pin, claim_key
+from dradriver.api.claims.pins import Device, Key, Pin, claim_key
 from dradriver.api.slices import resource_slices as slices
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
@@ -37,7 +40,7 @@ from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import nic_choice, nic_places
+from dradriver.controller.placing import nic_places, nic_refusals
 from dradriver.controller.placing.ranking import eligible, rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
@@ -48,20 +51,22 @@ FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the
 
 
 def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
-    """Return the best set on the best node, with next-best nodes to fall back on.
+    """Return the best set of GPUs on the best node, with next-best nodes to fall back on.
 
     Args:
         snapshot: The cluster.
-        wish: What is wanted.
-        most: Nodes to return.
+        wish: What the pod requests.
+        most: How many nodes to return.
 
     Raises:
-        NoPlaceError: Nothing fits. It says why in words that do not change with every event, unless only a few nodes
-            are asked about.
+        NoPlaceError: Nothing fits. The message does not change with every event, unless the snapshot has only a few
+            nodes.
     """
     picture = snapshot.picture
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
+
+    # 1. The nodes that the pod fits on.
     if wish.nics is not None:
         wish = nic_places.readable(picture, wish)
     fit = snapshot.narrowed(eligible(snapshot, wish))
@@ -70,47 +75,59 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
     if wish.nics is not None and wish.nics.requests and fit.any():
         fit = fit & (picture.nics.counts.of(wish.nics, fit) > 0)
         if not fit.any():
-            raise nic_choice.refusal(picture, wish.nics)
+            raise nic_refusals.refusal(picture, wish.nics)
+
+    # 2. For a shared set, a node with room for all pods that wait for it. All together may be too many for any node.
     if wish.shared:
-        # Where there is room for all who wait for the set, if there is; it may be too much for any node.
-        all_of_it = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
+        ask_of_all = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            ranked = rank(snapshot, wish, fit & snapshot.eligible(all_of_it), most=most)
+            ranked = rank(snapshot, wish, fit & snapshot.eligible(ask_of_all), most=most)
             return _placement(picture, wish, ranked, most)
+
+    # 3. A node without pods that the scheduler would have to wait for: they exclude this pod until they have ended.
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
-    if shunned.any():  # the scheduler would put it there only if those others are gone by then
+    if shunned.any():
         with contextlib.suppress(NoPlaceError):
             return _placement(picture, wish, rank(snapshot, wish, fit & ~shunned, most=most), most)
+
+    # 4. Any node.
     return _placement(picture, wish, rank(snapshot, wish, fit, most=most), most)
 
 
 def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement:
-    """Return the placement of a pod that shares a set which others have already.
+    """Return the placement of a pod that joins others on a shared set of GPUs.
 
     Raises:
-        NoPlaceError: It is not the set that the pod asks for, or its node cannot run the pod.
+        NoPlaceError: The set is not the one that the pod requests, has too many users, or is on a node that cannot run
+            the pod.
     """
+    # 1. The set.
     name, pin = claim.metadata.name, claim.pin
     if claim.set is None or pin is None or claim.devices is None or not isinstance(wish.request, Whole):
         raise NoPlaceError(f"its set {name} is not there yet")
     if claim.set != wish.request:
         asked, has = wanted(wish.request), wanted(claim.set)
-        told = f"{has}, and this pod asks for {asked}" if asked != has else f"{has} with other wishes than this pod's"
+        difference = (
+            f"{has}, and this pod asks for {asked}" if asked != has else f"{has} with other wishes than this pod's"
+        )
         raise NoPlaceError(
-            f"its set {name} was chosen for {told}; write the limits and annotations of the pods that have it, or "
-            f"another {names.SHARED_CLAIM}"
+            f"its set {name} was chosen for {difference}; write the limits and annotations of the pods that have it, "
+            f"or another {names.SHARED_CLAIM}"
         )
     if len(claim.users) >= MOST:
         raise NoPlaceError(f"its set {name} is in use by {MOST} pods, as many as Kubernetes lets use a claim")
+
+    # 2. The node, without what is assumed for this pod there already.
     node = pin.choice.node
     pod, ask = picture.pods.get(wish.pod), wish.ask
-    if pod is not None:  # for how long others have the set is none of its business
+    if pod is not None:
+        # Only this pod's own time counts: the request of a shared set has none.
         ask = msgspec.structs.replace(ask, lasts_s=lasts_s(pod))
-    own = Snapshot(picture, wish.claim[0]).without(takes=_takes(picture, [wish.pod]))
-    row, fit = picture.nodes.find(node), own.eligible(ask)
+    snapshot = Snapshot(picture, wish.claim[0]).without(takes=_takes(picture, [wish.pod]))
+    row, fit = picture.nodes.find(node), snapshot.eligible(ask)
     if row is None or not fit[row]:
-        here = np.zeros_like(fit) if row is None else _row(fit, row)
-        causes = own.causes(ask, here)
+        rows = np.zeros_like(fit) if row is None else _row(fit, row)
+        causes = snapshot.causes(ask, rows)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}",
             cause=Cause.NODES,
@@ -125,12 +142,14 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
 
 
 def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement | None:
-    """Return the placement that a gated pod's claim was made for, or None where it is not valid any more.
+    """Return the placement that a gated pod's claim was made for; None if it is no longer valid.
 
-    A crash, or a conflict between the claim's creation and the lifting of the gate, left it. It is valid while its GPUs
-    are free but for it, are the devices that it is pinned to, and are what the pod asks for, on a node that can run it.
-    That a better place has become free since is no reason to begin again; what the pod prefers is, if that changed.
+    A gated pod has a claim if the controller crashed, or met a conflict, after it created the claim and before it
+    removed the gate. The placement is valid if its GPUs still exist, are free apart from the claim, and are what the
+    pod requests, on a node that can run it. A better place that became free does not make it invalid. A changed
+    preference of the pod does.
     """
+    # 1. The GPUs and NICs of the claim.
     pin = claim.pin
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
@@ -144,8 +163,11 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
             return None
         if not nic_places.asked_for(picture, wish, pin):
             return None
+
+    # 2. The node, and the pod's request, without what the claim itself uses and pods that end for it.
     ending = conflicts.in_the_way(picture, claim)
-    gone = frozenset((wish.claim, *(key for pod in ending if (key := claim_key(pod)) is not None)))
+    ending_claims = (key for pod in ending if (key := claim_key(pod)) is not None)
+    gone = frozenset((wish.claim, *ending_claims))
     takes = _takes(picture, [wish.pod, *map(_key, ending)])
     snapshot = Snapshot(picture, wish.claim[0]).without(gone, takes, own=True)
     fit = eligible(snapshot, wish)
@@ -156,13 +178,15 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
             return None
     except NoPlaceError:
         return None
-    others: Sequence[Choice | PartChoice] = []
-    with contextlib.suppress(NoPlaceError):  # it keeps what it has where that is outside its partition by now
-        others = rank(snapshot, wish, fit, most=MOST_NODES)
+
+    # 3. The nodes to fall back on. None may be left, for example if the node is outside the tenant's partition by now.
     node = pin.choice.node
+    other_nodes: list[str] = []
+    with contextlib.suppress(NoPlaceError):
+        other_nodes = [choice.node for choice in rank(snapshot, wish, fit, most=MOST_NODES) if choice.node != node]
     return Placement(
         choice=pin.choice,
-        hostnames=_hostnames(picture, [node, *(each.node for each in others if each.node != node)], MOST_NODES),
+        hostnames=_hostnames(picture, [node, *other_nodes], MOST_NODES),
         uuids=pin.uuids,
         texts=pin.texts | ({} if claim.planned is None else plans.texts(claim.planned, ())),
         placed=pin.placed,
@@ -172,7 +196,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
 
 
 def _takes(picture: Picture, pods: Iterable[Key]) -> list[tuple[str, Amounts]]:
-    """Return what pods take from their nodes."""
+    """Return what pods use of their nodes, as node and amounts."""
     return [takes for takes in map(picture.node_usage.by, pods) if takes]
 
 
@@ -181,70 +205,104 @@ def _key(pod: Pod) -> Key:
 
 
 def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools, gone: Set[Key]) -> bool:
-    """Return whether what a claim is pinned to is what its pod asks for, and is said of it truly.
+    """Return whether the GPUs of a claim are what its pod requests, and as good as the claim says.
+
+    The allocator decides that: it is asked for a place while only these GPUs are free, and must find the same quality.
 
     Args:
         snapshot: The cluster without what the claim and ending pods use.
-        wish: What is asked for.
-        pin: What the claim is pinned to.
-        here: Its node.
-        gone: The claim, and those of pods that end for it.
+        wish: What the pod requests.
+        pin: The GPUs of the claim.
+        here: The node of the claim: (rows,).
+        gone: The claim, and the claims of pods that end for it.
 
     Raises:
-        NoPlaceError: It is not: those GPUs alone would be no place for the pod.
+        NoPlaceError: They are not: the pod would have no place on these GPUs.
     """
-    wish = msgspec.structs.replace(wish, nics=None)  # these were looked at
-    request, choice, fleets = wish.request, pin.choice, snapshot.picture.fleets
+    wish = msgspec.structs.replace(wish, nics=None)  # the caller has checked the NICs
     if tuple(pin.uuids) != wish.requests:
         return False
+    request, choice = wish.request, pin.choice
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        pinned = snapshot.offering(fleets.alone_with(gone, pin.devices))
-        same = rank(pinned, wish, here, most=MOST_NODES)[0]
-        return isinstance(same, Choice) and (same.level, same.fallback) == (choice.level, choice.fallback)
+        best = _best_on(snapshot, wish, pin.devices, here, gone)
+        return isinstance(best, Choice) and (best.level, best.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
-    asked = [(each,) for each in request.amounts] if isinstance(request, Share) else list(request.profiles)
-    if [len(each) for each in asked] != [len(each) for each in choice.containers]:
+    return _fractions_asked_for(snapshot, wish, request, pin, choice, here, gone)
+
+
+def _fractions_asked_for(
+    snapshot: Snapshot,
+    wish: PlacementRequest,
+    request: Share | Mig,
+    pin: Pin,
+    choice: PartChoice,
+    here: Bools,
+    gone: Set[Key],
+) -> bool:
+    """Return whether the fractions of a claim are what its pod requests; see ``_asked_for``."""
+    if isinstance(request, Share):
+        requested: list[tuple[Amount | str, ...]] = [(amount,) for amount in request.amounts]
+    else:
+        requested = list(request.profiles)
+    if [len(container) for container in requested] != [len(parts) for parts in choice.containers]:
         return False
-    parts = list(zip(itertools.chain(*asked), itertools.chain(*choice.containers), strict=True))
-    for number, uuid in pin.numbers().items():  # each GPU apart: together the parts could be dealt to them otherwise
-        mine = [(each, part) for each, part in parts if part.gpu == number]
-        alone = msgspec.structs.replace(wish, request=_of(request, [each for each, _ in mine]))
-        pinned = snapshot.offering(fleets.alone_with(gone, {(choice.node, slices.device_name(uuid))}))
-        same = rank(pinned, alone, here, most=MOST_NODES)[0]
-        if not isinstance(same, PartChoice) or list(map(_size, itertools.chain(*same.containers))) != [
-            _size(part) for _, part in mine
-        ]:
+    pairs = list(zip(itertools.chain(*requested), itertools.chain(*choice.containers), strict=True))
+    # Each GPU is checked alone. Together the allocator could distribute the fractions differently among them.
+    for number, uuid in pin.numbers().items():
+        on_gpu = [(fraction, part) for fraction, part in pairs if part.gpu == number]
+        gpu_request = _limited_to(request, [fraction for fraction, _ in on_gpu])
+        gpu_wish = msgspec.structs.replace(wish, request=gpu_request)
+        device = (choice.node, slices.device_name(uuid))
+        best = _best_on(snapshot, gpu_wish, {device}, here, gone)
+        if not isinstance(best, PartChoice):
+            return False
+        if [_size(part) for part in itertools.chain(*best.containers)] != [_size(part) for _, part in on_gpu]:
             return False
     return True
 
 
-def _of(request: Share | Mig, asked: Sequence[Amount | str]) -> Share | Mig:
-    """Return the same request for these amounts or profiles alone, each in a container of its own."""
+def _best_on(
+    snapshot: Snapshot, wish: PlacementRequest, devices: Set[Device], here: Bools, gone: Set[Key]
+) -> Choice | PartChoice:
+    """Return the best choice for a pod while only some devices are free, on the nodes ``here``.
+
+    Raises:
+        NoPlaceError: There is none.
+    """
+    only_these = snapshot.offering(snapshot.picture.fleets.alone_with(gone, devices))
+    return rank(only_these, wish, here, most=MOST_NODES)[0]
+
+
+def _limited_to(request: Share | Mig, fractions: Sequence[Amount | str]) -> Share | Mig:
+    """Return a request for these amounts or MIG profiles alone, each in a container of its own."""
     if isinstance(request, Share):
-        return msgspec.structs.replace(request, amounts=tuple(each for each in asked if isinstance(each, Amount)))
-    return msgspec.structs.replace(request, profiles=tuple((each,) for each in asked if isinstance(each, str)))
+        amounts = tuple(amount for amount in fractions if isinstance(amount, Amount))
+        return msgspec.structs.replace(request, amounts=amounts)
+    profiles = tuple((profile,) for profile in fractions if isinstance(profile, str))
+    return msgspec.structs.replace(request, profiles=profiles)
 
 
 def _size(part: Part) -> Amount | tuple[str, int]:
-    """Return what a part has of its GPU, wherever on it."""
+    """Return the size of a fraction: its amount, or its MIG profile and the slices that this has."""
     return part.amount if isinstance(part, SharePart) else (part.profile, part.size)
 
 
 def _row(like: Bools, row: int) -> Bools:
-    """Return rows of nodes of which only this one is eligible."""
-    here = np.zeros_like(like)
-    here[row] = True
-    return here
+    """Return nodes of which only this one is selected: (rows,)."""
+    rows = np.zeros_like(like)
+    rows[row] = True
+    return rows
 
 
 def _placement(
     picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], most: int
 ) -> Placement:
+    """Return the placement on the first of these choices, with the nodes of the others to fall back on."""
     first = choices[0]
-    sliced, uuids = isinstance(wish.request, Mig), nic_places.uuids(picture, wish, first)
+    is_mig, uuids = isinstance(wish.request, Mig), nic_places.uuids(picture, wish, first)
     nics = nic_places.chosen(picture, wish, first.node, uuids)
     assert nics is not None, "it was ranked for having them"
     return Placement(
@@ -253,40 +311,44 @@ def _placement(
         uuids=uuids,
         texts=results.written(first, picture.inventory.uuids(first.node)),
         addresses=picture.inventory.addresses(first.node),
-        compute=picture.inventory.compute(first.node) if sliced else {},
-        placed=picture.inventory.placed(first.node) if sliced else frozenset(),
+        compute=picture.inventory.compute(first.node) if is_mig else {},
+        placed=picture.inventory.placed(first.node) if is_mig else frozenset(),
         nics=nics,
     )
 
 
 def _hostnames(picture: Picture, nodes: Sequence[str], most: int) -> dict[str, str]:
-    """Return the labels of the nodes that a pod may go to, the chosen one first.
+    """Return the hostname labels of the nodes that a pod may use, the chosen one first.
 
-    A node whose MIG placements share counters costs the scheduler tens of milliseconds for each pod that it is looked
-    at for: no pod has it as next-best node, and who is placed there has no other (27 to 45 ms, Kubernetes 1.36.3).
+    Nodes whose MIG placements share counters are no nodes to fall back on: each costs the scheduler 27 to 45 ms for
+    each pod that it considers there (measured with Kubernetes 1.36.3). A pod placed on one may use no other node.
     """
     first, *others = nodes
     if picture.inventory.counted(first):
         others = []
-    every = [first, *(node for node in others if not picture.inventory.counted(node))]
-    return {node: picture.nodes.hostname(node) for node in _unlike(picture, every, most)}
+    usable = [first, *(node for node in others if not picture.inventory.counted(node))]
+    return {node: picture.nodes.hostname(node) for node in _unlike(picture, usable, most)}
 
 
 def _unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
-    """Return so many of some nodes, best first, that they are not all alike.
+    """Return at most ``most`` of these nodes, which are given best first, so that they differ.
 
-    What the scheduler refuses a pod for on one of them, a zone's volume or a neighbour's port, it would refuse it for
-    on all that are like it, and a pod that is lifted stays within its nodes. So half are the best, and the others from
-    zones that these are not in, and from further down.
+    If the scheduler refuses a pod on one node, for a volume's zone or another pod's port, it may refuse it on all
+    similar nodes, and the pod may use no others. So the first half are the best nodes. The second half are nodes of
+    other zones, filled up with nodes from all over the rest of the list.
     """
     if len(nodes) <= most:
         return nodes
-    best, rest = list(nodes[: -(-most // 2)]), list(nodes[-(-most // 2) :])
-    zones = {picture.nodes.label(node, ZONE) for node in best}
-    for node in rest:
-        if len(best) < most and (zone := picture.nodes.label(node, ZONE)) not in zones:
+    half = -(-most // 2)  # rounded up
+    selected, remaining = list(nodes[:half]), list(nodes[half:])
+
+    zones = {picture.nodes.label(node, ZONE) for node in selected}
+    for node in remaining:
+        if len(selected) < most and (zone := picture.nodes.label(node, ZONE)) not in zones:
             zones.add(zone)
-            best.append(node)
-    rest = [node for node in rest if node not in best]
-    wanted = most - len(best)
-    return [*best, *(rest[(i + 1) * len(rest) // wanted - 1] for i in range(wanted))]
+            selected.append(node)
+
+    remaining = [node for node in remaining if node not in selected]
+    missing = most - len(selected)
+    evenly_spaced = ((number + 1) * len(remaining) // missing - 1 for number in range(missing))
+    return [*selected, *(remaining[index] for index in evenly_spaced)]

@@ -1,4 +1,7 @@
-"""NICs for the pods of a gang: places have enough of them, and each pod gets others than those before it."""
+"""NICs for the pods of a gang: finds plans whose nodes have enough of them, and gives each pod different ones.
+
+``gang_plan`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -17,29 +20,29 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools, Ints
-from dradriver.controller.placing import nic_choice, nic_places
-from dradriver.controller.placing.nic_choice import Chosen, Gpus, NoNicsError
+from dradriver.controller.placing import nic_choice, nic_places, nic_refusals
+from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
+from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
-MOST_LOOKS: Final = 8  # at plans whose nodes have enough NICs, and not beside the plan's GPUs
+MOST_LOOKS: Final = 8  # plans of one search whose nodes have enough NICs, but not for the plan's GPUs
 
 
 class Dealt(NamedTuple):
-    """The GPUs of a node that a pod is to have, so that each pod there has those that have NICs."""
+    """A node and the GPUs there that a pod is to get, so that all pods of the node get GPUs with NICs."""
 
     node: str
     gpus: frozenset[int]
 
 
 class ShortError(NoNicsError):
-    """A plan is nothing because of some of its nodes.
+    """Some nodes of a plan have too few NICs.
 
     Attributes:
-        short: Those that have too few NICs, with the members that ask for some there, and how many GPUs each of these
-            has by its requests.
-        others: The plan's other nodes.
+        short: For each such node, its members that request NICs, and how many GPUs each has by the claim's requests.
+        others: The other nodes of the plan.
     """
 
     def __init__(
@@ -50,103 +53,131 @@ class ShortError(NoNicsError):
 
 
 class Search:
-    """A search for a plan: of what NICs have to do with GPUs the allocator knows nothing, so plans tell of it.
+    """A search for a gang plan whose nodes have enough NICs.
 
-    Of a node that was short those GPUs are offered from then on that can all have NICs. Where these are too few for any
-    pod, the node is left out, in later searches of the tenant's own fleet, too, until something of it changes.
+    The allocator does not know NICs. So the caller makes a plan from ``snapshot``, checks its NICs, and calls ``learn``
+    if some nodes are short of them. The next snapshot then offers only those GPUs of these nodes that can all have
+    NICs. A node where these are too few for any pod is left out; in later searches, too, until something changes there.
 
     Attributes:
         sets: Nodes and GPUs that members prefer.
     """
 
     def __init__(self, snapshot: Snapshot, members: Sequence[Member], wants: Gang | None) -> None:
-        """Begin, with what ``gang_plan.plan`` is given.
+        """Begin a search; the arguments are those of ``gang_plan.plan``.
 
         Raises:
-            NoPlaceError: What there is of NICs is not known yet.
-            WordError: The pods ask for different NICs.
+            NoPlaceError: The NICs of the cluster are not read yet.
+            WordError: The pods request different NICs.
         """
-        picture, self._whole = snapshot.picture, snapshot
-        self._avoided: set[str] = set()
-        self._rows: Bools | None = None
-        self._fleet: Fleet | None = None
-        self._picture, self._namespace = picture, members[0].key[0]
+        picture = snapshot.picture
+        self._picture, self._whole_snapshot = picture, snapshot
+        self._namespace = members[0].key[0]
         self._ask = asked(picture, [member.wish for member in members])
-        self._looks, self._skips, self._supposed, self._learns = 0, False, False, False
+        self._narrows = self._ask is not None and nic_choice.demands(self._ask)
+
+        # What the next snapshot leaves out.
+        self._rows: Bools | None = None
+        self._avoided: set[str] = set()
+        self._fleet: Fleet | None = None
+
+        # What this search has learned so far.
+        self._looks = 0
         self._tries = Tries(every_node=True)
         self._seen: set[str] = set()
         self._short: set[str] = set()
-        self._apart: dict[str, frozenset[int]] = {}
-        self._pods: dict[str, Mapping[Member, Mapping[str, int]]] = {}  # that were on a node when it was short
-        self._dealt = False
+        self._apart: dict[str, frozenset[int]] = {}  # by node: GPUs that can all have NICs
+        self._pods: dict[str, Mapping[Member, Mapping[str, int]]] = {}  # by node: its pods when it was short
+        self._has_dealt = self._has_learned = False
         self.sets: dict[Member, Dealt] = {}
-        self._narrows = self._ask is not None and nic_choice.demands(self._ask)
-        # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
+
+        # What earlier searches have learned. Only for the tenant's own fleet: another has other GPUs in each search.
+        self._skips = self._has_suspects = False
         self._remembers = self._narrows and snapshot.fleet is picture.fleets.of(self._namespace)
         if self._remembers:
-            whole = (member.wish.request for member in members if member.wish.nics is not None)
-            self._least = min((request.gpus for request in whole if isinstance(request, Whole)), default=0)
-            self._key = "gang", self._ask, self._least, self._namespace, picture.fleets.views.whose(self._namespace)
-            every = np.ones(picture.nodes.rows, np.bool_) if snapshot.rows is None else snapshot.rows
-            # Other pods of the gang, as many, are tried, too: they would forget what these have found.
-            self._supposes = *self._key, wants, tuple(member.wish.request for member in members)
-            short = picture.nics.counts.short.of(self._key, every)
-            supposed = picture.nics.counts.short.of(self._supposes, every) & ~short
-            self._supposed = bool(supposed.any())
-            self._skips = self._supposed or bool(short.any())
-            if self._skips:
-                self._rows = every & ~short & ~supposed
+            self._skip_known_nodes(members, wants)
+
+    def _skip_known_nodes(self, members: Sequence[Member], wants: Gang | None) -> None:
+        """Leave out nodes that earlier searches found short of NICs.
+
+        There are two kinds. A node under ``_short_key`` has too few NICs even for the smallest pod. A suspect, under
+        ``_suspect_key``, was short in one plan and could do in another: it is left out only to try others first.
+        """
+        picture, snapshot = self._picture, self._whole_snapshot
+        requests = [member.wish.request for member in members]
+        with_nics = [member.wish.request for member in members if member.wish.nics is not None]
+        self._fewest_gpus = min((request.gpus for request in with_nics if isinstance(request, Whole)), default=0)
+        view = picture.fleets.views.whose(self._namespace)
+        self._short_key = "gang", self._ask, self._fewest_gpus, self._namespace, view
+        # The key contains all pods: a search for another part of the gang must not clear the suspects of this one.
+        self._suspect_key = *self._short_key, wants, tuple(requests)
+
+        rows = np.ones(picture.nodes.rows, np.bool_) if snapshot.rows is None else snapshot.rows
+        short = picture.nics.counts.short.of(self._short_key, rows)
+        suspects = picture.nics.counts.short.of(self._suspect_key, rows) & ~short
+        self._has_suspects = bool(suspects.any())
+        self._skips = self._has_suspects or bool(short.any())
+        if self._skips:
+            self._rows = rows & ~short & ~suspects
 
     def learn(self, error: ShortError, *, is_last: bool = False) -> None:
-        """Take in why a plan was nothing. If it was the last one to be looked at, the next search looks elsewhere.
+        """Change the next snapshot by what a failed plan has shown.
+
+        ``is_last`` says that no other plan will be made. Then only the next search makes use of it.
 
         Raises:
-            NoNicsError: No other plan is looked at.
+            NoNicsError: No other plan is to be made.
         """
         self._looks += 1
         if is_last:
             self._looks = MOST_LOOKS + 1
             self._short.update(error.short)
-        if self._looks > MOST_LOOKS or self._dealt:
+        if self._looks > MOST_LOOKS or self._has_dealt:
             raise self.refusal() or error
+
         self._seen.update(error.short, error.others)
         self._short.update(error.short)
         for node, pods in error.short.items():
             if not self._narrow(node, pods):
                 self._avoided.add(node)
         if self._apart:
-            self._fleet = self._whole.fleet.narrowed(self._apart)
-        if self._looks == MOST_LOOKS:  # a last time, on nodes of which it is known by now what they have
+            self._fleet = self._whole_snapshot.fleet.narrowed(self._apart)
+        # The last plan is made only from nodes whose NICs were searched, so it cannot fail for an unknown node.
+        if self._looks == MOST_LOOKS:
             seen = self._picture.nodes.named(self._seen)
             self._rows = seen if self._rows is None else self._rows & seen
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the next search looks at."""
-        return self._whole.among(self._rows).avoiding(self._avoided).offering(self._fleet)
+        """What the next plan is made from."""
+        return self._whole_snapshot.among(self._rows).avoiding(self._avoided).offering(self._fleet)
 
     def deal(self) -> bool:
-        """Say once, at last, which pods had rather have which GPUs; returns whether there is anything to say.
+        """Choose a set of GPUs for each pod on the nodes that were short; return whether another plan is worthwhile.
 
-        The allocator, which knows no NICs, deals GPUs out as they are linked, and one pod may get those with NICs that
-        two could share.
+        Without ``sets`` the allocator divides GPUs by their links alone. One pod may then get two GPUs with NICs that
+        two pods could have used. Call this once, after all plans without ``sets`` have failed.
         """
-        if self._dealt or not self._narrows:
+        if self._has_dealt or not self._narrows:
             return False
-        self._dealt = True
+        self._has_dealt = True
         for node, pods in self._pods.items():
             _, sets = self._offers(node, pods, deal=True)
             if len(sets) == len(pods):
                 self.sets |= sets
-                self._apart[node] = frozenset[int]().union(*(own.gpus for own in sets.values()))
+                self._apart[node] = frozenset[int]().union(*(dealt.gpus for dealt in sets.values()))
         if not self.sets:
             return False
         self._avoided -= self._apart.keys()
-        self._fleet = self._whole.fleet.narrowed(self._apart)
+        self._fleet = self._whole_snapshot.fleet.narrowed(self._apart)
         return True
 
     def _narrow(self, node: str, pods: Mapping[Member, Mapping[str, int]]) -> bool:
-        """Offer those GPUs of a node that can all have NICs; returns whether these are enough for any of its pods."""
+        """Offer only those GPUs of a node that can all have NICs; return whether they are enough for any of its pods.
+
+        If not, the node is remembered as short, provided that this is proved: its first pod is one of the smallest, and
+        the search on the node was complete.
+        """
         if not self._narrows or node in self._apart:
             return False
         self._pods[node] = pods
@@ -154,123 +185,140 @@ class Search:
         if offered:
             self._apart[node] = offered
             return True
-        if (
-            self._remembers
-            and sum(next(iter(pods.values())).values()) == self._least
-            and node not in self._tries.starved
-        ):
-            self._remember(self._key, [node])
+        gpus_of_first_pod = sum(next(iter(pods.values())).values())
+        if self._remembers and gpus_of_first_pod == self._fewest_gpus and node not in self._tries.starved:
+            self._remember(self._short_key, [node])
         return False
 
     def _offers(
         self, node: str, pods: Mapping[Member, Mapping[str, int]], *, deal: bool = False
     ) -> tuple[frozenset[int], dict[Member, Dealt]]:
-        """Return GPUs of a node that can all have NICs, and a set of them for each pod, as far as they go."""
+        """Return the GPUs of a node that can all have NICs, and a set of them for each pod that gets one.
+
+        Args:
+            node: The node.
+            pods: Its pods that request NICs, with their numbers of GPUs by the claim's requests.
+            deal: Whether each pod needs a set; else GPUs among which the allocator may choose are enough.
+        """
         assert self._ask is not None, "it demands something"
-        known, left = self._picture.inventory.uuids(node), self._whole.fleet.free(node)
-        are_alike = len({sum(pod.values()) for pod in pods.values()}) == 1
+        uuids, left = self._picture.inventory.uuids(node), self._whole_snapshot.fleet.free(node)
+        are_same_size = len({sum(pod.values()) for pod in pods.values()}) == 1
         offered: frozenset[int] = frozenset()
         sets: dict[Member, Dealt] = {}
         taken: set[Place] = set()
         for number, (member, pod) in enumerate(pods.items()):
-            gpus = sum(pod.values())
+            gpus, is_last = sum(pod.values()), number + 1 == len(pods)
             apart = nic_choice.gpus_apart(
                 self._picture, self._ask, node, left, gpus,
-                alone=number + 1 == len(pods), deal=deal, taken=taken, tries=self._tries,
+                alone=is_last, deal=deal, taken=taken, tries=self._tries,
             )  # fmt: skip
             if len(apart) < gpus:
-                if number:  # with other GPUs for those before it there may be some
+                # With other GPUs for the pods before it there may be some for this one: the failure proves nothing.
+                if number > 0:
                     self._picture.nics.counts.looked(self._ask, node, ended=True)
                 break
             offered |= apart
-            if len(apart) > gpus and are_alike and not deal:  # any of them will do, and others none
+            # More than requested means that any of them will do, and no other GPU: also for the next pods.
+            if len(apart) > gpus and are_same_size and not deal:
                 break
-            mine = sorted(apart)[:gpus]
-            sets[member] = Dealt(node, frozenset(mine))
+
+            # The pod gets the first ones, with NICs that are taken for the next pods.
+            pod_gpus = sorted(apart)[:gpus]
+            sets[member] = Dealt(node, frozenset(pod_gpus))
             left = left - sets[member].gpus
-            each = iter(mine)
-            own = {name: [known[at] for at in itertools.islice(each, count)] for name, count in pod.items()}
-            found = nic_choice.chosen(self._picture, self._ask, node, own, taken=taken, tries=self._tries)
-            taken |= {(node, address) for some in (found or {}).values() for address in some}
+            remaining = iter(pod_gpus)
+            pod_uuids = {
+                name: [uuids[gpu] for gpu in itertools.islice(remaining, count)] for name, count in pod.items()
+            }
+            nics = nic_choice.chosen(self._picture, self._ask, node, pod_uuids, taken=taken, tries=self._tries)
+            taken |= {(node, address) for addresses in (nics or {}).values() for address in addresses}
         return offered, sets
 
     def _remember(self, key: Hashable, nodes: Collection[str]) -> None:
-        self._learns = True
+        """Have later searches leave out nodes."""
+        self._has_learned = True
         self._picture.nics.counts.short.add(key, self._picture.nodes.named(nodes))
 
     def refusal(self) -> NoNicsError | None:
-        """Return why there is no plan, where nodes were left out because of their NICs; None where none was."""
+        """Return why there is no plan; None if no node was left out because of its NICs."""
         if self._ask is None or not (self._looks or self._skips):
             return None
-        if self._looks < MOST_LOOKS and not self._supposed:
-            return nic_choice.refusal(self._picture, self._ask)
-        if self._looks < MOST_LOOKS:  # all others were looked at: these once more, when somebody asks again
-            self._picture.nics.counts.short.forget_of(self._supposes)
-        elif self._remembers:  # so that others are looked at, though in another plan these might do
-            self._remember(self._supposes, self._short)
-        if self._learns:
-            self._picture.version += 1  # whoever asks again is told more: from here on
-        return nic_choice.unfinished(self._ask, "not all plans for the gang were looked at")
+        is_exhausted = self._looks >= MOST_LOOKS
+        if not is_exhausted and not self._has_suspects:
+            return nic_refusals.refusal(self._picture, self._ask)
+        if not is_exhausted:
+            # All other nodes were tried: the next search tries the suspects again.
+            self._picture.nics.counts.short.forget_of(self._suspect_key)
+        elif self._remembers:
+            # The next search tries other nodes first.
+            self._remember(self._suspect_key, self._short)
+        if self._has_learned:
+            # The next search finds more. The new version makes those who wait for a change search again.
+            self._picture.version += 1
+        return nic_refusals.unfinished(self._ask, "not all plans for the gang were looked at")
 
 
 def asked(picture: Picture, wishes: Sequence[PlacementRequest]) -> NicAsk | None:
-    """Return what those pods of a gang ask of NICs that ask for some; None where none does.
+    """Return the NICs that pods of a gang request, the same for all; None if no pod requests NICs.
 
     Raises:
-        NoPlaceError: What there is of NICs is not known yet.
-        WordError: They ask for different NICs.
+        NoPlaceError: The NICs of the cluster are not read yet.
+        WordError: They request different NICs.
     """
-    every = {nic_places.readable(picture, wish).nics for wish in wishes if wish.nics is not None}
-    found = {ask for ask in every if ask is not None and ask.requests}
-    if len(found) > 1:
+    asks = {nic_places.readable(picture, wish).nics for wish in wishes if wish.nics is not None}
+    nonempty = {ask for ask in asks if ask is not None and ask.requests}
+    if len(nonempty) > 1:
         raise WordError(
             "the pods of the gang ask for different NICs beside their GPUs: give them one ResourceClaimTemplate"
         )
-    return found.pop() if found else None
+    return nonempty.pop() if nonempty else None
 
 
 def column(picture: Picture, ask: NicAsk, fit: Bools) -> Ints:
-    """Return how many NICs each of some nodes has for such pods: (rows, 1); none where it has too few for one.
+    """Return how many free NICs of this kind each node has: (rows, 1); 0 for too few for one pod.
 
-    Where they must be near GPUs only those count that are near any: else a plan would be made on nodes without.
+    If NICs must be near GPUs, only those near any GPU count. Else a plan would use nodes that have none of these.
     """
     return picture.nics.counts.of(ask, fit, every=True)[:, np.newaxis]
 
 
 def told(members: Sequence[Member]) -> str:
-    """Return what pods of a gang want beside their GPUs, as a part of a reason."""
+    """Return which NICs the pods of a gang request, as a part of a reason; empty for none."""
     asks = (member.wish.nics for member in members)
     ask = next((ask for ask in asks if ask is not None and ask.requests), None)
     if ask is None:
         return ""
-    return f"; a pod wants {nic_choice.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
+    return f"; a pod wants {nic_refusals.wanted(ask)} {'near' if ask.near == NEAR_REQUIRED else 'beside'} its GPUs"
 
 
 def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[Member, Chosen]:
     """Return the NICs of each member, given its node and its GPUs by the claim's requests.
 
     Raises:
-        ShortError: Some members cannot have them beside their GPUs.
+        ShortError: Some nodes have too few NICs for their members.
     """
-    out: dict[Member, Chosen] = {}
+    nics_by_member: dict[Member, Chosen] = {}
     short: dict[str, dict[Member, dict[str, int]]] = {}
     ask: NicAsk | None = None
-    taken, tries = set[Place](), Tries(every_node=True)
+    taken: set[Place] = set()
+    tries = Tries(every_node=True)
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
             continue
         wish = nic_places.readable(picture, member.wish)
-        found = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
-        if found is None:
+        nics = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
+        if nics is None:
             assert wish.nics is not None, "it asks for some"
             ask, short[node] = wish.nics, {}
             continue
-        out[member] = found
-        taken |= {(node, address) for each in found.values() for address in each}
-    if ask is not None:  # all of them at once: each would cost a plan of its own
-        for member, (node, gpus) in placed.items():
-            if node in short and member.wish.nics is not None and member.wish.nics.requests:
-                short[node][member] = {name: len(own) for name, own in gpus.items()}
-        others = {node for node, _ in placed.values()} - short.keys()
-        raise ShortError(nic_choice.refusal(picture, ask), short, others)
-    return out
+        nics_by_member[member] = nics
+        taken |= {(node, address) for addresses in nics.values() for address in addresses}
+    if ask is None:
+        return nics_by_member
+
+    # The error names all short nodes at once: one error for each would cost one more plan for each.
+    for member, (node, gpus) in placed.items():
+        if node in short and member.wish.nics is not None and member.wish.nics.requests:
+            short[node][member] = {name: len(uuids) for name, uuids in gpus.items()}
+    others = {node for node, _ in placed.values()} - short.keys()
+    raise ShortError(nic_refusals.refusal(picture, ask), short, others)

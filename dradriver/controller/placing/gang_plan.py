@@ -1,4 +1,7 @@
-"""Where the pods of a gang go: from the picture to one ``Placement`` a member, all made on one state of it."""
+"""Plans the places of a gang's pods: one ``Placement`` for each member, all from one state of the cluster cache.
+
+``plan`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,14 @@ from functools import partial
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from dradriver.allocator import place_gang
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
-from dradriver.api.base import names
 from dradriver.api.base.affinity import anywhere
-from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import gang_plan_note as plans
-from dradriver.api.claims import result_annotations as results
 from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.pins import claim_key
 from dradriver.api.gangs.gang_annotations import Gang
@@ -32,13 +31,13 @@ from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import decide, gang_nics, gang_roles, nic_places, ranking
+from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking
+from dradriver.controller.placing.gang_placements import has_seats, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.queue.pending import Member
 from dradriver.reason import Cause
 
-MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may go to beside the plan's
-MOST_FIRST: Final = 4  # kinds of members with which a gang is tried to begin
+MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a gang that begins with fewer
 
 
 def plan(
@@ -52,24 +51,24 @@ def plan(
     late: Member | None = None,
     effort: Effort | None = None,
 ) -> dict[Member, Placement]:
-    """Return the places of those members of a gang that have no claim, near those that have one.
+    """Return the places of those gang members that have no claim, near those that have one.
 
-    ``plan.plan`` asks this; ``plan.GangTerms`` says what the arguments mean. The fleet of the snapshot is told where
-    nodes stand in the network, if that changed. Once the effort is spent, the plan is greedy, and for as few pods as
-    the gang can begin with.
+    ``plan.plan`` calls this; ``plan.GangTerms`` documents the arguments. The network locations of the snapshot's fleet
+    are updated. Once the effort is spent, the plan is greedy and for as few pods as the gang can begin with.
 
     Raises:
-        NoPlaceError: There are no places for all of them. Why is found out when its message is read.
-        WordError: A member asks for what no gang can have.
+        NoPlaceError: There are not enough places. The reason is computed when its message is read.
+        WordError: A member asks for something that no gang can have.
     """
     picture, effort = snapshot.picture, Effort() if effort is None else effort
     place = partial(_places, wants=wants, identity=identity, least=least, home=home or {}, late=late, effort=effort)
 
-    def places(some: Sequence[Member]) -> dict[Member, Placement]:
-        search = gang_nics.Search(snapshot, some, wants)
+    def places(some_members: Sequence[Member]) -> dict[Member, Placement]:
+        """Return places for these members. Repeats the plan if its nodes lack NICs, on what was learned from that."""
+        search = gang_nics.Search(snapshot, some_members, wants)
         while True:
             try:
-                return place(search.snapshot, some, sets=search.sets)
+                return place(search.snapshot, some_members, sets=search.sets)
             except gang_nics.ShortError as error:
                 search.learn(error, is_last=effort.is_spent)
             except NoPlaceError as error:
@@ -80,16 +79,18 @@ def plan(
         return places(members)
     except NoPlaceError:
         kinds = gang_roles.kinds(members)
-        fewer = None if least is None or any(_kept(picture, member) for member in members) else least
-        if fewer is None or fewer >= len(members) or len(kinds) == 1:
-            raise  # the allocator has tried with fewer
-        for kind in ((), *kinds[:MOST_FIRST]):  # for one of them there may be no place at all
+        # A gang can begin with fewer pods only if none of it has begun. With one kind the allocator has tried it.
+        has_begun = any(_kept(picture, member) for member in members)
+        if least is None or has_begun or least >= len(members) or len(kinds) == 1:
+            raise
+        # Try the first members; then, for each kind, the members of this kind first: another may have no place at all.
+        for kind in ((), *kinds[:MOST_FIRST]):
             if kind and effort.is_spent:
                 break
-            first = set(kind)
-            order = [*kind, *(member for member in members if member not in first)]
-            if (found := _first_of(order, fewer, places, effort)) is not None:
-                return found
+            of_kind = set(kind)
+            order = [*kind, *(member for member in members if member not in of_kind)]
+            if (placements := _first_of(order, least, places, effort)) is not None:
+                return placements
         raise
 
 
@@ -99,15 +100,16 @@ def _first_of(
     places: Callable[[Sequence[Member]], dict[Member, Placement]],
     effort: Effort,
 ) -> dict[Member, Placement] | None:
-    """Return places for as many of a gang's first pods as have some; None where fewer than that have.
+    """Return places for as many of the first members as have places together; None if fewer than ``least`` have.
 
-    Pods of different kinds the allocator places all or none. These may be of one kind to their author, and some have
-    been lifted for a plan that was given back, and are kept to its nodes.
+    The allocator itself places pods of different kinds all or none. Their author may see them as one kind: some were
+    perhaps narrowed to the nodes of an earlier plan, which was given up.
     """
     best: dict[Member, Placement] | None = None
+    # A binary search: fewer pods fit wherever more do. If the least do not fit, the search ends at once.
     low, high = least, len(members) - 1
-    while low <= high and not (best is not None and effort.is_spent):  # where so many fit, so do fewer
-        middle = (low + high + 1) // 2 if best is not None else low
+    while low <= high and not (best is not None and effort.is_spent):
+        middle = low if best is None else (low + high + 1) // 2
         try:
             best = places(members[:middle])
         except NoPlaceError:
@@ -129,92 +131,114 @@ def _places(
     sets: Mapping[Member, gang_nics.Dealt],
     effort: Effort,
 ) -> dict[Member, Placement]:
-    picture = snapshot.picture
-    kept = {member: own for member in members if member is not late and (own := _kept(picture, member)) is not None}
-    namespace = members[0].key[0]
+    """Return the places of those of some members that have none, as one call of the allocator finds them.
+
+    ``sets`` are nodes and GPUs that members prefer because of their NICs; ``plan.GangTerms`` documents the others.
+
+    Raises:
+        NoPlaceError: There are not enough places.
+        ShortError: The plan's nodes have too few NICs.
+    """
+    picture, namespace = snapshot.picture, members[0].key[0]
+
+    # 1. The gang in the terms of the allocator. Members with a place are fixed there.
+    kept: dict[Member, tuple[object, Planned | None]] = {}
+    for member in members:
+        if member is not late and (kept_place := _kept(picture, member)) is not None:
+            kept[member] = kept_place
     picture.fleets.locate(picture.nodes.labels(), namespace)
     asked = gang_roles.asked(snapshot, members, wants, kept=kept, least=None if kept else least)
-    index = {member: at for at, member in enumerate(asked.members)}
+    index = {member: number for number, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
-    if any(choice.node in picture.inventory.aside for choice in fixed.values()):  # where it stands the fleet cannot say
+    # A node set aside is not in the fleet, so nothing can be placed near it.
+    if any(choice.node in picture.inventory.aside for choice in fixed.values()):
         unknown = f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}"
         raise NoPlaceError(unknown, cause=Cause.NODES)
+
+    # 2. The plan.
+    preferred_places: dict[int, gang_nics.Dealt | Choice] = {}
+    preferred_places.update((index[member], dealt) for member, dealt in sets.items() if member in index)
+    preferred_places.update((index[member], lost.choice) for member, lost in home.items() if member in index)
     place = partial(
         place_gang,
         snapshot.fleet,
         amounts=asked.amounts,
         fixed=fixed,
-        home={index[member]: own for member, own in sets.items() if member in index}
-        | {index[member]: kept.choice for member, kept in home.items() if member in index},
+        home=preferred_places,
         effort=effort,
     )
     try:
-        found = place(asked.request, eligible_by_role=asked.eligible)
+        choice = place(asked.request, eligible_by_role=asked.eligible)
     except NoPlaceError as error:
         raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, error)) from None
-    # One that comes to others goes where they are, or where the lost one was.
-    rather = None if kept or home else _favoured(picture, members, asked)
-    if rather is not None:
+
+    # 3. The same on the nodes that the gang prefers, unless its pods have to join others or replace lost ones.
+    preferred_nodes = None if kept or home else _favoured(picture, members, asked)
+    if preferred_nodes is not None:
         with contextlib.suppress(NoPlaceError):
-            there = place(msgspec.structs.replace(asked.request, least_pods=None), eligible_by_role=rather)
-            found = there if _as_near(there, found) else found
-    placed = dict(zip(asked.members, found.pods, strict=False))  # fewer where it begins with fewer
-    hostnames = _hostnames(picture, dict.fromkeys(choice.node for choice in placed.values()), asked)
-    return _placements(picture, identity, placed, found, kept, hostnames, home)
+            all_pods = msgspec.structs.replace(asked.request, least_pods=None)
+            preferred = place(all_pods, eligible_by_role=preferred_nodes)
+            choice = preferred if _as_near(preferred, choice) else choice
+
+    # Not strict: a gang that begins with fewer pods has fewer choices than members.
+    placed = dict(zip(asked.members, choice.pods, strict=False))
+    hostnames = hostname_labels(picture, dict.fromkeys(pod.node for pod in placed.values()), asked)
+    return placements_of(picture, identity, placed, choice, kept, hostnames, home)
 
 
 def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, error: NoPlaceError) -> NoPlaceError:
-    """Return what is said of an error of the allocator: it knows no nodes but those that it was offered."""
+    """Return an error of the allocator with the nodes and GPUs that were not offered to it, and why."""
     picture = snapshot.picture
-    if any(ranking.any_aside(picture, fit) for fit in asked.eligible):  # how much there is, it cannot know
+    if any(ranking.any_aside(picture, fit) for fit in asked.eligible):
+        # The allocator's own figures would be wrong: it does not know what these nodes have.
         unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
         return NoPlaceError(unknown, cause=Cause.NODES)
-    kept = ranking.bound(picture, members[0].wish)
-    cause = Cause.RESERVED if kept and error.cause is not Cause.NEVER else error.cause
-    kept += _left_out(snapshot, members) + gang_nics.told(members)
-    return NoPlaceError(f"{error}{kept}", stable=f"{error.stable}{kept}", cause=cause)
+    partition_text = ranking.bound(picture, members[0].wish)
+    cause = Cause.RESERVED if partition_text and error.cause is not Cause.NEVER else error.cause
+    details = partition_text + _left_out(snapshot, members) + gang_nics.told(members)
+    return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)
 
 
 def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
-    """Return why nodes are left out for all of a gang, as a part of a reason.
+    """Return why nodes are left out for the whole gang, as a part of a reason; empty if none is.
 
-    They go before all of it would have ended, or their channel of multi-node NVLink is not for it.
+    A node is left out if it goes before the last member would end, or if another domain has its channel of multi-node
+    NVLink.
     """
     picture, lasts_s = snapshot.picture, longest(member.wish.ask.lasts_s for member in members)
     ask = msgspec.structs.replace(members[0].wish.ask, lasts_s=lasts_s)
     causes = [GOING] if GOING in snapshot.causes(ask, snapshot.rows) else []
-    wants = next(((domain, m.key) for m in members if (domain := picture.channels.domain_of(m.key)) is not None), None)
-    if wants is not None:
-        causes += picture.channels.causes(*wants, snapshot.narrowed(snapshot.open(ask)))
+    for member in members:
+        if (domain := picture.channels.domain_of(member.key)) is not None:
+            causes += picture.channels.causes(domain, member.key, snapshot.narrowed(snapshot.open(ask)))
+            break  # one member stands for all
     return f"; nodes left out: {', '.join(causes)}" if causes else ""
 
 
 def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:
-    """Return of each role the nodes that a gang had rather be on, all of it; None where it is all one to the gang.
+    """Return for each role the nodes that the gang prefers; None without a preference, or if a role has no such node.
 
-    Without one of its nodes it stands still: that some of its pods avoid spot nodes is of no use to the others.
+    A gang stops if it loses one node. So spot nodes are preferred or avoided only if all members say so.
     """
-    said = {member.wish.spot for member in members}
-    if said == {""} or len(said) > 1:
+    preferences = {member.wish.spot for member in members}
+    if preferences == {""} or len(preferences) > 1:
         return None
-    rather = [ranking.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
-    return rather if all(each.any() for each in rather) else None
+    preferred = [ranking.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
+    return preferred if all(fit.any() for fit in preferred) else None
 
 
-def _as_near(one: GangChoice, best: GangChoice) -> bool:
-    """Return whether a gang's pods are as near to each other as in the best plan, and the GPUs of each, too."""
+def _as_near(choice: GangChoice, best: GangChoice) -> bool:
+    """Return whether the pods of a plan are as near to each other as in the best plan, and their GPUs, too."""
 
-    def kinds(choice: GangChoice) -> Counter[tuple[object, object]]:
+    def levels(choice: GangChoice) -> Counter[tuple[object, object]]:
         return Counter((pod.level, pod.fallback) for pod in choice.pods)
 
-    return (
-        (one.reach, one.fallback, kinds(one)) == (best.reach, best.fallback, kinds(best))
-        and len(one.nodes) <= len(best.nodes)
-    )  # fmt: skip
+    is_as_near = (choice.reach, choice.fallback) == (best.reach, best.fallback)
+    return is_as_near and levels(choice) == levels(best) and len(choice.nodes) <= len(best.nodes)
 
 
 def has_claim(picture: Picture, member: Member) -> bool:
-    """Return whether a member has a claim of its own, also one that is going."""
+    """Return whether a member has a claim of its own, also one that is being deleted."""
     claim = picture.claim_of(member.pod)
     return claim is not None and claim.owned_by(member.uid)
 
@@ -225,10 +249,10 @@ def is_placed(picture: Picture, member: Member) -> bool:
 
 
 def placed(picture: Picture, pod: Pod) -> Member | None:
-    """Return a pod of a gang that has its place, or is about to, as one near which others get theirs; None for others.
+    """Return a gang pod that has or is about to get its place, as a member near which others are placed; else None.
 
-    Those that have their places were narrowed to all nodes of the gang: to read that of each is quadratic. What such a
-    pod has of a template its claim says: the template may be another one by now, or none.
+    Its node affinity is dropped: placed pods are narrowed to all nodes of the gang, and reading these for each member
+    takes quadratic time. Its GPUs come from its claim, because the template may have changed or be gone by now.
     """
     member = Member(anywhere(pod), picture.templates.of(pod))
     if not is_placed(picture, member):
@@ -237,140 +261,74 @@ def placed(picture: Picture, pod: Pod) -> Member | None:
         return member
     kept = _kept(picture, member)
     if kept is None or not isinstance(kept[0], Choice):
-        return None  # nobody knows any more where it is
-    member.has = [len(each) for each in kept[0].containers]
+        return None  # its claim is being deleted, or its pin cannot be read: the place is not known
+    member.has = [len(gpus) for gpus in kept[0].containers]
     return member
 
 
 def _claim_of(picture: Picture, member: Member) -> ClaimRecord | None:
-    """Return the claim of a member that keeps its place."""
+    """Return the claim of a member that keeps its place; None if it has none, or it is being deleted."""
     claim = picture.claim_of(member.pod) if has_claim(picture, member) else None
     return claim if claim is not None and not claim.deleting else None
 
 
 def _intended(picture: Picture, member: Member) -> Placement | None:
+    """Return the placement of a member whose claim is about to be created; None if there is none."""
     claim = claim_key(member.pod)
     return None if claim is None else picture.accounts.intended_for(claim, member.key)
 
 
 def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | None:
-    """Return where a member is and stays, and what its claim says of the plan, also of one that is being created."""
+    """Return the place that a member keeps, and its part in the gang's plan; None if it keeps no place.
+
+    The place is None if the claim's pin cannot be read. A claim that is about to be created counts, too.
+    """
     if (claim := _claim_of(picture, member)) is not None:
         return None if claim.pin is None else claim.pin.choice, claim.planned
     intended = _intended(picture, member)
     return None if intended is None else (intended.choice, intended.planned)
 
 
-def _placements(
-    picture: Picture,
-    identity: str,
-    placed: Mapping[Member, Choice],
-    found: GangChoice,
-    having: Mapping[Member, tuple[object, Planned | None]],
-    hostnames: dict[str, str],
-    home: Mapping[Member, Kept],
-) -> dict[Member, Placement]:
-    uuids = {m: nic_places.uuids(picture, m.wish, choice) for m, choice in placed.items() if m not in having}
-    kept = [planned for _, planned in having.values() if planned is not None]
-    places = [(m.uid, placed[m].node, [uuid for each in own.values() for uuid in each]) for m, own in uuids.items()]
-    digest = kept[0].plan if kept else plans.digest(identity, places)
-    size = kept[0].size if kept else len(placed)
-    left = dict.fromkeys(range(size + len(placed)))
-    for planned in kept:
-        left.pop(planned.index, None)
-    indices = {member: one.index for member, one in home.items() if left.pop(one.index, ...) is None}
-    free = iter(left)
-    seat = _seats(picture, hostnames)
-    nics = gang_nics.chosen(picture, {member: (placed[member].node, own) for member, own in uuids.items()})
-    out: dict[Member, Placement] = {}
-    for member, own in uuids.items():
-        choice, index = placed[member], indices[member] if member in indices else next(free)
-        planned = Planned(
-            gang=identity,
-            plan=digest,
-            size=max(size, index + 1),
-            index=index,
-            reach=found.reach,
-            busbw_gbps=found.busbw_gbps,
-        )
-        missed = dict.fromkeys((*(word.value for word in choice.fallback), *found.fallback))
-        out[member] = Placement(
-            choice=choice,
-            hostnames=hostnames,
-            uuids=own,
-            addresses=picture.inventory.addresses(choice.node),
-            texts=results.written(choice, picture.inventory.uuids(choice.node))
-            | plans.texts(planned, found.nodes)
-            | {names.FALLBACK: ",".join(missed) or None},
-            planned=planned,
-            seat=seat,
-            nics=nics.get(member, {}),
-        )
-    return out
-
-
-def _seats(picture: Picture, nodes: Collection[str]) -> bool:
-    """Return whether a seat keeps the pods from being bound on all of these nodes until they are told to go."""
-    return bool(picture.barrier) and current_ledger() is OURS and all(map(picture.inventory.knows_seats, nodes))
-
-
-def _hostnames(picture: Picture, nodes: Collection[str], asked: Asked) -> dict[str, str]:
-    """Return the labels of the nodes that the gang's pods may go to: the plan's, and as many others, for another plan.
-
-    Each pod may go to all of them: a plan that failed is made anew within these, and no pod need be evicted for that.
-    They stand in one order for all pods, which ask for the same again then.
-    """
-    fit = np.logical_and.reduce(asked.eligible)
-    for role in asked.request.members:
-        fit &= (asked.amounts[:, : len(role.needs)] >= np.array(role.needs, np.int64)).all(axis=1)
-    most = min(len(nodes), MOST_ALTERNATES)
-    others: list[str] = []
-    with contextlib.suppress(NoPlaceError):
-        limit = len(nodes) + most
-        ranked = picture.fleets.of(asked.members[0].key[0]).rank(
-            asked.request.pod, eligible=fit, limit=limit, explain=False
-        )
-        others = [choice.node for choice in ranked if choice.node not in nodes]
-    if _seats(picture, nodes):
-        others = [node for node in others if picture.inventory.knows_seats(node)]
-    return {node: picture.nodes.hostname(node) for node in (*nodes, *others[:most])}
-
-
 def revalidate(
     picture: Picture, members: Sequence[Member], gated: Collection[Member], wants: Gang | None
 ) -> dict[Member, Placement] | None:
-    """Return the placements that the claims of gated members were made for; None where one of them is not valid.
+    """Return the placements that the claims of gated members were made for; None if one of them is no longer valid.
 
     Args:
-        picture: The cluster.
-        members: All of the gang that have claims.
-        gated: Those of them that are to be lifted.
-        wants: What its author says of it; None for nothing.
+        picture: The cluster cache.
+        members: All members of the gang that have claims.
+        gated: Those members whose gates are to be removed.
+        wants: What the author of the gang asks for; None for nothing.
 
     Raises:
-        WordError: A member asks for what no gang can have.
+        WordError: A member asks for something that no gang can have.
     """
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
-    planned = sorted((c.planned.index, c.pin.choice.node) for c in claims.values() if c.planned and c.pin)
-    nodes = list(dict.fromkeys(node for _, node in planned))
+    nodes_by_index = sorted(
+        (claim.planned.index, claim.pin.choice.node) for claim in claims.values() if claim.planned and claim.pin
+    )
+    nodes = list(dict.fromkeys(node for _, node in nodes_by_index))
     try:
         asked = gang_roles.asked(Snapshot(picture, members[0].key[0]), members, wants, kept=claims, least=None)
-    except NoPlaceError:  # of NICs: a DeviceClass of theirs is gone
+    except NoPlaceError:  # a DeviceClass of the requested NICs is gone
         return None
-    hostnames = _hostnames(picture, nodes, asked)
-    out: dict[Member, Placement] = {}
+
+    hostnames = hostname_labels(picture, nodes, asked)
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
+    placements: dict[Member, Placement] = {}
     for member in gated:
-        claim, ask = claims.get(member), msgspec.structs.replace(member.wish.ask, lasts_s=lasts_s)
-        wish = msgspec.structs.replace(member.wish, ask=ask)
-        if claim is None or claim.planned is None or (own := decide.revalidate(picture, wish, claim)) is None:
+        claim = claims.get(member)
+        if claim is None or claim.planned is None:
             return None
-        texts = own.texts | plans.texts(claim.planned, nodes)
-        out[member] = msgspec.structs.replace(
-            own,
+        ask = msgspec.structs.replace(member.wish.ask, lasts_s=lasts_s)
+        placement = decide.revalidate(picture, msgspec.structs.replace(member.wish, ask=ask), claim)
+        if placement is None:
+            return None
+        placements[member] = msgspec.structs.replace(
+            placement,
             hostnames=hostnames,
-            texts=texts,
+            texts=placement.texts | plans.texts(claim.planned, nodes),
             planned=claim.planned,
-            seat=_seats(picture, hostnames),
+            seat=has_seats(picture, hostnames),
         )
-    return out
+    return placements

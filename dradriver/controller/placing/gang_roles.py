@@ -1,4 +1,7 @@
-"""A gang as the allocator is asked for it: its pods by what they want, where each may go, and what is left there."""
+"""Describes a gang to the allocator: pods with the same requests as roles, their nodes, and what these have left.
+
+``gang_plan`` calls this module.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,17 @@ from dradriver.controller.placing import gang_nics
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
-MOST_KINDS: Final = 32  # of pods in one gang: each is placed by itself, beside the others
+MOST_KINDS: Final = 32  # different requests in one gang: each is placed separately, which takes time
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A gang as the allocator is asked for it.
+    """A gang in the terms of the allocator.
 
     Attributes:
-        request: What it wants.
-        members: Its members by their index in the request, role after role.
-        eligible: Of each role the nodes that it may go to, whatever is free there: (rows,).
-        amounts: What is left beside GPUs: (rows, resources), by the request's ``needs``.
+        request: What the allocator is asked.
+        members: The members by their index in the request, role after role.
+        eligible: For each role the nodes that it may use, whatever is free there: (rows,).
+        amounts: What nodes have left of resources other than GPUs: (rows, resources), in the order of ``Role.needs``.
     """
 
     request: GangRequest
@@ -50,21 +53,22 @@ def asked(
     kept: Collection[Member],
     least: int | None,
 ) -> Asked:
-    """Return what the allocator is asked: members that want the same are one role.
+    """Return a gang in the terms of the allocator. Members with the same requests become one role.
 
     Args:
         snapshot: The cluster.
-        members: The gang's pods that are to have places, or have them.
-        wants: What its author says of it; None for nothing.
-        kept: Those of them that keep their places.
-        least: With how few it may begin where not all have a place; None for none fewer.
+        members: The gang's pods that need places or have them.
+        wants: What the author of the gang asks for; None for nothing.
+        kept: Those members that keep their places.
+        least: With how few pods the gang can begin; None if it needs all.
 
     Raises:
-        NoPlaceError: What there is of NICs is not known yet.
-        WordError: A member asks for what no gang can have.
+        NoPlaceError: The NICs of the cluster are not read yet.
+        WordError: A member asks for something that no gang can have.
     """
     picture, wants = snapshot.picture, wants or Gang()
     groups = kinds(members, kept)
+    # The request of a member that needs a place stands for its group: kept members may be narrowed to their nodes.
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
     nics = gang_nics.asked(picture, wishes)
@@ -72,19 +76,17 @@ def asked(
         _role(picture, wish, len(group), wants, resources, nics) for wish, group in zip(wishes, groups, strict=True)
     ]
     first, *others = roles
-    lasts_s = longest(member.wish.ask.lasts_s for member in members)  # without one of them the others are of no use
+
+    # A gang needs all its members until the last one ends, so nodes are needed for the longest time of any member.
+    lasts_s = longest(member.wish.ask.lasts_s for member in members)
     eligible = [_eligible(snapshot, wish, lasts_s) for wish in wishes]
-    amounts = snapshot.left(resources)
-    if nics is not None:
-        amounts = np.append(amounts, gang_nics.column(picture, nics, np.logical_or.reduce(eligible)), axis=1)
-    if (more := max(len(role.needs) for role in roles) - amounts.shape[1]) > 0:
-        amounts = np.append(amounts, np.ones((len(amounts), more), np.int64), axis=1)
+    can_begin_with_fewer = least is not None and not others and least < first.pods
     request = GangRequest(
         pod=first.pod,
         pods=first.pods,
         needs=first.needs,
         roles=tuple(others),
-        least_pods=least if least is not None and not others and least < first.pods else None,
+        least_pods=least if can_begin_with_fewer else None,
         max_nodes=wants.max_nodes,
         min_gpus_per_node=wants.min_gpus_per_node or 0,
         min_network_gbps=wants.min_network_gbps or 0.0,
@@ -92,58 +94,97 @@ def asked(
         near_required=wants.near is not None and not wants.near.preferred,
         one_fabric=any(picture.channels.domain_of(member.key) is not None for member in members),
     )
-    return Asked(request, tuple(member for group in groups for member in group), eligible, amounts)
+    return Asked(
+        request,
+        members=tuple(member for group in groups for member in group),
+        eligible=eligible,
+        amounts=_amounts(snapshot, resources, nics, roles, eligible),
+    )
+
+
+def _amounts(
+    snapshot: Snapshot, resources: Sequence[str], nics: NicAsk | None, roles: Sequence[Role], eligible: Sequence[Bools]
+) -> Ints:
+    """Return what nodes have left, one column for each entry of ``Role.needs``: (rows, resources).
+
+    The columns are the resources, then NICs if the gang requests some, then those that each node has once: a pod that
+    wants a node without others of its kind needs one of these.
+    """
+    amounts = snapshot.left(resources)
+    if nics is not None:
+        nic_column = gang_nics.column(snapshot.picture, nics, np.logical_or.reduce(eligible))
+        amounts = np.append(amounts, nic_column, axis=1)
+    missing_columns = max(len(role.needs) for role in roles) - amounts.shape[1]
+    if missing_columns > 0:
+        amounts = np.append(amounts, np.ones((len(amounts), missing_columns), np.int64), axis=1)
+    return amounts
 
 
 def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
-    """Return the members by what they want, those that want the same together.
+    """Return the members in groups; those of a group request the same.
 
-    Those that keep their places may have been narrowed to their nodes since, and are nowhere else to go.
+    Members in ``kept`` keep their places. They join a group with the same resources even if their nodes differ: they
+    may have been narrowed to the gang's nodes since, and will not be placed again.
 
     Raises:
-        WordError: What a member asks for cannot be read, or they ask for too many different things.
+        WordError: The request of a member cannot be read, or there are too many groups.
     """
-    by_kind: dict[object, list[Member]] = {}
-    for member in sorted(members, key=lambda member: member in kept):
+    groups: dict[object, list[Member]] = {}
+    for member in sorted(members, key=lambda member: member in kept):  # kept ones last
         wish = member.wish
-        rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)  # each has labels of its own
-        alike = (group for group in by_kind.values() if member in kept and _takes_the_same(group[0].wish, wish))
-        group = next(alike, None)
+        group = None
+        if member in kept:
+            group = next((group for group in groups.values() if _takes_the_same(group[0].wish, wish)), None)
         if group is None:
-            group = by_kind.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, wish.nics), [])
+            # Not the whole rules: the pod's own labels are part of these, and can differ for each pod.
+            rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)
+            group = groups.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, wish.nics), [])
         group.append(member)
-    if len(by_kind) > MOST_KINDS:
+    if len(groups) > MOST_KINDS:
         raise WordError(
-            f"the pods of the gang ask for {len(by_kind)} different things: give them the same requests, selectors, "
+            f"the pods of the gang ask for {len(groups)} different things: give them the same requests, selectors, "
             f"affinity and tolerations, or write gangs of at most {MOST_KINDS} kinds of pods"
         )
-    in_order = {member: at for at, member in enumerate(members)}
-    return [sorted(group, key=in_order.__getitem__) for group in by_kind.values()]
+    position = {member: index for index, member in enumerate(members)}
+    return [sorted(group, key=position.__getitem__) for group in groups.values()]
 
 
-def _takes_the_same(one: PlacementRequest, other: PlacementRequest) -> bool:
-    return (one.request, one.ask.amounts, one.nics) == (other.request, other.ask.amounts, other.nics)
+def _takes_the_same(wish: PlacementRequest, other: PlacementRequest) -> bool:
+    """Return whether two requests need the same resources of their nodes."""
+    return (wish.request, wish.ask.amounts, wish.nics) == (other.request, other.ask.amounts, other.nics)
 
 
 def _role(
     picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None
 ) -> Role:
+    """Return the role of pods with this request; its ``needs`` have the order of ``_amounts``.
+
+    Raises:
+        WordError: The pods request fractions of GPUs.
+    """
     if not isinstance(wish.request, Whole):
         raise WordError(f"gangs are of whole GPUs; write a limit {names.GPU_RESOURCE} for all pods of this one")
     pod = msgspec.structs.replace(wish.request, weights=picture.weights)
     if wants.strategy is not None:
         pod = msgspec.structs.replace(pod, strategy=wants.strategy)
-    own = dict(wish.ask.amounts)
-    needs = tuple(own.get(resource, 0) for resource in resources)
+
+    pod_amounts = dict(wish.ask.amounts)
+    needs = tuple(pod_amounts.get(resource, 0) for resource in resources)
     if nics is not None:
         needs = (*needs, 0 if wish.nics is None else nics.count)
-    # Of what its pods say of each other, and of channels of multi-node NVLink: columns that each node has one of.
-    apart, channel = neighbours.one_a_node(wish.rules), picture.channels.domain_of(wish.pod) is not None
-    own_ones = (int(apart), 1) if channel else (1,) if apart else ()
-    return Role(pod=pod, pods=pods, needs=(*needs, *own_ones))
+
+    # Two columns of which each node has one: the place of a pod that does not tolerate others of its kind on its node,
+    # and the channel of multi-node NVLink. The last columns may be missing if the role does not need them.
+    is_one_a_node = neighbours.one_a_node(wish.rules)
+    if picture.channels.domain_of(wish.pod) is not None:
+        needs = (*needs, int(is_one_a_node), 1)
+    elif is_one_a_node:
+        needs = (*needs, 1)
+    return Role(pod=pod, pods=pods, needs=needs)
 
 
 def _eligible(snapshot: Snapshot, wish: PlacementRequest, lasts_s: int) -> Bools:
+    """Return the nodes that pods with this request may use for ``lasts_s`` seconds, whatever is free: (rows,)."""
     picture = snapshot.picture
     fit = snapshot.narrowed(snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)))
     if wish.rules is not None:

@@ -1,7 +1,8 @@
-"""Which NICs a pod gets with its GPUs: free ones of their node, those nearest, different ones for different GPUs.
+"""Chooses the NICs that a pod gets with its GPUs: free NICs of the same node, the nearest first, no NIC twice.
 
-GPUs come first: of a set that is chosen the NICs follow. Only where the pod says that they must be near, or its claim
-that they must have something in common with GPUs, are GPUs left out that can have no such NIC.
+GPUs are chosen first, and NICs follow them. GPUs without a matching NIC are left out only in two cases: the pod
+requires near NICs, or a constraint of its claim covers GPUs and NICs.
+``nic_places`` and ``gang_nics`` call this module.
 """
 
 from __future__ import annotations
@@ -9,35 +10,26 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from dradriver.allocator.choice import nearest_nics
 from dradriver.allocator.choice.nearest_nics import NEVER, Costs
 from dradriver.allocator.choice.served_gpus import served
-from dradriver.allocator.request import NEAR_REQUIRED, NoPlaceError
+from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.claims.pins import Key
-from dradriver.api.vocabulary.nic_requests import Alike, NicAsk
+from dradriver.api.vocabulary.nic_requests import Alike, NicAsk, NicRequest
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_distances import of_gpu, same
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.controller.placing.nic_node import NodeNics, Tries, Usable
-from dradriver.reason import Cause
 from dradriver.topology.machine import Gpu
 
 Gpus: TypeAlias = Mapping[str, Sequence[str]]
 """Uuids of the chosen GPUs by the claim's requests."""
 Chosen: TypeAlias = dict[str, tuple[str, ...]]
 """PCI addresses of NICs by the claim's requests."""
-
-_TOLD: Final = 3  # nodes of which is said how many NICs they have
-
-
-class NoNicsError(NoPlaceError):
-    """There are GPUs, and not the NICs beside them."""
-
-    reason = "NoNICs"
 
 
 def chosen(
@@ -50,16 +42,18 @@ def chosen(
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> Chosen | None:
-    """Return the NICs that go with chosen GPUs; None where there are not so many that are what is asked for.
+    """Return the NICs for GPUs that are chosen already; None if the node has too few that match.
+
+    Among all assignments that match, the cheapest is returned: each NIC near the GPU that it is for.
 
     Args:
-        picture: The cluster.
-        ask: What is asked for.
-        node: The GPUs' node.
-        gpus: They.
+        picture: The cluster cache.
+        ask: The NICs that the claim requests.
+        node: The node of the GPUs.
+        gpus: The chosen GPUs.
         besides: A claim whose NICs count as free.
         taken: NICs that count as taken.
-        tries: What is left of a search of which this is a part.
+        tries: The remaining effort of a larger search that this call is a step of.
     """
     if not ask.requests:
         return {}
@@ -67,117 +61,175 @@ def chosen(
     if not tries.may_begin(node):
         picture.nics.counts.looked(ask, node, ended=True)
         return None
-    here = NodeNics(picture, ask, node, besides, taken)
-    rows = {name: [here.number[uuid] for uuid in own] for name, own in gpus.items()}
-    flat = list(dict.fromkeys(itertools.chain(*rows.values())))
-    costs = here.costs(flat)
-    floor = costs.min(axis=0)
-    usable = _beside(here, ask, rows, [{column for column in own if floor[column] < NEVER} for own in here.fitting])
 
-    def least(usable: Usable) -> int:
-        every = np.sort(floor[sorted(set().union(*usable))])[: ask.count]
-        return int(every.sum()) if len(every) == ask.count else NEVER
-
-    def bound() -> int:
-        return NEVER if best is None or best[0] else best[1]
-
-    slots = _slots(ask, {name: [flat.index(gpu) for gpu in own] for name, own in rows.items()})
+    node_nics = NodeNics(picture, ask, node, besides, taken)
+    gpus_by_request = {name: [node_nics.number[uuid] for uuid in uuids] for name, uuids in gpus.items()}
+    all_gpus = list(dict.fromkeys(itertools.chain(*gpus_by_request.values())))
+    costs = node_nics.costs(all_gpus)
+    # What each NIC costs at least: its cost for the nearest of the GPUs.
+    lowest_costs = costs.min(axis=0)
+    reachable = [{nic for nic in nics if lowest_costs[nic] < NEVER} for nics in node_nics.fitting]
+    usable = _matching_gpus(node_nics, ask, gpus_by_request, reachable)
+    slots = _slots(ask, {name: [all_gpus.index(gpu) for gpu in rows] for name, rows in gpus_by_request.items()})
     best: tuple[bool, int, Chosen] | None = None
-    tries.begin(node, here.work)
+
+    def least_cost(usable: Usable) -> int:
+        cheapest = np.sort(lowest_costs[sorted(set().union(*usable))])[: ask.count]
+        return int(cheapest.sum()) if len(cheapest) == ask.count else NEVER
+
+    def cost_to_beat() -> int:
+        # While the best assignment gives some NIC to another request's GPU, any cost may be an improvement.
+        if best is None or best[0]:
+            return NEVER
+        return best[1]
+
+    tries.begin(node, node_nics.work)
     if usable is not None:
-        for own in here.ways(_of_nics_alone(ask), usable, tries, least, bound):
-            found = _assigned(here, ask, costs, own, slots)
-            if found is not None and (best is None or found[:2] < best[:2]):
-                best = found
+        for alternative in node_nics.alternatives(
+            _constraints_among_nics(ask), usable, tries, least_cost, cost_to_beat
+        ):
+            assigned = _assigned(node_nics, ask, costs, alternative, slots)
+            if assigned is not None and (best is None or assigned[:2] < best[:2]):
+                best = assigned
+
     if best is None and tries.ended:
         picture.nics.counts.looked(ask, node, ended=True)
+    # A failure for these GPUs or with these NICs taken proves nothing about the node for other calls.
     elif best is not None or not (demands(ask) or besides or taken):
         picture.nics.counts.looked(ask, node, ended=False)
     return None if best is None else best[2]
 
 
-def _of_nics_alone(ask: NicAsk) -> list[Alike]:
-    """Return what NICs must have in common with each other only."""
-    return [one for one in ask.alike if not set(one.requests) - _of_nics(ask)]
+def includes_gpus(ask: NicAsk, constraint: Alike) -> bool:
+    """Return whether a constraint covers requests for GPUs, not only for NICs."""
+    return not set(constraint.requests) <= {request.name for request in ask.requests}
 
 
-def _beside(here: NodeNics, ask: NicAsk, gpus: Mapping[str, Sequence[int]], usable: Usable) -> Usable | None:
-    """Return which NICs each request may have by what they must have in common with GPUs; None for none.
+def _constraints_among_nics(ask: NicAsk) -> list[Alike]:
+    """Return the constraints that cover NICs only, no GPUs."""
+    return [constraint for constraint in ask.alike if not includes_gpus(ask, constraint)]
 
-    The GPUs are by the claim's requests, each by its position.
+
+def _matching_gpus(
+    node_nics: NodeNics, ask: NicAsk, gpus: Mapping[str, Sequence[int]], usable: Usable
+) -> Usable | None:
+    """Return the usable NICs that share the required attributes with the chosen GPUs.
+
+    None if the GPUs of a constraint do not share the attribute themselves. ``gpus`` are positions of GPUs by the
+    claim's requests; ``usable`` is changed.
     """
-    for one in ask.alike:
-        every = {of_gpu(here.machine.gpus[gpu], one.attribute) for name in one.requests for gpu in gpus.get(name, ())}
-        if not every:
+    for constraint in ask.alike:
+        values = {
+            of_gpu(node_nics.machine.gpus[gpu], constraint.attribute)
+            for name in constraint.requests
+            for gpu in gpus.get(name, ())
+        }
+        if not values:
             continue
-        value = every.pop()
-        if every or value is None:
+        value = values.pop()
+        if values or value is None:
             return None
-        for at, request in enumerate(ask.requests):
-            if request.name in one.requests:
-                usable[at] = {column for column in usable[at] if same(here.value(at, column, one.attribute), value)}
+        for index, request in enumerate(ask.requests):
+            if request.name in constraint.requests:
+                usable[index] = {
+                    nic for nic in usable[index] if same(node_nics.value(index, nic, constraint.attribute), value)
+                }
     return usable
 
 
 def _assigned(
-    here: NodeNics, ask: NicAsk, costs: Costs, usable: Usable, slots: Sequence[tuple[int, int]]
+    node_nics: NodeNics, ask: NicAsk, costs: Costs, usable: Usable, slots: Sequence[tuple[int, int]]
 ) -> tuple[bool, int, Chosen] | None:
-    """Return who gets what with the least sum of the ways, that sum, and whether not every NIC is its own GPU's."""
+    """Return the cheapest assignment of NICs to requests; None if there is none.
+
+    Args:
+        node_nics: The node's NICs.
+        ask: The NICs that the claim requests.
+        costs: What each NIC costs for each GPU: (GPUs, NICs).
+        usable: The NICs that each request may have.
+        slots: The request and the GPU of each NIC, from ``_slots``.
+
+    Returns:
+        Whether the slots could not be kept, the sum of the costs, and the NICs. The smaller tuple is better.
+    """
     if slots:
-        wide = np.full((len(slots), costs.shape[1]), NEVER, dtype=np.int64)
-        for row, (at, gpu) in enumerate(slots):
-            own = sorted(usable[at])
-            wide[row, own] = costs[gpu, own]
-        if (found := nearest_nics.assign(wide)) is not None:
-            return False, sum(int(wide[row, column]) for row, column in enumerate(found)), _given(here, ask, found)
-    # Requests that may have the same NICs are one: by their order they get those of the first GPUs first.
-    alike: dict[frozenset[int], list[int]] = {}
-    for at, own_nics in enumerate(usable):
-        alike.setdefault(frozenset(own_nics), []).append(at)
-    counts = [sum(ask.requests[at].count for at in each) for each in alike.values()]
-    dealt = nearest_nics.dealt(costs, list(alike), counts)
+        slot_costs = np.full((len(slots), costs.shape[1]), NEVER, dtype=np.int64)
+        for row, (index, gpu) in enumerate(slots):
+            nics = sorted(usable[index])
+            slot_costs[row, nics] = costs[gpu, nics]
+        assigned = nearest_nics.assign(slot_costs)
+        if assigned is not None:
+            cost = sum(int(slot_costs[row, nic]) for row, nic in enumerate(assigned))
+            return False, cost, _by_request(node_nics, ask, assigned)
+
+    # Without slots, requests that may have the same NICs count as one request. Its NICs, in the order of their GPUs,
+    # are then divided among the requests in the claim's order.
+    groups: dict[frozenset[int], list[int]] = {}
+    for index, usable_nics in enumerate(usable):
+        groups.setdefault(frozenset(usable_nics), []).append(index)
+    counts = [sum(ask.requests[index].count for index in group) for group in groups.values()]
+    dealt = nearest_nics.dealt(costs, list(groups), counts)
     if dealt is None:
         return None
-    columns: dict[int, list[int]] = {}
-    for each, pairs in zip(alike.values(), dealt, strict=True):
-        every = iter(column for _, column in pairs)
-        columns.update((at, list(itertools.islice(every, ask.requests[at].count))) for at in each)
-    flat = [column for at in range(len(ask.requests)) for column in columns[at]]
-    cost = sum(int(costs[gpu, column]) for pairs in dealt for gpu, column in pairs)
-    return bool(slots), cost, _given(here, ask, flat)
+    nics_by_request: dict[int, list[int]] = {}
+    for group, pairs in zip(groups.values(), dealt, strict=True):
+        group_nics = iter(nic for _, nic in pairs)
+        for index in group:
+            nics_by_request[index] = list(itertools.islice(group_nics, ask.requests[index].count))
+    in_order = [nic for index in range(len(ask.requests)) for nic in nics_by_request[index]]
+    cost = sum(int(costs[gpu, nic]) for pairs in dealt for gpu, nic in pairs)
+    return bool(slots), cost, _by_request(node_nics, ask, in_order)
 
 
 def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, int]]:
-    """Return for each NIC its request, by number, and the GPU that it is for; nothing where it may be any GPU's.
+    """Return for each NIC the index of its request and its GPU; an empty list if any NIC may serve any GPU.
 
-    A request that has something in common with GPUs is for these. So is one of as many as there are requests for GPUs,
-    for the GPUs of the one at its place, where each GPU has as many then as any other, or one less.
+    A request belongs to some of the GPUs in two cases:
+
+    1. A constraint of the claim ties it to requests for GPUs: it belongs to their GPUs.
+    2. The claim has as many requests for NICs as for GPUs: the n-th belongs to the GPUs of the n-th. This is only a
+       guess, so it counts only if the NICs are then spread evenly over the GPUs.
     """
-    every = list(dict.fromkeys(itertools.chain(*gpus.values())))
-    pairs = list(gpus.values()) if len(gpus) == len(ask.requests) else []
-    own: list[list[int]] = []
-    is_tied = False
-    for at, request in enumerate(ask.requests):
-        names = dict.fromkeys(itertools.chain(*(one.requests for one in ask.alike if request.name in one.requests)))
-        tied = list(dict.fromkeys(gpu for name in names for gpu in gpus.get(name, ())))
-        is_tied = is_tied or bool(tied)
-        own.append(tied or (list(pairs[at]) if pairs else every))
-    if all(len(each) == len(every) for each in own):
+    all_gpus = list(dict.fromkeys(itertools.chain(*gpus.values())))
+    has_pairs = len(gpus) == len(ask.requests)
+    gpus_of_request: list[list[int]] = []
+    has_ties = False
+    for request, paired_gpus in itertools.zip_longest(ask.requests, gpus.values() if has_pairs else ()):
+        tied_gpus = _tied_gpus(ask, request, gpus)
+        has_ties = has_ties or bool(tied_gpus)
+        gpus_of_request.append(tied_gpus or list(paired_gpus if has_pairs else all_gpus))
+
+    def is_unrestricted(index: int) -> bool:
+        return len(gpus_of_request[index]) == len(all_gpus)
+
+    indices = range(len(ask.requests))
+    if all(map(is_unrestricted, indices)):
         return []
-    load, out = dict.fromkeys(every, 0), list[tuple[int, int]]()
-    those_with_any_last = sorted(range(len(own)), key=lambda at: len(own[at]) == len(every))
-    for at in those_with_any_last:
-        for _ in range(ask.requests[at].count):
-            gpu = min(own[at], key=load.__getitem__)
+
+    # Each NIC goes to the GPU of its request that has the fewest so far. Requests for any GPU come last and fill up.
+    load = dict.fromkeys(all_gpus, 0)
+    slots: list[tuple[int, int]] = []
+    for index in sorted(indices, key=is_unrestricted):
+        for _ in range(ask.requests[index].count):
+            gpu = min(gpus_of_request[index], key=load.__getitem__)
             load[gpu] += 1
-            out.append((at, gpu))
-    return sorted(out, key=lambda one: one[0]) if is_tied or max(load.values()) - min(load.values()) <= 1 else []
+            slots.append((index, gpu))
+    is_even = max(load.values()) - min(load.values()) <= 1
+    return sorted(slots, key=lambda slot: slot[0]) if has_ties or is_even else []
 
 
-def _given(here: NodeNics, ask: NicAsk, columns: Sequence[int]) -> Chosen:
-    every = iter(columns)
+def _tied_gpus(ask: NicAsk, request: NicRequest, gpus: Mapping[str, Sequence[int]]) -> list[int]:
+    """Return the GPUs of those requests that a constraint covers together with a request for NICs."""
+    constraints = [constraint for constraint in ask.alike if request.name in constraint.requests]
+    names = dict.fromkeys(name for constraint in constraints for name in constraint.requests)
+    return list(dict.fromkeys(gpu for name in names for gpu in gpus.get(name, ())))
+
+
+def _by_request(node_nics: NodeNics, ask: NicAsk, nics: Sequence[int]) -> Chosen:
+    """Divide NICs, in the order of the claim's requests, among these requests."""
+    remaining = iter(nics)
     return {
-        request.name: tuple(here.addresses[column] for column in itertools.islice(every, request.count))
+        request.name: tuple(node_nics.addresses[nic] for nic in itertools.islice(remaining, request.count))
         for request in ask.requests
     }
 
@@ -194,145 +246,114 @@ def gpus_apart(
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> frozenset[int]:
-    """Return the numbers of GPUs of a node that can all have their NICs at the same time, of as many as there are.
+    """Return numbers of GPUs of a node that can all have their NICs at the same time.
 
-    Where not all sets of them would do, as where some GPUs are to have a NIC more than others, those of one are
-    returned. Fewer than are asked for are returned where no set would.
+    More than requested are returned if any set of them will do. If only some sets will do, for example because some
+    GPUs get one NIC more than others, one of these sets is returned. Fewer than requested means that no set will do.
 
     Args:
-        picture: The cluster.
-        ask: What is asked for.
+        picture: The cluster cache.
+        ask: The NICs that the claim requests.
         node: The node.
         free: Numbers of its free GPUs.
-        gpus: How many GPUs share what is asked for.
-        alone: Whether that is one pod's; else others that ask for the same are to be beside it.
-        deal: Whether one set of them is dealt out that leaves to others what these could use.
+        gpus: How many GPUs share the requested NICs.
+        alone: Whether one pod asks; else other pods with the same request need GPUs of the node at the same time.
+        deal: Whether to return one set only, and of all sets the one that leaves most to other pods.
         taken: NICs that count as taken.
-        tries: What is left of a search of which this is a part.
+        tries: The remaining effort of a larger search that this call is a step of.
     """
     tries = tries or Tries()
     if not tries.may_begin(node):
         picture.nics.counts.looked(ask, node, ended=True)
         return frozenset()
-    here = NodeNics(picture, ask, node, None, taken)
-    own = [at for at, gpu in enumerate(here.machine.gpus) if gpu.index in free]
-    costs, most = here.costs(own), -(-ask.count // gpus)
-    ties = [[one for one in ask.alike if request.name in one.requests] for request in ask.requests]
-    ties = [[one for one in each if set(one.requests) - _of_nics(ask)] for each in ties]
 
-    def is_tied(column: int, gpu: Gpu) -> bool:
-        return any(
-            all(same(here.value(at, column, one.attribute), of_gpu(gpu, one.attribute)) for one in ties[at])
-            for at, each in enumerate(here.fitting)
-            if column in each
-        )
+    # 1. Which NIC can serve which of the free GPUs; GPUs are rows from here on.
+    node_nics = NodeNics(picture, ask, node, None, taken)
+    positions = [position for position, gpu in enumerate(node_nics.machine.gpus) if gpu.index in free]
+    free_gpus = [node_nics.machine.gpus[position] for position in positions]
+    costs = node_nics.costs(positions)
+    gpus_of_nic = _gpus_of_nics(node_nics, ask, free_gpus, costs)
 
-    with_any = {
-        column: frozenset(
-            row
-            for row, is_near in enumerate(near)
-            if is_near and (not any(ties) or is_tied(column, here.machine.gpus[own[row]]))
-        )
-        for column, near in enumerate((costs < NEVER).T.tolist())
-    }
-    cheapest = [
-        sum(sorted(int(costs[row, column]) for column, rows in with_any.items() if row in rows)[:most])
-        for row in range(len(own))
-    ]
-    order = sorted(range(len(own)), key=lambda row: (cheapest[row], row))
-    best: list[int] = []
-    tries.begin(node, here.work)
-    for usable in here.ways(_of_nics_alone(ask), here.fitting, tries, lambda _: 0, lambda: NEVER):
-        kinds: Counter[tuple[frozenset[int], frozenset[int]]] = Counter()
-        for column, rows in with_any.items():
-            if requests := frozenset(at for at, each in enumerate(usable) if column in each):
-                kinds[requests, rows] += 1
-        counts = [request.count for request in ask.requests]
-        found = served(kinds, counts, order, gpus, tries.more, alone=alone, deal=deal)
-        best = max(best, found, key=len)
-        if len(best) >= gpus:
+    # 2. GPUs with the cheapest NICs first: the sum for as many NICs as one GPU gets at most.
+    nics_per_gpu = -(-ask.count // gpus)
+
+    def cheapest(row: int) -> int:
+        nic_costs = sorted(int(costs[row, nic]) for nic, rows in gpus_of_nic.items() if row in rows)
+        return sum(nic_costs[:nics_per_gpu])
+
+    order = sorted(range(len(free_gpus)), key=lambda row: (cheapest(row), row))
+
+    # 3. For each way to satisfy the constraints among NICs, the GPUs that can have NICs together.
+    counts = [request.count for request in ask.requests]
+    best_rows: list[int] = []
+    tries.begin(node, node_nics.work)
+    # The constants say that all ways cost the same: only the number of GPUs counts here.
+    for usable in node_nics.alternatives(
+        _constraints_among_nics(ask), node_nics.fitting, tries, lambda _: 0, lambda: NEVER
+    ):
+        # NICs that serve the same requests and the same GPUs are interchangeable: only their number is needed.
+        interchangeable: Counter[tuple[frozenset[int], frozenset[int]]] = Counter()
+        for nic, rows in gpus_of_nic.items():
+            if requests := frozenset(index for index, nics in enumerate(usable) if nic in nics):
+                interchangeable[requests, rows] += 1
+        served_rows = served(interchangeable, counts, order, gpus, tries.more, alone=alone, deal=deal)
+        best_rows = max(best_rows, served_rows, key=len)
+        if len(best_rows) >= gpus:
             break
-    # Where one set is offered of several and that one will not do, nobody has looked at the others.
-    ended = tries.ended if len(best) < gpus else not _offers_all(ask, gpus)
-    picture.nics.counts.looked(ask, node, ended=ended)
-    return frozenset(here.machine.gpus[own[row]].index for row in best)
+
+    # If other sets would do, too, a later failure with the returned one does not prove that the node has no place.
+    is_incomplete = tries.ended if len(best_rows) < gpus else not _offers_all(ask, gpus)
+    picture.nics.counts.looked(ask, node, ended=is_incomplete)
+    return frozenset(free_gpus[row].index for row in best_rows)
 
 
-def _of_nics(ask: NicAsk) -> set[str]:
-    return {request.name for request in ask.requests}
+def _gpus_of_nics(
+    node_nics: NodeNics, ask: NicAsk, free_gpus: Sequence[Gpu], costs: Costs
+) -> dict[int, frozenset[int]]:
+    """Return the GPUs that each NIC can serve, as indices in ``free_gpus``.
+
+    A NIC can serve a GPU that it is near enough to and, if constraints cover GPUs, whose attributes it shares.
+    """
+    constraints = [
+        [
+            constraint
+            for constraint in ask.alike
+            if request.name in constraint.requests and includes_gpus(ask, constraint)
+        ]
+        for request in ask.requests
+    ]
+
+    def matches(nic: int, gpu: Gpu) -> bool:
+        """Return whether a NIC satisfies the constraints of at least one request that it fits, with this GPU."""
+        return any(
+            all(
+                same(node_nics.value(index, nic, constraint.attribute), of_gpu(gpu, constraint.attribute))
+                for constraint in constraints[index]
+            )
+            for index, fitting_nics in enumerate(node_nics.fitting)
+            if nic in fitting_nics
+        )
+
+    has_constraints = any(constraints)
+    return {
+        nic: frozenset(
+            row
+            for row, is_near in enumerate(near_rows)
+            if is_near and (not has_constraints or matches(nic, free_gpus[row]))
+        )
+        for nic, near_rows in enumerate((costs < NEVER).T.tolist())
+    }
 
 
 def _offers_all(ask: NicAsk, gpus: int) -> bool:
-    """Return whether ``gpus_apart`` leaves out no set of GPUs that would do, where it finds any."""
-    kinds = {(one.device_class, one.selectors, one.tolerations) for one in ask.requests}
-    return (gpus == 1 or (len(kinds) == 1 and ask.count % gpus == 0)) and not ask.alike
+    """Return whether ``gpus_apart`` leaves out no set of GPUs that would do, if it returns any."""
+    has_one_kind = (
+        len({(request.device_class, request.selectors, request.tolerations) for request in ask.requests}) == 1
+    )
+    is_even = ask.count % gpus == 0
+    return (gpus == 1 or (has_one_kind and is_even)) and not ask.alike
 
 
 def demands(ask: NicAsk) -> bool:
     """Return whether some GPUs may have to be left out because of the NICs that they can have."""
-    return ask.near == NEAR_REQUIRED or any(set(one.requests) - _of_nics(ask) for one in ask.alike)
-
-
-def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
-    """Return why there is no place though there may be GPUs, in words that do not change with every event."""
-    what, cause = wanted(ask), Cause.GPUS
-    if (one := _impossible(picture, ask)) is not None:
-        cause = Cause.NEVER
-        stable = (
-            f"{what}: no; no NIC of any node has the {one.attribute} of a GPU, so no claim is given devices by this "
-            "constraint: remove it; the NICs are those nearest to the GPUs anyway"
-        )
-    elif picture.nics.counts.has_ended(ask):
-        stable = f"{what}: none found beside GPUs that are free; not all were tried that the claim's requests allow"
-    elif ask.near == NEAR_REQUIRED:
-        stable = f"{what}: no; no eligible node has so many free ones near GPUs that are free"
-    else:
-        stable = f"{what}: no; no eligible node has so many free ones that fit beside GPUs that are free"
-    return NoNicsError(stable, cause=cause)
-
-
-def unfinished(ask: NicAsk, next_: str) -> NoNicsError:
-    """Return why there is no place where it was not looked for everywhere, and what is next."""
-    return NoNicsError(f"{wanted(ask)}: none so far beside GPUs that are free; {next_}", cause=Cause.GPUS)
-
-
-def wanted(ask: NicAsk) -> str:
-    """Return what is asked for, in words."""
-    classes = ", ".join(dict.fromkeys(request.device_class for request in ask.requests))
-    return f"{ask.count} NIC{'s' if ask.count > 1 else ''} of class {classes}"
-
-
-def figures(picture: Picture, ask: NicAsk, nodes: Collection[str]) -> str:
-    """Return how many NICs some of these nodes have and have left, those first that have most left."""
-    left = sorted(nodes, key=lambda node: (-len(picture.nics.free(node)), node))
-    return "; ".join(_figures(picture, ask, node) for node in left[:_TOLD])
-
-
-def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
-    every, free = picture.nics.on(node), picture.nics.free(node)
-    judge = picture.nics.counts.judge(ask.requests)
-    fitting = [nic for nic in free if any(judge.of(nic))]
-    tainted = sum(bool(nic.taints) for nic in free)
-    told = f" ({tainted} of these tainted)" if tainted else ""
-    text = f"{node}: {len(free)} of {len(every)} NICs free{told}, {len(fitting)} of them as asked for"
-    pool = picture.inventory.pool(node)
-    if not demands(ask) or pool is None:
-        return text
-    near = gpus_apart(picture, ask, node, [gpu.index for gpu in pool.machine.gpus], ask.count, alone=False)
-    return f"{text}, one each for GPU {', '.join(map(str, sorted(near)))}" if near else f"{text}, for no GPU"
-
-
-def _impossible(picture: Picture, ask: NicAsk) -> Alike | None:
-    """Return what GPUs and NICs must have in common and have on no node, whoever holds them; None where they may."""
-    for one in ask.alike:
-        if not set(one.requests) - _of_nics(ask):
-            continue
-        for node in picture.inventory.pools():
-            pool = picture.inventory.pool(node)
-            has = {of_gpu(gpu, one.attribute) for gpu in pool.machine.gpus} if pool is not None else set()
-            values = (nic.attributes.get(one.attribute) for nic in picture.nics.on(node))
-            if any(value is not None and value in has for value in values):
-                break
-        else:
-            return one
-    return None
+    return ask.near == NEAR_REQUIRED or any(includes_gpus(ask, constraint) for constraint in ask.alike)

@@ -1,4 +1,7 @@
-"""One node's NICs as somebody may have them: which are what each request asks for, and what they have in common."""
+"""The NICs of one node for one claim: which NIC fits which request, what it costs, and how long to search.
+
+``nic_choice`` assigns them.
+"""
 
 from __future__ import annotations
 
@@ -20,159 +23,208 @@ from dradriver.topology.machine import Machine
 Usable: TypeAlias = list[set[int]]
 """The NICs that each request may have, by their numbers."""
 
-MOST_WORK: Final = 1 << 17  # in a whole search: NICs times requests, each time that they are gone through
-MOST_TRIES: Final = 64  # on one node, beside the first
-_TRIES: Final = 8  # that cost as much as to go through a node's NICs once
-_FAR: Final = 4096  # what a step more counts beside how many other functions of its card are in use
+MOST_WORK: Final = 1 << 17  # of a whole search: NICs times requests, each time that all are gone through
+MOST_TRIES: Final = 64  # on one node, after the first
+_TRIES: Final = 8  # this many tries cost as much as to go through a node's NICs once
+_FAR: Final = 4096  # cost of one step of distance; more than any number of functions of a card that are in use
 
 
 class Tries:
-    """How much more of a search is made: of nodes, what their NICs may have in common, and sets of their GPUs.
+    """How much more effort a search for NICs may make.
 
-    The first node is gone through whatever it costs, so that whoever asks again comes further.
+    It bounds three things: nodes, values that NICs may have in common, and sets of their GPUs. The first node is always
+    searched completely, whatever it costs, so that each new search makes progress.
 
     Attributes:
-        ended: Whether the search on a node ended before its end.
-        starved: Nodes on which it ended, or did not begin, because of what others had cost.
+        ended: Whether the search of the current node ended before it was complete.
+        starved: Nodes that were not searched completely because of the effort that other nodes had cost.
     """
 
     def __init__(self, *, every_node: bool = False) -> None:
-        """Begin with nothing tried; ``every_node`` has each node looked at, and what is tried beside that bounded."""
+        """Begin with the full effort left.
+
+        ``every_node``: Look at each node, whatever the nodes before it cost. Only ``more`` is bounded then.
+        """
         self.ended = False
         self.starved: set[str] = set()
         self._every_node = every_node
-        self._left, self._here, self._node, self._work = MOST_WORK, 0, "", 0
-        self._nodes: dict[str, bool] = {}  # whether it was the first
+        self._work_left = MOST_WORK
+        self._is_first: dict[str, bool] = {}  # by node: whether it was the first node of the search
+        # The current node, how many tries it has left, and what it costs to go through its NICs once.
+        self._node, self._node_tries_left, self._node_work = "", 0, 0
 
     def may_begin(self, node: str) -> bool:
-        """Return whether a node is looked at; one that was looked at before is looked at to its end."""
-        if node in self._nodes:
+        """Return whether a node may be searched; a node that was begun may always be searched again."""
+        if node in self._is_first:
             return True
-        if self._left <= 0 and not self._every_node:
+        if self._work_left <= 0 and not self._every_node:
             self.ended = True
             self.starved.add(node)
             return False
-        self._nodes[node] = not self._nodes
+        self._is_first[node] = not self._is_first
         return True
 
     def begin(self, node: str, work: int) -> None:
-        """Begin with a node; ``work`` is what it costs to go through its NICs once."""
-        self._node, self._work, self._here, self.ended = node, work, MOST_TRIES, False
+        """Begin to search a node; ``work`` is what it costs to go through its NICs once."""
+        self._node, self._node_work, self._node_tries_left, self.ended = node, work, MOST_TRIES, False
         if not self._every_node:
-            self._left -= work
+            self._work_left -= work
 
     def more(self) -> bool:
-        """Return whether one thing more is tried."""
-        if self._here and (self._left > 0 or self._nodes[self._node]):
-            self._here -= 1
-            self._left -= self._work // _TRIES
+        """Return whether one more alternative may be tried on the current node, and count it."""
+        if self._node_tries_left and (self._work_left > 0 or self._is_first[self._node]):
+            self._node_tries_left -= 1
+            self._work_left -= self._node_work // _TRIES
             return True
         self.ended = True
-        if self._here:
+        if self._node_tries_left:
             self.starved.add(self._node)
         return False
 
 
 class NodeNics:
-    """A node's free NICs that any request may have, in the order of their addresses; what two drivers show is one.
+    """A node's free NICs that at least one request may have. A NIC is a number: its column in ``costs``.
 
     Attributes:
-        machine: The node's.
-        number: Its GPUs' positions, by uuid.
-        addresses: The NICs'.
-        fitting: The NICs that each request may have by what it asks for.
-        work: What it costs to go through them once.
+        machine: The node's machine.
+        number: Positions of its GPUs by uuid.
+        addresses: PCI addresses of the NICs, by their numbers.
+        fitting: The NICs that match each request's driver, selectors and tolerations.
+        work: What it costs to go through the NICs once.
     """
 
     def __init__(self, picture: Picture, ask: NicAsk, node: str, besides: Key | None, taken: Collection[Place]) -> None:
-        """Read them; ``besides`` is a claim whose NICs count as free, ``taken`` are some that do not."""
-        pool, ways = picture.inventory.pool(node), picture.nics.ways(node)
+        """Read the NICs of a node.
+
+        Args:
+            picture: The cluster cache.
+            ask: The NICs that the claim requests.
+            node: The node.
+            besides: A claim whose NICs count as free.
+            taken: NICs that count as taken.
+        """
+        pool, distances = picture.inventory.pool(node), picture.nics.ways(node)
         assert pool is not None, "GPUs were chosen there"
-        assert ways is not None, "its machine is known"
+        assert distances is not None, "its machine is known"
         self.machine: Machine = pool.machine
-        self.number = {uuid: at for at, uuid in enumerate(gpu.uuid for gpu in self.machine.gpus)}
-        self._ask, self._most = ask, ways.most
+        self.number = {gpu.uuid: position for position, gpu in enumerate(self.machine.gpus)}
+        self._ask, self._longest_near = ask, distances.most
+        # By request: the NICs that it may have, by column.
         self._nics: list[dict[int, Nic]] = [{} for _ in ask.requests]
+        self._distances: list[Sequence[int]] = []
         judge = picture.nics.counts.judge(ask.requests)
         free = [nic for nic in picture.nics.free(node, besides) if (node, nic.address) not in taken]
+
+        # Two drivers can publish the same NIC, so a column is a PCI address. It gets the shorter of their distances.
         columns: dict[str, int] = {}
         parents: list[str] = []
-        self._ways: list[Sequence[int]] = []
         for nic in free:
-            fits = judge.of(nic)
-            if True not in fits:
+            fits_requests = judge.of(nic)
+            if True not in fits_requests:
                 continue
-            own, column = ways.of[nic.given], columns.setdefault(nic.address, len(columns))
+            distance, column = distances.of[nic.given], columns.setdefault(nic.address, len(columns))
             if column == len(parents):
-                self._ways.append(own)
+                self._distances.append(distance)
                 parents.append(nic.parent)
             else:
-                self._ways[column] = tuple(map(min, self._ways[column], own))
+                self._distances[column] = tuple(map(min, self._distances[column], distance))
                 parents[column] = parents[column] or nic.parent
-            for request, is_one in zip(self._nics, fits, strict=True):
-                if is_one:
-                    request[column] = nic
+            for request_nics, fits in zip(self._nics, fits_requests, strict=True):
+                if fits:
+                    request_nics[column] = nic
+
         self.addresses = list(columns)
-        self._ranks = [0] * len(columns)
-        if any(parents):
-            free_ones = {nic.address for nic in free}
-            others = {(nic.parent, nic.address) for nic in picture.nics.on(node) if nic.address not in free_ones}
-            used = Counter(parent for parent, _ in others)
-            for column, parent in enumerate(parents):
-                if parent:
-                    self._ranks[column] = min(used[parent], _FAR - 1)
-                    used[parent] += 1
-        self.fitting: Usable = [set(own) for own in self._nics]
+        self._ranks = _ranks(picture, node, parents, {nic.address for nic in free})
+        self.fitting: Usable = [set(request_nics) for request_nics in self._nics]
         self.work = len(columns) * len(ask.requests)
 
     def value(self, request: int, column: int, attribute: str) -> object:
-        """Return what a NIC says by an attribute to a request that may have it; None where it does not."""
+        """Return the attribute of a NIC that a request may have; None if the NIC does not have the attribute."""
         return self._nics[request][column].attributes.get(attribute)
 
     def costs(self, gpus: Sequence[int]) -> Costs:
-        """Return what each NIC costs for each of some GPUs: (GPUs, NICs)."""
-        steps = np.array([[ways[gpu] for ways in self._ways] for gpu in gpus], dtype=np.int64)
-        out: Costs = steps.reshape(len(gpus), len(self._ways)) * _FAR + np.array(self._ranks, dtype=np.int64)
-        if self._ask.near == NEAR_REQUIRED:
-            out[steps.reshape(out.shape) > (-1 if self._most is None else self._most)] = NEVER
-        return out
+        """Return what each NIC costs for each of these GPUs: (GPUs, NICs); ``NEVER`` if a required NIC is not near.
 
-    def ways(
+        The distance decides. Of NICs at the same distance, those of the less used network card are cheaper.
+        """
+        distances = np.array([[distance[gpu] for distance in self._distances] for gpu in gpus], dtype=np.int64)
+        distances = distances.reshape(len(gpus), len(self._distances))  # also if one of both is empty
+        costs: Costs = distances * _FAR + np.array(self._ranks, dtype=np.int64)
+        if self._ask.near == NEAR_REQUIRED:
+            longest_near = -1 if self._longest_near is None else self._longest_near
+            costs[distances > longest_near] = NEVER
+        return costs
+
+    def alternatives(
         self,
-        alike: Sequence[Alike],
+        constraints: Sequence[Alike],
         usable: Usable,
         tries: Tries,
-        least: Callable[[Usable], int],
-        bound: Callable[[], int],
+        least_cost: Callable[[Usable], int],
+        cost_to_beat: Callable[[], int],
     ) -> Iterator[Usable]:
-        """Yield for each way in which NICs can have in common what they must which of them each request may have.
+        """Yield each way to satisfy constraints among NICs, as the NICs that each request may have then.
+
+        A constraint is satisfied by each value that enough NICs have in common, for example each PCIe root. So there is
+        one alternative for each combination of such values. The cheapest values come first.
 
         Args:
-            alike: What they must have in common.
-            usable: What each request may have but for that.
-            tries: How many are tried.
-            least: Says what such NICs cost at least: the least first.
-            bound: Asked before each: one that costs as much is not looked at, nor those after it.
+            constraints: Attributes that NICs of some requests must have in common.
+            usable: The NICs that each request may have apart from the constraints.
+            tries: Bounds how many alternatives are tried.
+            least_cost: Returns a lower bound of the cost of an alternative.
+            cost_to_beat: Returns the cost from which on an alternative is of no use. It is called before each one.
         """
-        if not alike:
+        if not constraints:
             yield usable
             return
-        own = [(least(each), number, each) for number, each in enumerate(self._in_common(alike[0], usable))]
-        for at, (cost, _, each) in enumerate(sorted(own, key=lambda one: one[:2])):
-            if cost >= bound() or (at and not tries.more()):
+        first, *others = constraints
+        by_cost = sorted(self._satisfying(first, usable), key=least_cost)
+        for number, narrowed in enumerate(by_cost):
+            # The first alternative is always tried, so that some search is complete whatever the effort left.
+            if least_cost(narrowed) >= cost_to_beat() or (number > 0 and not tries.more()):
                 return
-            yield from self.ways(alike[1:], each, tries, least, bound)
+            yield from self.alternatives(others, narrowed, tries, least_cost, cost_to_beat)
 
-    def _in_common(self, one: Alike, usable: Usable) -> Iterator[Usable]:
-        """Yield for each value of an attribute that is had by enough NICs which of them each request may have."""
-        counts = {at: each.count for at, each in enumerate(self._ask.requests) if each.name in one.requests}
-        values: dict[tuple[type, object], dict[int, set[int]]] = {}
-        for at in counts:
-            for column in usable[at]:
-                if (value := self.value(at, column, one.attribute)) is not None:
-                    values.setdefault((type(value), value), {}).setdefault(at, set()).add(column)
-        for value in sorted(values, key=repr):
-            own = values[value]
-            each_has = all(len(own.get(at, ())) >= count for at, count in counts.items())
-            if each_has and len(set().union(*own.values())) >= sum(counts.values()):
-                yield [own.get(at, each) for at, each in enumerate(usable)]
+    def _satisfying(self, constraint: Alike, usable: Usable) -> Iterator[Usable]:
+        """Yield the usable NICs once for each value of the constraint's attribute that enough NICs have."""
+        counts = {
+            index: request.count
+            for index, request in enumerate(self._ask.requests)
+            if request.name in constraint.requests
+        }
+        # NICs by value and request. The type is part of the key because 1, 1.0 and True are equal in Python.
+        nics_by_value: dict[tuple[type, object], dict[int, set[int]]] = {}
+        for index in counts:
+            for nic in usable[index]:
+                value = self.value(index, nic, constraint.attribute)
+                if value is not None:
+                    nics_by_value.setdefault((type(value), value), {}).setdefault(index, set()).add(nic)
+
+        for key in sorted(nics_by_value, key=repr):
+            nics = nics_by_value[key]
+            has_enough_each = all(len(nics.get(index, ())) >= count for index, count in counts.items())
+            if has_enough_each and len(set().union(*nics.values())) >= sum(counts.values()):
+                yield [nics.get(index, unconstrained) for index, unconstrained in enumerate(usable)]
+
+
+def _ranks(picture: Picture, node: str, parents: Sequence[str], free_addresses: Collection[str]) -> list[int]:
+    """Return for each NIC how many functions of its network card are used before it, to spread load over cards.
+
+    Args:
+        picture: The cluster cache.
+        node: The node of the NICs.
+        parents: The physical function of each NIC that is a virtual function; empty for other NICs.
+        free_addresses: PCI addresses of the free NICs: all others of the node are in use.
+    """
+    ranks = [0] * len(parents)
+    if not any(parents):
+        return ranks
+    # A set, because two drivers can publish the same NIC.
+    in_use = {(nic.parent, nic.address) for nic in picture.nics.on(node) if nic.address not in free_addresses}
+    used_functions = Counter(parent for parent, _ in in_use)
+    for column, parent in enumerate(parents):
+        if parent:
+            ranks[column] = min(used_functions[parent], _FAR - 1)
+            used_functions[parent] += 1
+    return ranks

@@ -1,8 +1,10 @@
-"""Places for pods whose claims have NICs of other drivers: sets of GPUs beside which their nodes have such NICs."""
+"""Places for pods whose claims request NICs of other drivers: sets of GPUs whose nodes have such NICs, too.
+
+``decide``, ``ranking`` and the gang plan call this module.
+"""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, TypeAlias
 
@@ -17,25 +19,26 @@ from dradriver.api.claims.pins import Pin
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.controller.placing import nic_choice
+from dradriver.controller.placing import nic_choice, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Reason
 
-MOST_LOOKS: Final = 8  # at so many more nodes, for NICs beside free GPUs
+MOST_LOOKS: Final = 8  # how often one call ranks nodes and searches their NICs
 
 Choices: TypeAlias = Sequence[Choice | PartChoice]
 Rank: TypeAlias = Callable[[Bools, Fleet], Choices]
-"""Gives the best sets on some nodes, as a fleet has their GPUs, best first; raises ``NoPlaceError``."""
+"""Returns the best sets of a fleet's GPUs on some nodes, best first; raises ``NoPlaceError``."""
 
 
 def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
-    """Return a wish with those requests for NICs that are chosen for here.
+    """Return a pod's request with only those requests for NICs that this driver can choose for.
 
     Raises:
-        NoPlaceError: What there is of NICs is not known yet, or the pod demands what nobody chooses.
+        NoPlaceError: The NICs of the cluster are not read yet, or the pod requires near NICs and this driver cannot
+            choose all of them.
     """
     assert wish.nics is not None, "asked of such wishes"
     ask = picture.nics.readable(wish.nics)
@@ -47,7 +50,7 @@ def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
 
 
 def unread(picture: Picture, member: Member) -> Reason | None:
-    """Return what a pod that asks for NICs waits for until it is known what there is of these; else None."""
+    """Return why a pod that requests NICs waits until the cluster's NICs are read; None if it need not wait."""
     try:
         nics = member.wish.nics
     except WordError:
@@ -56,23 +59,27 @@ def unread(picture: Picture, member: Member) -> Reason | None:
 
 
 def asked_for(picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-    """Return whether a claim is pinned to NICs that are there, free but for it, and what its pod asks for."""
+    """Return whether the NICs that a claim is pinned to exist, are free apart from it, and match its pod's request."""
     ask = wish.nics
     assert ask is not None, "asked of such wishes"
-    if {name: len(each) for name, each in pin.nics.items()} != {one.name: one.count for one in ask.requests}:
+    pinned_counts = {name: len(addresses) for name, addresses in pin.nics.items()}
+    if pinned_counts != {request.name: request.count for request in ask.requests}:
         return False
     if not ask.requests:
         return True
-    node, own = pin.choice.node, {address for each in pin.nics.values() for address in each}
+    node = pin.choice.node
     if picture.inventory.pool(node) is None:
         return False
-    others = {(node, nic.address) for nic in picture.nics.on(node)} - {(node, address) for address in own}
-    same = nic_choice.chosen(picture, ask, node, pin.uuids, besides=wish.claim, taken=others)
-    return same is not None
+
+    # Choose again with all other NICs taken: only the pinned ones can be the result.
+    pinned = {address for addresses in pin.nics.values() for address in addresses}
+    others = {(node, nic.address) for nic in picture.nics.on(node) if nic.address not in pinned}
+    chosen_again = nic_choice.chosen(picture, ask, node, pin.uuids, besides=wish.claim, taken=others)
+    return chosen_again is not None
 
 
 def near(wish: PlacementRequest) -> PlacementRequest | None:
-    """Return a wish that demands what it prefers of NICs near its GPUs; None where it prefers nothing."""
+    """Return a request that requires the near NICs which it prefers; None if it has no such preference."""
     if wish.nics is not None:
         if wish.nics.near != NEAR_PREFERRED or not wish.nics.requests:
             return None
@@ -83,80 +90,101 @@ def near(wish: PlacementRequest) -> PlacementRequest | None:
 
 
 def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, rank: Rank) -> Choices:
-    """Return the best sets of a wish with requests for NICs for which their nodes have NICs, best first.
+    """Return the best sets of GPUs whose nodes also have the requested NICs, best first.
 
-    Nodes are looked at in the order of their sets, some at a time. Where a set's GPUs cannot all have what is demanded,
-    as two that share the only NIC near them, others of its node may. Those that have no NICs for it are left out from
-    then on, in later looks at the tenant's own fleet, too, until something of them changes.
+    The sets are ranked by their GPUs alone. Some nodes at a time, best first, are then searched for NICs, at most
+    ``MOST_LOOKS`` times. Nodes without the NICs are left out of later calls, too, until something changes on them.
 
     Args:
-        picture: The cluster.
-        wish: What is wanted.
-        fit: The nodes that are looked at, by row.
-        fleet: What is looked at of them.
-        rank: Ranks sets of GPUs alone.
+        picture: The cluster cache.
+        wish: The pod's request, which includes NICs.
+        fit: The nodes to search: (rows,).
+        fleet: The GPUs to search.
+        rank: Ranks sets of GPUs, without NICs.
 
     Raises:
-        NoNicsError: There are such sets, and not the NICs beside them, or not beside those that were looked at.
-        NoPlaceError: There are no such sets.
+        NoNicsError: Sets of GPUs exist, but not with their NICs, or not on the nodes that were searched.
+        NoPlaceError: No set of GPUs exists.
     """
     ask = wish.nics
     assert ask is not None, "asked of such wishes"
-    # Of a fleet that is not the tenant's own nothing is remembered: its GPUs are others each time.
     namespace = wish.claim[0]
-    own = fleet is picture.fleets.of(namespace)
-    demands, short = nic_choice.demands(ask), picture.nics.counts.short
+    # Only for the tenant's own fleet: another fleet has other GPUs in each call.
+    can_remember = fleet is picture.fleets.of(namespace)
+    short_nodes = picture.nics.counts.short
     key = ask, wish.request, wish.requests, picture.weights, namespace, picture.fleets.views.whose(namespace)
-    left = fit & (picture.nics.counts.of(ask, fit) > 0)
-    if own:
-        left &= ~short.of(key, left)
-    whole, learnt, tries = np.array_equal(left, fit), False, Tries()
+    remaining = fit & (picture.nics.counts.of(ask, fit) > 0)
+    if can_remember:
+        remaining &= ~short_nodes.of(key, remaining)
+    has_left_out, has_learned, tries = not np.array_equal(remaining, fit), False, Tries()
+
     for _ in range(MOST_LOOKS):
         try:
-            choices = rank(left, fleet)
+            choices = rank(remaining, fleet)
         except NoPlaceError:
-            if whole:
+            # If no node was left out because of its NICs, GPUs are what is missing.
+            if not has_left_out:
                 raise
-            raise nic_choice.refusal(picture, ask) from None
-        if found := _with_nics(picture, wish, choices, tries):
-            return found
-        nodes = [one.node for one in choices]
-        if demands:
-            gpus = sum(map(len, _numbers(choices[0])))
-            apart = {
-                node: nic_choice.gpus_apart(picture, ask, node, fleet.free(node), gpus, tries=tries) for node in nodes
-            }
-            rest = [node for node in nodes if len(apart[node]) >= gpus]
-            if rest:
-                with contextlib.suppress(NoPlaceError):
-                    if found := _with_nics(
-                        picture, wish, rank(picture.nodes.named(rest), fleet.narrowed(apart)), tries
-                    ):
-                        return found
-        looked_at = picture.nodes.named(set(nodes) - tries.starved)
-        left, whole = left & ~looked_at, False
-        if own and looked_at.any():
-            short.add(key, looked_at)
-            learnt = True
+            raise nic_refusals.refusal(picture, ask) from None
+        if with_nics := _with_nics(picture, wish, choices, tries):
+            return with_nics
+        if with_nics := _with_other_gpus(picture, wish, choices, fleet, rank, tries):
+            return with_nics
+
+        searched = picture.nodes.named({choice.node for choice in choices} - tries.starved)
+        remaining, has_left_out = remaining & ~searched, True
+        if can_remember and searched.any():
+            short_nodes.add(key, searched)
+            has_learned = True
         if tries.starved:
             break
-    if not left.any():
-        raise nic_choice.refusal(picture, ask)
-    if not learnt:
-        raise nic_choice.unfinished(ask, "not all nodes were looked at")
-    picture.version += 1  # whoever asks again is told more: from here on
-    raise nic_choice.unfinished(ask, "other nodes are looked at next")
+
+    if not remaining.any():
+        raise nic_refusals.refusal(picture, ask)
+    if not has_learned:
+        raise nic_refusals.unfinished(ask, "not all nodes were looked at")
+    # A later call continues with other nodes. The new version makes those who wait for a change call again.
+    picture.version += 1
+    raise nic_refusals.unfinished(ask, "other nodes are looked at next")
 
 
-def _with_nics(
-    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], tries: Tries
-) -> list[Choice | PartChoice]:
-    """Return those sets for which their nodes have NICs."""
+def _with_other_gpus(
+    picture: Picture, wish: PlacementRequest, choices: Choices, fleet: Fleet, rank: Rank, tries: Tries
+) -> Choices:
+    """Return sets on the nodes of these choices, of GPUs that can all have their NICs; empty if there are none.
+
+    The GPUs of a choice may share the only NIC near them, while other GPUs of the same node do not.
+    """
+    ask = wish.nics
+    if ask is None or not nic_choice.demands(ask):
+        return []
+    gpus = sum(map(len, _numbers(choices[0])))
+    apart = {
+        choice.node: nic_choice.gpus_apart(picture, ask, choice.node, fleet.free(choice.node), gpus, tries=tries)
+        for choice in choices
+    }
+    nodes = [node for node, numbers in apart.items() if len(numbers) >= gpus]
+    if not nodes:
+        return []
+    try:
+        other_choices = rank(picture.nodes.named(nodes), fleet.narrowed(apart))
+    except NoPlaceError:
+        return []
+    return _with_nics(picture, wish, other_choices, tries)
+
+
+def _with_nics(picture: Picture, wish: PlacementRequest, choices: Choices, tries: Tries) -> Choices:
+    """Return those choices whose nodes have the requested NICs for them."""
     ask = wish.nics
     assert ask is not None, "asked of such wishes"
     if len(ask.requests) == 1 and not ask.alike and not nic_choice.demands(ask):
-        return list(choices)  # so many are free on each node, or it would not have been ranked
-    return [one for one in choices if nic_choice.chosen(picture, ask, one.node, uuids(picture, wish, one), tries=tries)]
+        # Any free NICs do, and nodes with fewer than requested were not ranked.
+        return choices
+    return [
+        choice
+        for choice in choices
+        if nic_choice.chosen(picture, ask, choice.node, uuids(picture, wish, choice), tries=tries)
+    ]
 
 
 def chosen(
@@ -168,25 +196,41 @@ def chosen(
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> Chosen | None:
-    """Return the NICs beside chosen GPUs, by the claim's requests; rather near ones where the pod prefers these.
+    """Return the NICs for chosen GPUs, by the claim's requests; near ones if possible and preferred.
 
-    None where there are none; ``taken`` are some that somebody else gets, ``tries`` what is left of a whole search.
+    Args:
+        picture: The cluster cache.
+        wish: The pod's request.
+        node: The node of the GPUs.
+        gpus: The chosen GPUs.
+        taken: NICs that count as taken.
+        tries: The remaining effort of a larger search.
+
+    Returns:
+        The NICs; empty if the pod requests none; None if the node does not have them.
     """
     if wish.nics is None or not wish.nics.requests:
         return {}
-    asks = [one.nics for one in (near(wish), wish) if one is not None and one.nics is not None]
-    found = (nic_choice.chosen(picture, ask, node, gpus, taken=taken, tries=tries) for ask in asks)
-    return next((one for one in found if one is not None), None)
+    for alternative in (near(wish), wish):
+        if alternative is None or alternative.nics is None:
+            continue
+        nics = nic_choice.chosen(picture, alternative.nics, node, gpus, taken=taken, tries=tries)
+        if nics is not None:
+            return nics
+    return None
 
 
 def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice) -> dict[str, tuple[str, ...]]:
     """Return the uuids of chosen GPUs, by the claim's requests."""
-    known, numbers = picture.inventory.uuids(choice.node), _numbers(choice)
-    return {name: tuple(known[number] for number in each) for name, each in zip(wish.requests, numbers, strict=True)}
+    node_uuids = picture.inventory.uuids(choice.node)
+    return {
+        name: tuple(node_uuids[number] for number in numbers)
+        for name, numbers in zip(wish.requests, _numbers(choice), strict=True)
+    }
 
 
 def _numbers(choice: Choice | PartChoice) -> list[tuple[int, ...]]:
-    """Return the numbers of the chosen GPUs, by the claim's requests."""
+    """Return the numbers of the chosen GPUs, in the order of the claim's requests."""
     if isinstance(choice, Choice):
         return list(choice.containers)
     return [(part.gpu,) for parts in choice.containers for part in parts]

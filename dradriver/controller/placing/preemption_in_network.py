@@ -78,26 +78,38 @@ def _room(search: Search, node: PreemptionNode, priority: int) -> _Room:
 
 
 def _parts(search: Search, rooms: Mapping[str, _Room], gang: GangTerms, least: int) -> Iterator[list[_Room]]:
-    """Give nodes that may hold the gang: of the narrowest part of the network first, the cheapest nodes of each."""
+    """Yield sets of nodes that may hold a gang, from the narrowest part of the network to the whole cluster.
+
+    For each part its cheapest nodes come first, and then all of them.
+    """
     picture, namespace = search.picture, search.wish.claim[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
     fleet = picture.fleets.of(namespace)
     sites, ranks = fleet.sites_by_name(), {name: fleet.name_rank(name) for name in rooms}
     near = None if gang.wants is None else gang.wants.near
     for level in (*fleet.levels, CLUSTER):
+        # 1. The nodes by their part on this level. A node without the label of the level is in none.
         parts: dict[int, list[_Room]] = {}
-        numbers = None if level == CLUSTER else fleet.sites.domains(level)
+        part_of_site = None if level == CLUSTER else fleet.sites.domains(level)
         for name, room in rooms.items():
             rank = ranks[name]
-            part = 0 if numbers is None else -1 if rank is None else int(numbers[sites[rank]])
+            if part_of_site is None:
+                part = 0
+            elif rank is None:
+                continue
+            else:
+                part = int(part_of_site[sites[rank]])
             if part >= 0:
                 parts.setdefault(part, []).append(room)
-        with_room = [part for part in parts.values() if sum(room.pods for room in part) >= least]
-        cheapest = [_cheapest(part, len(search.members)) for part in with_room]
-        for some, ordered in sorted(cheapest, key=lambda each: _cost(each[0])):
-            yield some
-            if len(ordered) > len(some):
-                yield ordered[:MOST_NODES]
+
+        # 2. The parts with room for the gang, the cheapest first.
+        with_room = [part_rooms for part_rooms in parts.values() if sum(room.pods for room in part_rooms) >= least]
+        cheapest = [_cheapest(part_rooms, len(search.members)) for part_rooms in with_room]
+        for cheapest_rooms, all_rooms in sorted(cheapest, key=lambda pair: _cost(pair[0])):
+            yield cheapest_rooms
+            if len(all_rooms) > len(cheapest_rooms):
+                yield all_rooms[:MOST_NODES]
+        # A gang that requires to be within this level gets no wider part.
         if near is not None and not near.preferred and level == near.level:
             return
 
@@ -113,33 +125,40 @@ def _cheapest(rooms: list[_Room], pods: int) -> tuple[list[_Room], list[_Room]]:
 
 
 def _cost(rooms: Sequence[_Room]) -> tuple[float, float, int]:
+    """Return the sort key of some nodes: workloads to end, GPU-seconds to lose, nodes."""
     workloads = sum(len(room.pieces) for room in rooms)
     return float(workloads), sum(room.cost[1] * room.pods for room in rooms), len(rooms)
 
 
 def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
-    """Return places for which as few workloads of some nodes end as possible; None if there are none."""
+    """Return places of a gang on some nodes for which as few workloads end as possible; None if there are none."""
 
     def simulate(pieces: Collection[Piece]) -> dict[Member, Placement] | None:
+        """Return the places once these workloads have ended."""
         ended = [pod for victim in search.victims(pieces) for pod in victim.pods]
         return search.places(search.snapshot, [*search.scene.ending, *ended])
 
+    # 1. Places as if all workloads had ended. Those that use GPUs of the places are the first victims.
     pieces = list({piece.key: piece for room in rooms for piece in room.pieces}.values())
     if not pieces or (places := simulate(pieces)) is None:
         return None
     users, nodes = _users(search, pieces, places), {place.node for place in places.values()}
     victims = [piece for piece in pieces if piece.key in users]
+
+    # 2. More victims on the nodes of the places, the cheapest first, until there are places. Workloads that use no GPU
+    # of the places can still use CPU or memory that the gang needs.
     others = [
         piece
         for piece, workload in zip(pieces, search.victims(pieces), strict=True)
         if piece.key not in users and any(pod.node in nodes for pod in workload.pods)
     ]
     others.sort(key=lambda piece: cost_of([piece]))
-    # Workloads that use no GPU of the places can still use CPU or memory that the gang needs.
     while (places := simulate(victims)) is None:
         if not others:
             return None
         victims.append(others.pop(0))
+
+    # 3. These places can differ from the first ones: victims whose GPUs they do not use are spared if possible.
     users = _users(search, victims, places)
     unused = [piece for piece in victims if piece.key not in users][:MOST_SPARED]
     victims, places = spared(victims, places, unused, simulate)

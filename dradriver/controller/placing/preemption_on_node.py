@@ -46,28 +46,33 @@ def on_one_node(search: Search) -> Found | None:
     ]
     heapq.heapify(bounds)
     best: _Option | None = None
-    others: list[str] = []
-    tries = MOST_TRIES
-    while bounds and tries > 0:
+    other_nodes: list[str] = []
+    remaining_tries = MOST_TRIES
+    while bounds and remaining_tries > 0:
         bound, name, node = heapq.heappop(bounds)
         if best is not None and bound > best.cost:
-            others += [name, *(other for _, other, _ in heapq.nsmallest(MOST_KEPT_TO, bounds))]
+            # No node from here on can be cheaper. They are nodes to fall back on, unsearched.
+            other_nodes += [name, *(other for _, other, _ in heapq.nsmallest(MOST_KEPT_TO, bounds))]
             break
-        on_node = _NodeSearch(search, node, min(tries, MOST_OF_NODE))
-        option = on_node.cheapest()
-        tries -= on_node.tries
+        node_search = _NodeSearch(search, node, min(remaining_tries, MOST_OF_NODE))
+        option = node_search.cheapest()
+        remaining_tries -= node_search.tries
         if option is None:
             continue
-        if best is None or option[:3] < best[:3]:
-            others += [] if best is None else [best.node]
+        if best is None:
+            best = option
+        elif option[:3] < best[:3]:
+            other_nodes.append(best.node)
             best = option
         else:
-            others.append(name)
+            other_nodes.append(name)
     if best is None:
         return None
+
     (member,) = search.members
-    place = msgspec.structs.replace(best.place, hostnames=_hostnames(search, [best.node, *others]))
-    return Found({member: place}, tuple(search.victims(best.pieces)), tuple(search.ending.get(best.node, ())))
+    place = msgspec.structs.replace(best.place, hostnames=_hostnames(search, [best.node, *other_nodes]))
+    victims = tuple(search.victims(best.pieces))
+    return Found({member: place}, victims, tuple(search.ending.get(best.node, ())))
 
 
 def _hostnames(search: Search, nodes: Sequence[str]) -> dict[str, str]:
@@ -87,7 +92,11 @@ class _NodeSearch:
         self.tries = 0
 
     def cheapest(self) -> _Option | None:
-        """Return the option of the node that costs least; None if there is none."""
+        """Return the option of the node that costs least; None if there is none.
+
+        Sets of workloads are simulated in the order of their cost. If there are too many sets, all workloads end in the
+        simulation, and are spared one by one.
+        """
         pieces = self._node.pieces
         if len(pieces) > FEW:
             return self._all_but_spared()
@@ -97,8 +106,9 @@ class _NodeSearch:
                 break
             if self.tries >= self._most:
                 return self._all_but_spared() if best is None else best
+            # After the first failure: if even all of them are not enough, no set is.
             if self.tries == 1 and best is None and self._simulate(pieces) is None:
-                return None  # the node has no such place, whatever ends
+                return None
             option = self._option(chosen, self._simulate(chosen))
             if option is not None and (best is None or option.score < best.score):
                 best = option
@@ -110,7 +120,10 @@ class _NodeSearch:
         return self._option(*spared(pieces, self._simulate(pieces), pieces, self._simulate))
 
     def _simulate(self, pieces: Collection[Piece]) -> dict[Member, Placement] | None:
-        """Return the place once these have ended. With all of them running there is none: that is why this is asked."""
+        """Return the place once these workloads have ended; None if there is none.
+
+        Without any of them there is none: otherwise the pod would not need a preemption.
+        """
         if not pieces:
             return None
         self.tries += 1

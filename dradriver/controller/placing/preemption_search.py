@@ -145,16 +145,26 @@ class Search:
         return list(nodes.values())
 
     def _node(self, name: str, fleet: Fleet, is_open: Bools, left: Ints) -> PreemptionNode | None:
+        """Return a node with what it lacks for the largest pod, without workloads; None if the pod cannot use it.
+
+        Args:
+            name: The node.
+            fleet: The GPUs.
+            is_open: The nodes that the pod may use, whatever is free there: (rows,).
+            left: What nodes have left of the requested resources: (rows, resources).
+        """
         row, requested = self.picture.nodes.find(name), self.wish.ask.amounts
         if row is None or not is_open[row] or name in self.picture.inventory.aside or name not in fleet.nodes:
             return None
-        closed, have = self._closed(name), [len(fleet.free(name)), *map(int, left[row])]
+        closed = self._closed(name)
+        # Index 0 stands for GPUs, the others for the requested resources. Pods that end already count as gone.
+        available = [len(fleet.free(name)), *map(int, left[row])]
         if ending := self.ending.get(name):
             freed = [_gpus_of(ending, closed), *(_amount_of(ending, resource) for resource, _ in requested)]
-            have = [amount + more for amount, more in zip(have, freed, strict=True)]
-        amounts = self.gpus, *[amount for _, amount in requested]
-        lacks = {i: amount - have[i] for i, amount in enumerate(amounts) if amount > have[i]}
-        return PreemptionNode(name, have[0], lacks, closed, [])
+            available = [amount + more for amount, more in zip(available, freed, strict=True)]
+        needed = self.gpus, *[amount for _, amount in requested]
+        lacks = {i: amount - available[i] for i, amount in enumerate(needed) if amount > available[i]}
+        return PreemptionNode(name, available[0], lacks, closed, [])
 
     def _closed(self, node: str) -> frozenset[Device]:
         """Return the GPUs of a node that the pods may not have: of other partitions, or reserved for others."""

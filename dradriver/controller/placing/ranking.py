@@ -1,4 +1,7 @@
-"""Which sets of GPUs on which nodes a pod may have, the best first; where there are none, why not."""
+"""Ranks sets of GPUs on nodes for a pod, the best first; says why if there are none.
+
+``decide`` calls this module; the gang plan uses its texts.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,22 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.anti_affinity import BESIDE
-from dradriver.controller.placing import nic_choice, nic_places
+from dradriver.controller.placing import nic_places, nic_refusals
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
 
-AMONG: Final = 4  # times as many are ranked as a pod gets, so that they need not be all alike
+AMONG: Final = 4  # times as many nodes are ranked as a pod gets, so that they need not be all alike
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 _RULES: Final = 3  # that a reason names
 _RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
 
 
 def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
-    """Return the nodes that a pod fits on by what is free there, its channel too, and by what pods are beside it."""
+    """Return the nodes that a pod fits on: (rows,).
+
+    Nodes must have enough free resources, a free channel of multi-node NVLink if the pod needs one, and no pods that
+    exclude it by their (anti-)affinity.
+    """
     picture, fit = snapshot.picture, snapshot.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, snapshot.open(wish.ask))
@@ -40,81 +47,94 @@ def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -
 
     Args:
         snapshot: The cluster.
-        wish: What is wanted.
-        fit: The nodes that are looked at: (rows,).
-        most: Nodes that the pod may go to; several times as many are returned.
+        wish: What the pod requests.
+        fit: The nodes to search: (rows,).
+        most: How many nodes the pod may use. Several times as many are returned.
 
     Raises:
-        NoPlaceError: There is no set; it says why in words that do not change with every event.
+        NoPlaceError: There is no set. The message does not change with every event: it has no figures of the moment.
     """
     picture, fleet = snapshot.picture, snapshot.fleet
-    reserved = _RESERVED if snapshot.is_plain and picture.inventory.reserved else ""
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
         causes = _causes(snapshot, wish, fit) or "none is left"
         raise NoPlaceError(f"no node with GPUs can run this pod: {causes}", cause=Cause.NODES)
+
+    # 1. The best sets. Those with near NICs come first if the pod prefers them and they are as good otherwise.
     try:
         ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
-        if (near := nic_places.near(wish)) is not None:
+        if (near_wish := nic_places.near(wish)) is not None:
             with contextlib.suppress(NoPlaceError):
-                nearer = _ranked(picture, near, fit, most=most, fleet=fleet)
-                if _as_good(nearer[0], ranked[0]):
-                    ranked, wish = _first_of(nearer, ranked, most), near
-    except nic_choice.NoNicsError:
+                near_ranked = _ranked(picture, near_wish, fit, most=most, fleet=fleet)
+                if _as_good(near_ranked[0], ranked[0]):
+                    ranked, wish = _first_of(near_ranked, ranked, most), near_wish
+    except nic_refusals.NoNicsError:
         raise
     except NoPlaceError as error:
-        causes = _causes(snapshot, wish, fit)
-        why = f"{error.stable}; nodes left out: {causes}" if causes else error.stable
-        kept = bound(picture, wish)
-        why += _tainted(picture) + kept + reserved
-        raise NoPlaceError(
-            why if isinstance(wish.request, Whole) else why + _lacks(picture),
-            cause=error.cause if error.cause is Cause.NEVER or not (kept or reserved) else Cause.RESERVED,
-        ) from None
+        raise _explained(snapshot, wish, fit, error) from None
 
+    # 2. Spot nodes, or nodes that are not, come first if the pod says so and their sets are as good.
     if not wish.spot:
         return ranked
-    rather = favoured(picture, wish.spot, fit)
-    if not rather.any() or (rather == fit).all():
+    favoured_nodes = favoured(picture, wish.spot, fit)
+    if not favoured_nodes.any() or (favoured_nodes == fit).all():
         return ranked
     with contextlib.suppress(NoPlaceError):
-        first = _ranked(picture, wish, rather, most=most, fleet=fleet)
-        if _as_good(first[0], ranked[0]):
-            return _first_of(first, ranked, most)
+        favoured_ranked = _ranked(picture, wish, favoured_nodes, most=most, fleet=fleet)
+        if _as_good(favoured_ranked[0], ranked[0]):
+            return _first_of(favoured_ranked, ranked, most)
     return ranked
+
+
+def _explained(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, error: NoPlaceError) -> NoPlaceError:
+    """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
+    picture = snapshot.picture
+    causes = _causes(snapshot, wish, fit)
+    nodes_text = f"; nodes left out: {causes}" if causes else ""
+    partition_text = bound(picture, wish)
+    reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved else ""
+    fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
+    is_reserved = bool(partition_text or reserved_text) and error.cause is not Cause.NEVER
+    return NoPlaceError(
+        f"{error.stable}{nodes_text}{_tainted(picture)}{partition_text}{reserved_text}{fraction_text}",
+        cause=Cause.RESERVED if is_reserved else error.cause,
+    )
 
 
 def _first_of(
     first: Sequence[Choice | PartChoice], others: Sequence[Choice | PartChoice], most: int
 ) -> Sequence[Choice | PartChoice]:
+    """Return all of the first sets, filled up to ``most`` with others of other nodes."""
     nodes = {choice.node for choice in first}
-    return [*first, *[choice for choice in others if choice.node not in nodes][: max(0, most - len(first))]]
+    on_other_nodes = [choice for choice in others if choice.node not in nodes]
+    return [*first, *on_other_nodes[: max(0, most - len(first))]]
 
 
 def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
-    """Return those of some nodes that a pod had rather be on: (rows,).
+    """Return those nodes that a pod prefers because they are spot nodes, or are not: (rows,).
 
     Args:
-        picture: The cluster.
-        spot: What it says of spot nodes: ``prefer`` or ``avoid``.
-        fit: The nodes that it may be on: (rows,).
+        picture: The cluster cache.
+        spot: What the pod says of spot nodes: ``prefer`` or ``avoid``.
+        fit: The nodes that it may use: (rows,).
     """
     is_spot = picture.nodes.spot()
-    rather: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
-    return rather
+    favoured_nodes: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
+    return favoured_nodes
 
 
-def _as_good(one: Choice | PartChoice, best: Choice | PartChoice) -> bool:
-    """Return whether a set has all that is preferred that the best one has, and its GPUs reach each other as near."""
-    if isinstance(one, Choice) and isinstance(best, Choice):
-        return (one.level, one.fallback) == (best.level, best.fallback)
+def _as_good(choice: Choice | PartChoice, best: Choice | PartChoice) -> bool:
+    """Return whether a set's GPUs are linked as well as the best set's, and as many preferences are met."""
+    if isinstance(choice, Choice) and isinstance(best, Choice):
+        return (choice.level, choice.fallback) == (best.level, best.fallback)
     return True
 
 
 def _ranked(
     picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
 ) -> Sequence[Choice | PartChoice]:
+    """Return the best sets of a fleet's GPUs, with their NICs if the pod requests some."""
     if wish.nics is not None and wish.nics.requests:
         return nic_places.ranked(
             picture, wish, fit, fleet, lambda rows, of: _ranked_alone(picture, wish, rows, most=most, fleet=of)
@@ -125,16 +145,17 @@ def _ranked(
 def _ranked_alone(
     picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
 ) -> Sequence[Choice | PartChoice]:
+    """Return the best sets of a fleet's GPUs, by the GPUs alone."""
     if not isinstance(wish.request, Whole):
         tenant = picture.inventory.tenant(wish.claim[0])
         return fleet.rank(wish.request, eligible=fit, limit=most * AMONG, explain=False, tenant=tenant)
-    # The administrator's, and no note's: they count for who has long been waiting, too.
+    # The weights are the policies' of now, not those of when the webhook admitted the pod.
     request = msgspec.structs.replace(wish.request, weights=picture.weights)
     return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
 
 
 def bound(picture: Picture, wish: PlacementRequest) -> str:
-    """Return which GPUs the policies file's tenants keep from a pod, as a part of a reason."""
+    """Return which GPUs a pod may not use because of tenants' partitions, as a part of a reason; empty for none."""
     kept = picture.fleets.bound(wish.claim[0])
     return f"; left out are {kept}, by the policies file" if kept else ""
 
@@ -147,28 +168,27 @@ def _tainted(picture: Picture) -> str:
 
 
 def _lacks(picture: Picture) -> str:
-    """Return what the API server lacks that parts of GPUs need, as a part of a reason."""
+    """Return, as a part of a reason, what fractions of GPUs need in slices and the API server does not store."""
     lacking = sorted(picture.inventory.lacks() & {"shares", "counters"})
-    return (
-        f"; the API server keeps no {' and no '.join(lacking)} in slices: Kubernetes has them from 1.36 on"
-        if lacking
-        else ""
-    )
+    if not lacking:
+        return ""
+    return f"; the API server keeps no {' and no '.join(lacking)} in slices: Kubernetes has them from 1.36 on"
 
 
 def any_aside(picture: Picture, fit: Bools) -> bool:
-    """Return whether nothing is placed yet on some of these nodes: (rows,)."""
-    aside = (picture.nodes.find(node) for node in picture.inventory.aside)
-    return any(row is not None and fit[row] for row in aside)
+    """Return whether one of these nodes is set aside: nothing is placed there until its tables are made."""
+    rows = (picture.nodes.find(node) for node in picture.inventory.aside)
+    return any(row is not None and fit[row] for row in rows)
 
 
 def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
+    """Return why nodes are left out for a pod, as a list in words; empty if none is."""
     picture, causes = snapshot.picture, list(snapshot.causes(wish.ask))
     if any_aside(picture, fit):
         causes.append(UNKNOWN_KIND)
     if wish.rules is not None:
-        open_ = snapshot.open(wish.ask)
-        if (open_ & ~picture.neighbours.allowed(wish.pod, wish.rules, open_)).any():
+        open_nodes = snapshot.open(wish.ask)
+        if (open_nodes & ~picture.neighbours.allowed(wish.pod, wish.rules, open_nodes)).any():
             causes.append(BESIDE)
     if (domain := picture.channels.domain_of(wish.pod)) is not None:
         causes += picture.channels.causes(domain, wish.pod, snapshot.open(wish.ask))

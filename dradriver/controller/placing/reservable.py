@@ -45,25 +45,22 @@ class Reservable:
         self._picture, self._clock = picture, clock
 
     def is_for(self, workload: PendingWorkload) -> bool:
-        """Return whether GPUs can be reserved for a workload: it wants whole ones, of its own, on any node that it may.
+        """Return whether GPUs can be reserved for a workload.
 
-        All pods of a gang wait. Only those that want a place are looked at, for the gang does not need the others. One
-        that comes to a gang which runs has its place near the others. When NICs come free nobody knows, and GPUs would
-        stand idle for a pod that waits for these.
+        It must request whole GPUs, not shared and without NICs: when NICs become free is not known, so GPUs would stand
+        idle. All its pods that need a place must wait at their gates. A pod that joins a running gang gets no
+        reservation, because its place is near the others, and a gang of which some pods have places neither.
         """
         try:
             wishes = [member.wish for member in workload.asking]
         except WordError:
             return False
-        alone = workload.key == workload.lead.key
-        return all(
-            isinstance(wish.request, Whole) and not wish.shared and wish.nics is None and member.pod.gated
-            for member, wish in zip(workload.asking, wishes, strict=True)
-        ) and (
-            not workload.lead.near
-            if alone
-            else not any(gang_plan.is_placed(self._picture, m) for m in workload.members)
-        )
+        for member, wish in zip(workload.asking, wishes, strict=True):
+            if not isinstance(wish.request, Whole) or wish.shared or wish.nics is not None or not member.pod.gated:
+                return False
+        if workload.key == workload.lead.key:
+            return not workload.lead.near
+        return not any(gang_plan.is_placed(self._picture, member) for member in workload.members)
 
     def here(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
         """Return a set with whoever is on it now, but for some claims."""
@@ -80,69 +77,82 @@ class Reservable:
         return [gpu for gpu in gpus if gpu[0] in closed or gpu not in own or not usable(gpu, None)]
 
     async def best(self, workload: PendingWorkload, limits: Limits, besides: Iterable[Device] = ()) -> Candidate | None:
-        """Return the best set for a workload that is not this one, None without any; others get the loop meanwhile.
+        """Return the best set of GPUs to reserve for a workload; None if there is none. The loop runs in between.
 
-        A gang's may have nodes of this one: those that are free already stood idle for nothing if it left them.
+        Args:
+            workload: The workload.
+            limits: What the tenant's cap leaves to it.
+            besides: The set that must not be returned: the one that is reserved already. A set for a gang may share
+                nodes with it. Else GPUs that are free there would have stood idle for nothing.
 
         Raises:
-            WordError: What it asks for cannot be read.
+            WordError: The workload's request cannot be read.
         """
-        other = tuple(sorted(besides))
+        excluded = tuple(sorted(besides))
         if (gang := terms_of(self._picture, workload)) is not None:
             planned = await self._best_of_gang(workload, limits, gang)
-            good = planned is not None and planned.gpus != other and self._in_time(workload, planned, self._clock())
-            return planned if good else None
+            if planned is None or planned.gpus == excluded or not self._in_time(workload, planned, self._clock()):
+                return None
+            return planned
         best: Candidate | None = None
         async for bound, candidate in self._of_pod(workload, limits):
             now = self._clock()
+            # Nodes come in the order of their bounds: no later node has a set that is ready sooner.
             if best is not None and bound > reservation_rules.readiness(best, now)[:2]:
-                break  # of no node after this one is a set ready sooner
-            if candidate is not None and candidate.gpus != other and self._in_time(workload, candidate, now):
+                break
+            if candidate is not None and candidate.gpus != excluded and self._in_time(workload, candidate, now):
                 best = reservation_rules.best((candidate, *filter(None, (best,))), now)
         return best
 
     def _in_time(self, workload: PendingWorkload, candidate: Candidate, now: float) -> bool:
-        """Return whether a set is free so soon that a workload has ended before one of its nodes goes."""
+        """Return whether a workload that begins once a set is free ends before one of the set's nodes goes."""
         ends = [use.ends_at for use in candidate.uses]
         begins = now if None in ends else max((at for at in ends if at is not None), default=now)
-        gone = self._picture.nodes.gone_by(max(begins, now) + workload.lasts_s)
-        return gone.isdisjoint(node for node, _ in candidate.gpus)
+        leaving_nodes = self._picture.nodes.gone_by(max(begins, now) + workload.lasts_s)
+        return leaving_nodes.isdisjoint(node for node, _ in candidate.gpus)
 
     def _open(self, wish: PlacementRequest, lasts_s: int) -> Bools:
-        """Return the nodes that a pod of a workload that lasts so long may run on, whatever is free there: (rows,)."""
+        """Return the nodes that a pod may use for ``lasts_s`` seconds once everything there is free: (rows,)."""
         fit = self._picture.nodes.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s))
         if wish.rules is not None:
             fit &= self._picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
-        if self._picture.channels.domain_of(wish.pod) is not None:  # who has it will have ended, as who has the GPUs
+        # The channel of multi-node NVLink may be in use: its user ends, as the users of the GPUs do.
+        if self._picture.channels.domain_of(wish.pod) is not None:
             fit &= self._picture.nodes.channels(taken=True)
         return fit
 
     def _open_to_any(self, workload: PendingWorkload, limits: Limits) -> Bools:
-        found: Bools = np.logical_or.reduce([self._open(member.wish, workload.lasts_s) for member in workload.asking])
-        return found & ~self._picture.nodes.named(limits.closed)
+        """Return the nodes that at least one pod of a workload may use: (rows,)."""
+        fit: Bools = np.logical_or.reduce([self._open(member.wish, workload.lasts_s) for member in workload.asking])
+        return fit & ~self._picture.nodes.named(limits.closed)
 
     async def _of_pod(self, workload: PendingWorkload, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
-        """Yield of each node when a set may be ready at the soonest, the soonest first, and the set that is first."""
+        """Yield for each node a bound and its first set, or None; the lowest bound first.
+
+        The bound is when enough GPUs of the node are free, in any combination: the set is not free before that.
+        """
         wish, clock = workload.lead.wish, asyncio.get_running_loop().time
-        ends = _Ends(self._picture, self._clock(), workload)
         assert isinstance(wish.request, Whole), "asked before"
+        gpus = wish.request.gpus
+        ends = _Ends(self._picture, self._clock(), workload)
         fleet = self._idle_fleet(workload.key[0])
-        heap: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
-        until = clock() + SLICE_S
-        for node, fit in self._nodes(self._open_to_any(workload, limits)):
-            ready = ends.ready(node) if fit else []
-            if len(ready) >= wish.request.gpus:
-                heap.append((ready[wish.request.gpus - 1][0], node, ready))
-            if clock() > until:
+        bounds: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
+        pause_at = clock() + SLICE_S
+        for node, is_open in self._nodes(self._open_to_any(workload, limits)):
+            ready = ends.ready(node) if is_open else []
+            if len(ready) >= gpus:
+                bounds.append((ready[gpus - 1][0], node, ready))
+            if clock() > pause_at:
                 await asyncio.sleep(0)
-                until = clock() + SLICE_S
-        heapq.heapify(heap)
-        while heap:
-            bound, node, ready = heapq.heappop(heap)
+                pause_at = clock() + SLICE_S
+
+        heapq.heapify(bounds)
+        while bounds:
+            bound, node, ready = heapq.heappop(bounds)
             yield bound, self._first(wish, fleet, node, ready, ends) if node in fleet.nodes else None
-            if clock() > until:
+            if clock() > pause_at:
                 await asyncio.sleep(0)
-                until = clock() + SLICE_S
+                pause_at = clock() + SLICE_S
 
     def _first(
         self, wish: PlacementRequest, fleet: Fleet, node: str, ready: Sequence[tuple[Ready, str]], ends: _Ends
@@ -185,22 +195,25 @@ class Reservable:
         return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
 
     async def _best_of_gang(self, workload: PendingWorkload, limits: Limits, gang: GangTerms) -> Candidate | None:
-        """Return the GPUs of a plan on the fewest nodes that are free first, wholly; None if there is no plan."""
+        """Return the GPUs of a plan for a gang on the nodes that are free first; None if there is no plan."""
         ends = _Ends(self._picture, self._clock(), workload)
-        nodes = [node for node, open_ in self._nodes(self._open_to_any(workload, limits)) if open_]
-        ready = sorted((every[-1][0], node) for node in nodes if (every := ends.ready(node)))
-        names = [node for _, node in ready]
-        low, high = 1, len(names)
+        nodes = [node for node, is_open in self._nodes(self._open_to_any(workload, limits)) if is_open]
+        # A node counts as free when the last of its GPUs is.
+        free_at = sorted((ready[-1][0], node) for node in nodes if (ready := ends.ready(node)))
+        names = [node for _, node in free_at]
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
         if not names or (places := self._places(workload, limits, gang, names, ends, leaving)) is None:
             return None
-        while low < high:  # where so many nodes do, more of them do, too
+
+        # A binary search for the fewest first nodes with a plan: if some are enough, more are, too.
+        low, high = 1, len(names)
+        while low < high:
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (fewer := self._places(workload, limits, gang, names[:middle], ends, leaving)) is None:
+            if (places_on_fewer := self._places(workload, limits, gang, names[:middle], ends, leaving)) is None:
                 low = middle + 1
             else:
-                high, places = middle, fewer
+                high, places = middle, places_on_fewer
         gpus = sorted({device for place in places.values() for device in place.taken})
         return ends.candidate(gpus) if len(gpus) <= MOST_GPUS else None
 

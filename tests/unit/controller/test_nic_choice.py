@@ -15,7 +15,7 @@ from dradriver.allocator.choice import nearest_nics
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import nic_node
 from dradriver.controller.placing.decide import decide
-from dradriver.controller.placing.nic_choice import NoNicsError
+from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.effort import sampled
 from tests.fakes import nics

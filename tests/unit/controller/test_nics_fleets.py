@@ -10,7 +10,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_nics, gang_plan, nic_places
 from dradriver.controller.placing.decide import decide
-from dradriver.controller.placing.nic_choice import NoNicsError
+from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from dradriver.queue.pending import Member
 from dradriver.queue.reservation_rules import Terms

@@ -16,7 +16,7 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_nics, gang_plan, nic_choice, nic_places
 from dradriver.controller.placing.decide import decide
-from dradriver.controller.placing.nic_choice import NoNicsError
+from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.controller.placing import nic_choice
+from dradriver.controller.placing import nic_refusals
 from dradriver.kube.resources import PODS, RESOURCE_SLICES
 from tests.fakes import nics
 from tests.fakes.nic_pods import NEAREST, a_cluster, addresses, given, gpus, pod, run, template, wanted
@@ -66,7 +66,7 @@ async def test_a_tainted_nic_is_for_whoever_tolerates_all_its_taints(
     else:
         ask = wish_of(cluster, "p").nics
         assert ask is not None
-        told = nic_choice.figures(cluster.worker.picture, ask, ["a"])
+        told = nic_refusals.figures(cluster.worker.picture, ask, ["a"])
         assert told.startswith("a: 1 of 1 NICs free (1 of these tainted), 0 of them as asked for")
 
 

@@ -9,7 +9,7 @@ import pytest
 from dradriver.api.claims import gang_plan_note
 from dradriver.api.vocabulary import values
 from dradriver.cluster.pods import kept_places
-from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing import gang_placements
 from dradriver.controller.steps import deadlines, gang_step
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.queue import backoffs
@@ -87,7 +87,7 @@ def test_the_figures_are_the_codes() -> None:
     assert "30 s plus 0.1 s for each pod, at most five minutes" in starts
     assert (deadlines.UNSCHEDULABLE_S, deadlines.SCHEDULER_PAUSE_S) == (5, 10)
     assert "only 5 s more. It waits 15 s" in starts
-    assert (deadlines.GATHER_S, gang_plan.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
+    assert (deadlines.GATHER_S, gang_placements.MOST_ALTERNATES, backoffs.LONGEST_BACKOFF_S) == (2, 8, 120)
     assert "starts 2 s after the last pod arrived, with at least four pods" in starts
     assert "the same number of others, at most eight others" in starts
     assert kept_places.KEPT_S == 120
