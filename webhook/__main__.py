@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def serve(args: Options) -> None:
-    """Serve until cancelled: admission over TLS, health and metrics beside it, certificates and policies kept fresh."""
+    """Serve admission over TLS until cancelled, with health and metrics, and keep certificates and policies current."""
     from dradriver.api.base.allocating_driver import LEDGERS, bind
     from dradriver.process.health_server import serve_health
     from dradriver.process.policies_file import PoliciesFile

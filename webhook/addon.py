@@ -1,4 +1,4 @@
-"""What a pod cannot have where another driver hands out the GPUs: what only the node agent could give it."""
+"""Checks pods in clusters where another driver allocates the GPUs: some requests need this driver's node agent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from dradriver.topology.vendors import VENDORS
 
 
 def check(found: Resolved, *, by_template: bool) -> list[str]:
-    """Return warnings about what a pod asks for where another driver's devices are handed out.
+    """Return warnings about a pod's request if another driver allocates the GPUs; none if this driver does.
 
     Args:
-        found: What it asks for.
-        by_template: Whether a claim's template says whose GPUs it has.
+        found: The pod's resolved request.
+        by_template: Whether a claim template has the GPU vendor.
 
     Raises:
-        WordError: It wants a part of another driver's GPU, or what only attributes of this driver's devices can say.
+        WordError: The pod asks for a part of a GPU, for another vendor's GPUs, or for a placement that needs this
+            driver's device attributes.
     """
     ledger = current_ledger()
     if ledger is OURS:
@@ -28,16 +29,18 @@ def check(found: Resolved, *, by_template: bool) -> list[str]:
             f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
         )
-    if (vendor := found.request.vendor) != ledger.vendor and not by_template:
+    vendor = found.request.vendor
+    if vendor != ledger.vendor and not by_template:
         resource = VENDORS[ledger.vendor].resources[0]
         raise WordError(
             f"in this cluster {ledger.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
             f"{vendor}; write a limit {resource}, or remove the {names.PREFIX} annotations"
         )
-    for key, said in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
-        if isinstance(said, str):
+    # Both have the scheduler choose the GPUs, by device attributes that only this driver publishes.
+    for key, value in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
+        if isinstance(value, str):
             raise WordError(
-                f"{key}: {said}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
+                f"{key}: {value}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
                 f"the scheduler alone would have to know; remove the annotation"
             )
     if found.nccl in ("file", "env", "near-nics"):

@@ -41,7 +41,10 @@ def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
 
 
 def _beyond(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
-    """Yield path, size, bound and unit of each part that is beyond its bound."""
+    """Yield path, size, bound and unit of each part of a pod that is larger than its bound.
+
+    Lengths in bytes are tested first, so that nothing large is decoded.
+    """
     spec = pod.spec
     every = (*pod.containers, *pod.init_containers)
     if len(every) > CONTAINERS:

@@ -1,9 +1,11 @@
-"""What the webhook's certificates should be at a moment: pure functions of what is there and of the time.
+"""Decides which certificates the webhook should have: pure functions of the present ones and of the time.
 
-A certificate is served only when every caller already trusts its authority. So an authority is replaced in three steps,
-each in a run of its own: the new one is published beside the old; after ``SETTLE`` a certificate of the new one is
-issued; the old one is dropped once it has expired. All of
-``trusted`` is published, always.
+A certificate is served only when every caller trusts its authority already. So an authority is replaced in three steps,
+each in a run of its own:
+
+1. The new authority is published next to the old one (``trusted``).
+2. After ``SETTLE`` the new authority issues the certificate that is served.
+3. The old authority is removed when it has expired.
 """
 
 from __future__ import annotations
@@ -53,27 +55,31 @@ class _Parsed(NamedTuple):
 
 
 def renew(bundle: Bundle | None, *, now: datetime.datetime, hosts: Sequence[str]) -> Bundle:
-    """Return the next bundle, equal to the given one where nothing is due.
+    """Return the bundle to use from now on; it equals the given one if nothing must be renewed.
 
     Args:
-        bundle: What is there; whatever of it is missing, damaged or expired is made anew at once.
+        bundle: The present bundle. Missing, damaged and expired parts of it are replaced at once.
         now: The time, with a zone.
-        hosts: DNS names to certify.
+        hosts: DNS names of the certificate.
     """
     parsed = _parse(bundle)
+
+    # 1. The authorities that are still valid, and a new one if the newest must be replaced.
     authorities = [a for a in parsed.authorities if a.not_valid_after_utc > now]
     authority_key = parsed.authority_key
     newest = authorities[-1] if authorities else None
-    if newest is None or authority_key is None or not _belong(newest, authority_key) or _due(newest, now):
+    if newest is None or authority_key is None or not _belong(newest, authority_key) or _is_due(newest, now):
         newest, authority_key = _new_authority(now)
         authorities.append(newest)
+
+    # 2. The certificate. An unusable one is replaced at once; a usable one only after callers know the new authority.
     certificate, key = parsed.certificate, bundle.key if bundle is not None else ""
-    usable = certificate is not None and _usable(certificate, authorities, now=now, hosts=hosts)
-    due = certificate is None or _due(certificate, now) or not _signed(certificate, newest)
-    settled = now >= newest.not_valid_before_utc + BACKDATE + SETTLE
-    if not usable or (due and settled):
-        certificate, fresh = _new_certificate(newest, authority_key, now=now, hosts=hosts)
-        key = _key_pem(fresh)
+    is_usable = certificate is not None and _is_usable(certificate, authorities, now=now, hosts=hosts)
+    is_due = certificate is None or _is_due(certificate, now) or not _is_signed(certificate, newest)
+    has_settled = now >= newest.not_valid_before_utc + BACKDATE + SETTLE
+    if not is_usable or (is_due and has_settled):
+        certificate, private_key = _new_certificate(newest, authority_key, now=now, hosts=hosts)
+        key = _key_pem(private_key)
     assert certificate is not None
     return Bundle(
         authorities="".join(_pem(authority) for authority in authorities),
@@ -135,12 +141,12 @@ def _belong(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> b
     return certificate.public_key() == key.public_key()
 
 
-def _due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
+def _is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     return now >= certificate.not_valid_before_utc + life * RENEW_AFTER
 
 
-def _usable(
+def _is_usable(
     certificate: x509.Certificate,
     authorities: Sequence[x509.Certificate],
     *,
@@ -154,11 +160,11 @@ def _usable(
     return (
         certificate.not_valid_after_utc > now
         and names.get_values_for_type(x509.DNSName) == list(hosts)
-        and any(_signed(certificate, authority) for authority in authorities)
+        and any(_is_signed(certificate, authority) for authority in authorities)
     )
 
 
-def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -167,9 +173,10 @@ def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
 
 
 def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return a new self-signed authority and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
-    # Two authorities stand side by side in the overlap; with names of their own none is taken for the other.
+    # Two authorities are valid during a replacement. Verifiers look an issuer up by its name, so the names differ.
     name = _name(f"gpu-topology webhook CA {serial:040x}")
     usage = x509.KeyUsage(
         digital_signature=False,
@@ -204,6 +211,7 @@ def _new_certificate(
     now: datetime.datetime,
     hosts: Sequence[str],
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return a new server certificate for these DNS names, issued by an authority, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     usage = x509.KeyUsage(
         digital_signature=True,

@@ -1,9 +1,9 @@
-"""CREATE of a pod with words of ours: its GPU limits become one claim, and a gate holds it until it has a place.
+"""CREATE of a pod with our annotations: its GPU limits become one claim, and a scheduling gate holds it.
 
-Every step leads to the same result when it is done again, because the API server calls a second time when another
-webhook or plugin changed the pod (``reinvocationPolicy: IfNeeded``), under a new request uid. Only the claim's name is
-a fresh one each time. That is harmless: nothing has been created under it yet; and needed: a copy of a pod is not to
-be told from the pod itself, and must never share its claim.
+The API server calls a second time, with a new request uid, if another webhook or plugin changed the pod
+(``reinvocationPolicy: IfNeeded``). So every step gives the same result when it is repeated. Only the claim's name is
+new each time: a copy of a pod looks like the pod itself, and must never share its claim. That is harmless, because no
+claim of that name exists yet.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
 
 _CLAIM_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z0-9]{10}")
-_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8  # one for each byte, all as often
-# Results that some take for wishes, and what they wish for by these.
-_MEANT: Final = {
+_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz234567" * 8  # a letter for each value of a byte, all equally often
+# Annotations that the driver writes and that users write by mistake, with what they should write instead.
+_WRITE_INSTEAD: Final = {
     names.BANDWIDTH: names.MIN_BANDWIDTH,
     names.BUSBW: names.MIN_BUSBW,
     names.LEVEL: names.REQUIRED,
@@ -60,23 +60,25 @@ def create(
     by_limits: bool = False,
     new_name: Callable[[], str] = claim_name,
 ) -> tuple[desired.Desired | None, list[str]]:
-    """Return what the pod should be as it is created, and warnings for its author; None where it is not for us.
+    """Return the desired fields of a new pod and warnings for its author; no fields if the pod is not for us.
 
     Args:
         pod: The pod as sent.
-        policies: Those in force.
-        by_limits: Whether it is for us without a word of ours, see ``translate``.
+        policies: The policies in force.
+        by_limits: Whether the pod is for us although it has no annotation of ours, see ``translate``.
         new_name: Gives the claim its name.
 
     Raises:
-        WordError: An unknown word, a bad value, a contradiction, or something that cannot be placed.
+        WordError: An unknown annotation, a bad value, a contradiction, or a pod that can never be placed.
     """
     warnings = [*misspelled.warnings(pod.annotations, pod.labels)]
     if not (by_limits or marked(pod)):
         return None, warnings
     bounds.check(pod)
     warnings += advice.warnings(pod)
-    spec = pod.spec
+
+    # 1. What its containers ask for. A copy of an admitted pod has lost its limits; its note says it instead. A pod
+    # whose GPUs come from a claim template asks for one GPU per container here, and the template has the number.
     copied = _is_copy(pod)
     if copied:
         kueue.check_copy(pod)
@@ -87,46 +89,54 @@ def create(
     elif not copied:
         _refuse_foreign(pod)
         warnings += [
-            f"{key}: the driver writes it, and yours is dropped; to ask for it write {_MEANT[key]}"
+            f"{key}: the driver writes it, and yours is dropped; to ask for it write {_WRITE_INSTEAD[key]}"
             for key in pod.written
-            if key in _MEANT
+            if key in _WRITE_INSTEAD
         ]
         asks, (product, vendor) = containers.asks(pod), containers.which(pod)
         template = references.meant(pod, asks)
         if template is None and not asks:
             containers.refuse_unread(pod)
         kueue.check(pod)
+    by_template = template is not None
     if template is not None:
         references.check_names(*template)
         asks, product, vendor = references.users(pod, template[0]), "", ""
-    words = tuple(pod.words.items())
+
+    # 2. The request that annotations and limits make, and what is wrong with it.
+    spec = pod.spec
+    annotations = tuple(pod.words.items())
     wish, note, requests, longest_s, without_effect = _resolved(
-        words, tuple(asks.items()), product, vendor, policies, by_template=template is not None,
+        annotations, tuple(asks.items()), product, vendor, policies, by_template=by_template,
         limits=containers.have_limits(pod), deadline_s=spec.active_deadline_seconds,
     )  # fmt: skip
-    warnings += addon.check(wish, by_template=template is not None)
+    warnings += addon.check(wish, by_template=by_template)
     warnings += references.advice(pod, wish, template)
-    if template is None:  # else the template says how many
+    if not by_template:
         warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += gang.check(pod, wish, policies)
     warnings += kueue.advice(pod, wish)
     warnings += without_effect
+
+    # 3. Claim, gate and label: of a template, of a pod that the scheduler alone places, or of the controller.
     shared = None if wish.shared is msgspec.UNSET else wish.shared
     if shared is not None:
-        asks = dict(list(asks.items())[:1])  # init containers borrow the set, which all others use as a whole
-    sent, gates = spec.resource_claims or (), desired.with_last(spec.scheduling_gates or (), _GATE)
+        # All containers use all of a shared set, so it does not matter whose GPUs an init container borrows.
+        asks = dict(list(asks.items())[:1])
+    sent_claims = spec.resource_claims or ()
+    gates = desired.with_last(spec.scheduling_gates or (), _GATE)
     label, written = names.LABEL_PLACED, {}
     if template is not None:
         written = {names.TEMPLATE: "/".join(template)}
-        claims = desired.replaced(sent, pod_view.PodClaim(template[0], new_name()))
+        claims = desired.replaced(sent_claims, pod_view.PodClaim(template[0], new_name()))
     elif static.is_static(wish):
         note = resolved.write(static.noted(wish, static.kept(pod, requests)))
         claims = desired.with_last(
-            sent, pod_view.PodClaim(names.POD_CLAIM, None, claim_alternatives.template_name(note))
+            sent_claims, pod_view.PodClaim(names.POD_CLAIM, None, claim_alternatives.template_name(note))
         )
         label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
-        claims = desired.with_last(sent, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
+        claims = desired.with_last(sent_claims, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
     return (
         desired.Desired(
             label=label,
@@ -159,11 +169,23 @@ def _resolved(
     limits: bool,
     deadline_s: int | None,
 ) -> tuple[Resolved, str, Requests, int | None, tuple[str, ...]]:
-    """Return a resolved request, its note, the claim's requests of each container as far as known, and its duration.
+    """Resolve a pod's annotations and limits. The result is cached, because the pods of one job have the same ones.
 
-    And warnings of words without effect.
+    Returns five values: the resolved request; its note (an annotation); the claim's requests by container, empty if a
+    template makes the claim; for how many seconds the pod may run; warnings of annotations without effect.
 
-    Pods of one job come in numbers, all with the same words.
+    Args:
+        words: The pod's annotations.
+        asks: The containers' requests for GPUs, by container.
+        product: GPU product of the limits; empty for any.
+        vendor: GPU vendor of the limits; empty for the default.
+        policies: The policies in force.
+        by_template: Whether a claim template says how many GPUs the pod has.
+        limits: Whether containers have GPU limits.
+        deadline_s: ``activeDeadlineSeconds`` of the pod; None without one.
+
+    Raises:
+        WordError: An annotation is bad or contradicts another.
     """
     annotations = Annotations(dict(words), policies)
     wish = resolved.resolve(annotations, dict(asks), product=product, vendor=vendor)

@@ -45,13 +45,15 @@ class _Job(Part, frozen=True):
 
 
 def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: str) -> list[str]:
-    """Return a warning of a Job that a preemption or a drained node could fail; none of anything else.
+    """Return a warning for a Job whose gang a preemption or a drained node could let fail.
+
+    All pods of a gang are evicted together, and each counts against ``backoffLimit``. Other objects get no warning.
 
     Args:
-        kind: The object's.
-        annotations: Its annotations, which may be bad.
-        spec: Its spec, any JSON.
-        namespace: Its namespace.
+        kind: The object's kind.
+        annotations: The object's annotations, which may be bad.
+        spec: The object's spec, any JSON.
+        namespace: The object's namespace.
     """
     policies = annotations.policies
     terms = policies.queue.preemption

@@ -1,7 +1,7 @@
-"""Words that have no effect on the pod that says them: each is warned of, with what takes its effect.
+"""Warns of annotations that have no effect on their pod, with the reason.
 
-A word that says what is so anyway (``nccl: auto``) is no such word. Whether nodes, or the chart's options, leave a word
-without effect (``spot`` where no node is one, ``idle-timeout`` where nothing is ended) is not known here.
+There is no warning for an annotation that repeats a default (``nccl: auto``). The webhook does not know whether nodes
+or the chart's options leave an annotation without effect (``spot`` without spot nodes, ``idle-timeout`` if it is off).
 """
 
 from __future__ import annotations
@@ -156,19 +156,19 @@ def warnings(
     limits: bool,
     deadline_s: int | None,
 ) -> list[str]:
-    """Return a warning for each word without effect, in the words' order.
+    """Return a warning for each annotation without effect, in the order of the annotations.
 
     Args:
-        annotations: What the pod says.
-        wish: What that comes to.
-        by_template: Whether a claim's template says how many GPUs the pod has.
-        product: The product that its limits name; empty for none.
-        vendor: Whose GPUs its limits ask for; empty for none.
-        limits: Whether limits say how many GPUs it has.
-        deadline_s: The deadline of its spec; None without one.
+        annotations: The pod's annotations.
+        wish: The request that they make.
+        by_template: Whether a claim template has the number of GPUs.
+        product: GPU product of the pod's limits; empty for none.
+        vendor: GPU vendor of the pod's limits; empty for none.
+        limits: Whether limits have the number of GPUs.
+        deadline_s: ``activeDeadlineSeconds`` of the pod; None without one.
 
     Raises:
-        WordError: A word cannot be read.
+        WordError: An annotation cannot be read.
     """
     pod = _About(wish, by_template, product, vendor, limits, deadline_s, annotations.max_duration_s)
     found = []

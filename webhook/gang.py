@@ -66,18 +66,18 @@ def check_maker(
     *,
     templates: Sequence[Sequence[str | int]],
 ) -> None:
-    """Raise unless the pods of an object may be a gang, if it asks for one.
+    """Raise if an object asks for a gang that its pods can never form.
 
     Args:
-        kind: The object's.
-        gang: What its annotations say of a gang.
+        kind: The kind of the object, such as ``JobSet``.
+        gang: The gang that its annotations ask for; None for none.
         annotations: All of its annotations.
-        spec: Its spec, JSON that was read before; any value.
-        templates: Where in the object those pod templates stand that get its words.
+        spec: Its spec as JSON; any value.
+        templates: Paths in the object of the pod templates that get its annotations.
 
     Raises:
-        WordError: The others of its pods are made only once the first has its place, nobody knows which they are, or it
-            is no such object.
+        WordError: Some of its pods are created only after the first one runs, its gang cannot be told from others, or
+            the spec is not one of this kind.
     """
     if gang is None or not gang.asked:
         return
@@ -85,15 +85,22 @@ def check_maker(
         decoded = msgspec.json.decode(spec)
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
-    every = [annotations]
-    if kind == "JobSet":
-        jobs = _jobs(decoded)
-        every += [_said(jobs.replicated_jobs[path[2]]) for path in templates if jobs and isinstance(path[2], int)]
-    refusals = (impossible_gangs.why_never({}, each, "", gang) for each in every)
+
+    # Annotations of other programs may forbid the gang. JobSet copies those of each replicatedJob's template, too.
+    all_annotations = [annotations]
+    job_set = _jobs(decoded) if kind == "JobSet" else None
+    if job_set is not None:
+        # A path is ("spec", "replicatedJobs", index, ...).
+        indexes = (path[2] for path in templates)
+        all_annotations += [_said(job_set.replicated_jobs[index]) for index in indexes if isinstance(index, int)]
+    refusals = (impossible_gangs.why_never({}, each, "", gang) for each in all_annotations)
     why = next(filter(None, refusals), None) or gang_size_of_owner.why_never(kind, decoded)
+
+    # Nothing tells the pods of a Deployment's rollouts apart, unless the gang has a written name. One gang of several
+    # replicatedJobs needs all of them at once.
     if kind == "Deployment" and gang.written is None:
         why = impossible_gangs.DEPLOYMENT
-    elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _in_order(_jobs(decoded)):
+    elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _in_order(job_set):
         why = impossible_gangs.IN_ORDER
     if why:
         raise WordError(f"{gang_annotations.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")

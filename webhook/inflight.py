@@ -57,12 +57,12 @@ class Budget:
 
     @contextlib.asynccontextmanager
     async def lent(self, size: int, *, address: str, revoke: Callable[[], None]) -> AsyncIterator[None]:
-        """Wait for so many bytes, and hold them while the block runs.
+        """Wait until a body may use so many bytes of the budget, and reserve them while the block runs.
 
         Args:
-            size: Bytes.
-            address: The sender's.
-            revoke: Makes the block end soon; it may be called more than once.
+            size: Number of bytes.
+            address: The sender's address. Addresses with fewer reserved bytes are served first.
+            revoke: Makes the block end soon, because others wait; it may be called more than once.
         """
         due = asyncio.get_running_loop().time() + min(size / RATE, MOST_DELAY_S)
         loan = _Loan(address, size, revoke, due=due)

@@ -207,10 +207,10 @@ _AFFINITY: Final = msgspec.json.Decoder(_Affinity | None)
 
 
 def read(text: bytes | Raw) -> Pod:
-    """Return the pod in a piece of JSON.
+    """Decode the fields of a pod that admission uses.
 
     Raises:
-        WordError: It is no pod.
+        WordError: The JSON is no pod.
     """
     pod = decode(_POD, text, "")
     annotations = _texts(pod.metadata.annotations, "metadata.annotations: ")

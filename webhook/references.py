@@ -23,16 +23,17 @@ _MOST_TOLD: Final = 4  # claims that a warning names
 
 
 def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
-    """Return the entry of ``spec.resourceClaims`` that is the pod's GPUs, and its template; None where limits say them.
+    """Return the entry of ``spec.resourceClaims`` that has the pod's GPUs, and its template; None if limits ask.
 
-    What is in the template nobody knows here: that it is of this driver's GPUs the controller sees.
+    The webhook does not read templates. The controller finds out whether this one asks for GPUs of this driver.
 
     Args:
         pod: The pod as sent.
-        asks: What its limits and words ask for.
+        asks: The GPUs that its limits and annotations ask for, by container.
 
     Raises:
-        WordError: Several templates that it may be, a word that names none, or nothing but a claim by its name.
+        WordError: Several templates are possible, the annotation names no entry, or the pod has a claim by its name
+            only.
     """
     templates = {
         entry.name: entry.resource_claim_template_name
@@ -41,20 +42,27 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
     }
     for entry, template in templates.items():
         check_names(entry, template)
-    said = pod.words.get(names.CLAIM)
-    if said is not None:
-        if said not in templates:
+
+    # The annotation names the entry.
+    named_entry = pod.words.get(names.CLAIM)
+    if named_entry is not None:
+        if named_entry not in templates:
             raise WordError(
-                f"{names.CLAIM}: {shown(said)} is no entry of spec.resourceClaims with a resourceClaimTemplateName; "
-                f"{_one_of(templates) or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
+                f"{names.CLAIM}: {shown(named_entry)} is no entry of spec.resourceClaims with a "
+                f"resourceClaimTemplateName; {_one_of(templates) or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
             )
         if asks:
             raise WordError(
-                f"{names.CLAIM}: {shown(said)} contradicts limits or words that ask for GPUs; write one of the two"
+                f"{names.CLAIM}: {shown(named_entry)} contradicts limits or words that ask for GPUs; write one of the "
+                "two"
             )
-        return said, templates[said]
+        return named_entry, templates[named_entry]
+
+    # Limits ask for the GPUs, or the pod has no annotation of ours, so its templates are its own business.
     if not pod.words or any(container.name in asks for container in pod.app_containers):
         return None
+
+    # Otherwise the only template has them.
     if not templates:
         if not asks:
             _refuse_named(pod)
@@ -116,10 +124,14 @@ def _one_of(entries: dict[str, str]) -> str:
 
 
 def check(found: Resolved, annotations: Annotations) -> None:
-    """Raise unless a pod's words fit a claim that a template makes: whose GPU and what part of it, the template says.
+    """Raise if a pod's annotations say what only its claim template can say: GPU vendor, part, sharing, placement.
+
+    Args:
+        found: The request that the annotations make.
+        annotations: The annotations.
 
     Raises:
-        WordError: They do not.
+        WordError: They do.
     """
     if found.placement == values.STATIC:
         raise WordError(
@@ -139,10 +151,10 @@ def check(found: Resolved, annotations: Annotations) -> None:
     if not isinstance(found.request, Whole):
         raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")
     if found.when_full == values.HAND_OVER:
-        # How many GPUs there are is for the template to say; that of several is what words can be about.
-        several = msgspec.structs.replace(found.request, containers=(2,))
+        # The number of GPUs is in the template. Check for two, because annotations about sets matter from two on.
+        with_two_gpus = msgspec.structs.replace(found.request, containers=(2,))
         try:
-            claim_alternatives.demanding({"devices": {"requests": []}}, several)
+            claim_alternatives.demanding({"devices": {"requests": []}}, with_two_gpus)
         except WordError as error:
             raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another word: {error}") from None
 

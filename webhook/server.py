@@ -50,10 +50,11 @@ class Endpoint:
         self._pause_end = 0.0  # by the loop's clock: until then no large body is answered
 
     async def handle(self, http: web.BaseRequest) -> web.Response:
-        """Return the answer; a body that is no review gets 400, one over the bound 413, one that takes too long 429.
+        """Return the answer to an admission review.
 
-        None of the three has a review's answer: the API server refuses the object, or lets it pass where the webhook's
-        ``failurePolicy`` is Ignore. It shows users the message of a Status in the body.
+        A body that is no review gets status 400, a body over the bound 413, and one that takes too long 429. Then the
+        API server refuses the object, or accepts it if the webhook's ``failurePolicy`` is Ignore. It shows users the
+        message of the Status in the answer's body.
         """
         paths = self._admission.paths
         if http.path not in paths:
@@ -61,16 +62,19 @@ class Endpoint:
         if http.method != hdrs.METH_POST:
             return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_POST})
         content = http.content
-        # Nearly all reviews come as a whole with their head.
+
+        # 1. Nearly all reviews are small and arrive together with their head.
         if content.is_eof() and content.total_bytes <= SMALL:
             return self._answer(http.path, content.read_nowait())
         size = MOST_BYTES if http.content_length is None else http.content_length
         if size > MOST_BYTES:
             return _refused(413, _TOO_LARGE.format(size))
+
+        # 2. Others are read as they come, within ``wait_s``. A large body first sends ``READ_BYTES`` and waits then for
+        # its turn, so that a client that sends nothing takes no turn. A small body waits for no turn.
         try:
             async with asyncio.timeout(self._wait_s) as limit:
                 body = Body(content, limit=limit, grace_s=self._grace_s)
-                # A small body waits for no turn. A large one waits for its turn only after it has sent so much.
                 if await body.read(SMALL if size <= SMALL else READ_BYTES):
                     return self._answer(http.path, body.whole())
                 async with self._large.lent(size, address=http.remote or "", revoke=body.cut_off):
@@ -128,13 +132,13 @@ async def serve(
     context: ssl.SSLContext | None,
     host: str | None = None,
 ) -> AsyncIterator[int]:
-    """Serve a handler while the block runs; gives the port, which the system chooses when it is 0.
+    """Serve a handler while the block runs, and yield the port.
 
     Args:
         handler: Answers every request.
-        port: TCP port.
-        context: What to speak TLS with; None for plain HTTP.
-        host: Address to listen on; all by default.
+        port: TCP port; 0 for one that the system chooses.
+        context: The TLS context; None for plain HTTP.
+        host: Address to listen on; None for all.
 
     Raises:
         OSError: The port is taken.
@@ -146,7 +150,8 @@ async def serve(
         connections=Connections(CONNECTIONS),
         context=context,
         end_s=5.0,
-        # Compressed bodies stay what they are, no JSON: nobody sends any, and one could unpack to anything.
+        # A compressed body is not unpacked, so it is refused as no JSON: API servers send none, and a small one could
+        # unpack to any size.
         auto_decompress=False,
         lingering_time=1.0,
         read_bufsize=READ_BYTES,

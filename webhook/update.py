@@ -39,11 +39,16 @@ _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations ca
 
 
 def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
-    """Return what the pod should be as it is stored, and warnings for whoever sent it; None where it is not for us.
+    """Return the desired fields of an updated pod and warnings for its author; no fields if the pod is not for us.
+
+    Args:
+        pod: The pod as sent.
+        live: The pod as stored.
+        policies: The policies in force.
 
     Raises:
-        WordError: A word that was added or changed is unknown or bad, a part grew beyond its bound, or our label was
-            added to a pod that had none.
+        WordError: An annotation that was added or changed is unknown or bad, a field grew beyond its bound, or our
+            label was added to a pod that had none.
     """
     sent, was_sent = Annotations(pod.words, policies), Annotations(live.words, policies)
     if live.label not in (names.LABEL_PLACED, names.LABEL_STATIC):
@@ -73,26 +78,38 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
 
 
 def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple[str | None, list[str]]:
-    """Return the note of the resolved request, the live pod's or, where words count, a new one, and warnings.
+    """Return the note (annotation) of the pod's resolved request, and warnings.
+
+    The note stays as it is unless annotations changed while the pod is gated; then it is made again.
+
+    Args:
+        live: The pod as stored.
+        sent: The annotations as sent.
+        was_sent: The annotations of the stored pod.
 
     Raises:
-        WordError: A word that was added or changed is bad.
+        WordError: An annotation that was added or changed is bad.
     """
     note = live.written.get(names.REQUEST)
     asks, noted = _asks(live)
-    words, were = sent.texts, was_sent.texts
-    same = words == were
-    if same and noted is not None:
+    texts, old_texts = sent.texts, was_sent.texts
+    is_unchanged = texts == old_texts
+
+    # 1. Nothing to do, or too late.
+    if is_unchanged and noted is not None:
         return note, []
-    if words.get(names.SHARED_CLAIM) != were.get(names.SHARED_CLAIM):
+    if texts.get(names.SHARED_CLAIM) != old_texts.get(names.SHARED_CLAIM):
         raise WordError(_OTHER_SET)
-    if asks is None or not (live.gated or same):
+    if asks is None or not (live.gated or is_unchanged):
         too_late = _read_too_late(sent, was_sent)
         return note, [_NO_NOTE] if too_late and live.gated else too_late
+
+    # 2. A new note, within what cannot change: the claim's form is fixed when the pod is created.
     try:
-        if not same and _has_parts(asks) and any(words.get(word) != were.get(word) for word in _PARTS):
+        has_other_part = any(texts.get(key) != old_texts.get(key) for key in _PARTS)
+        if has_other_part and _has_parts(asks):
             raise WordError(_OTHER_PART)
-        if words.get(names.CLAIM) != were.get(names.CLAIM):
+        if texts.get(names.CLAIM) != old_texts.get(names.CLAIM):
             raise WordError(_OTHER_CLAIM)
         new, warnings = _read(sent, live, asks, noted)
         if request_names(new.asked) != request_names(asks):
@@ -101,8 +118,9 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
             raise WordError(_OTHER_VENDOR)
         return resolved.write(new), warnings
     except WordError as error:
-        if same:
-            return note, []  # of an earlier release, and beyond repair
+        # Unchanged annotations without a readable note are of an earlier release. They must not block the update.
+        if is_unchanged:
+            return note, []
         _refuse_what_is_new(error, sent, was_sent, lambda annotations: _read(annotations, live, asks, noted))
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
@@ -110,10 +128,16 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
 def _read(
     annotations: Annotations, live: pod_view.Pod, asks: Asks, noted: Resolved | None
 ) -> tuple[Resolved, list[str]]:
-    """Return what annotations of a pod that waits for the controller come to, and warnings.
+    """Resolve the annotations of a pod that waits for the controller; return the request and warnings.
+
+    Args:
+        annotations: The annotations, new or old.
+        live: The pod as stored.
+        asks: The GPUs that its containers ask for.
+        noted: Its present note; None if it cannot be read.
 
     Raises:
-        WordError: They are bad, or for no such pod.
+        WordError: An annotation is bad, or asks for what a pod can get only when it is created.
     """
     product, vendor = ("", "") if noted is None else (noted.product or "", noted.vendor or "")
     wish = resolved.resolve(annotations, asks, product=product, vendor=vendor)

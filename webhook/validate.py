@@ -82,18 +82,19 @@ _TEMPLATE: Final = msgspec.json.Decoder(_TemplateSpec)
 
 
 def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
-    """Return warnings for a claim or template that may be stored.
+    """Check a claim or template before it is stored, and return warnings.
 
     Args:
-        kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; others pass.
+        kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; other kinds are not checked.
         new: The object.
-        old: What it was before an update, else ``null``. A spec that did not change passes, good or bad: specs are
-            immutable, and an object that an older release let in must still lose its finalizers.
-        policies: Those in force.
+        old: The object before an update, else ``null``. An unchanged spec is not checked: specs are immutable, and an
+            object that an older release accepted must still lose its finalizers.
+        policies: The policies in force.
 
     Raises:
-        WordError: A configuration for this driver that it cannot read, or of no request of the claim; a part of a GPU
-            that may be of one namespace at a time. The message has the field's path.
+        WordError: The claim has a configuration for this driver that cannot be read or names no request of the claim;
+            or it may get a part of a GPU that is exclusive to one namespace at a time. The message has the field's
+            path.
     """
     if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
         return []
@@ -106,6 +107,8 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
         return []
     if len(text) > MOST_BYTES:
         raise WordError(f"{path}: {len(text)} bytes; at most {MOST_BYTES} are stored")
+
+    # 1. Every configuration for this driver can be read.
     try:
         spec = _SPEC.decode(text) if kind == "ResourceClaim" else _TEMPLATE.decode(text).spec
     except (ValueError, RecursionError) as error:
@@ -118,15 +121,18 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
                 _check_requests(config.read(entry.opaque.parameters), requests)
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
+
+    # 2. The claim cannot get a part of an exclusive GPU by the scheduler alone. The controller chose the GPUs of claims
+    # with this label, and an admission policy lets only the controller write it. From a template both may make claims.
     labels = (sent.metadata and sent.metadata.labels) or {}
     if kind == "ResourceClaim" and labels.get(names.LABEL) == names.LABEL_PLACED:
-        return []  # the controller's, which an admission policy lets nobody else write: it chose the GPUs
-    at = next(_exclusive(devices, policies), None)
-    if at is None:
+        return []
+    request_path = next(_exclusive(devices, policies), None)
+    if request_path is None:
         return []
     if kind == "ResourceClaim":
-        raise WordError(f"{path}.devices.{at}: {_EXCLUSIVE}")
-    return [f"{path}.devices.{at}: its claims are refused, but of pods that the driver places: {_EXCLUSIVE}"]
+        raise WordError(f"{path}.devices.{request_path}: {_EXCLUSIVE}")
+    return [f"{path}.devices.{request_path}: its claims are refused, but of pods that the driver places: {_EXCLUSIVE}"]
 
 
 _EXCLUSIVE: Final = (

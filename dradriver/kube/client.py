@@ -102,11 +102,18 @@ class Client:
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]
     ) -> tuple[builtins.list[T], str]:
-        """Return all objects of a kind from the API server, and their resource version.
+        """Return all objects of a kind from the API server, and the resourceVersion of the list.
 
-        One that cannot be read is left out (``Isolated``).
-        The list is read in pages. One of more than ``PAGE_BYTES`` is left unread and asked for with fewer objects. When
-        the server forgets the list's version between two pages (410), the whole list is read at once instead.
+        The list is read in pages. A page of more than ``PAGE_BYTES`` is not read to its end, but requested again with
+        fewer objects. If the list's version expires between two pages (410), the whole list is read with one request.
+
+        Args:
+            resource: The kind.
+            namespace: The namespace; None for all.
+            label_selector: Only objects that match it.
+            field_selector: Only objects that match it.
+            type: The type of an object, or a function that decodes one. An object that cannot be decoded is left out
+                (``Isolated``).
         """
         params = selection(label_selector, field_selector)
         path = resource.path(namespace)
@@ -117,6 +124,7 @@ class Client:
         while True:
             paging = {"limit": str(limit)} | ({"continue": token} if token else {})
             try:
+                # A single object is read whatever its length: it cannot be divided.
                 most = PAGE_BYTES if limit > 1 else None
                 body = await self.connection.request("GET", path, params=params | paging, most=most)
             except TooLongError:
@@ -132,7 +140,8 @@ class Client:
             token = page.metadata.continue_
             if not token:
                 return items, page.metadata.resource_version
-            # Half of what may be read, as far as the last page tells: those of other namespaces can be far longer.
+            # The next page should have half of PAGE_BYTES if its objects are as long as the last ones. Those of other
+            # namespaces can be far longer.
             limit = max(1, min(PAGE, limit * PAGE_BYTES // (2 * len(body))))
 
     async def serves(self, resource: Resource) -> bool:
@@ -199,18 +208,18 @@ class Client:
         dry_run: bool = False,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Change an object and return it as stored, or, in a dry run, as it would be.
+        """Change an object and return it as stored, or, in a dry run, as it would be stored.
 
         Args:
-            resource: The object's kind.
-            name: Its name.
-            body: The patch; of ``APPLY`` all that the manager wants of the object.
-            kind: How to read it.
-            namespace: The object's.
-            subresource: What of the object is changed: ``status``.
-            field_manager: Who applies; what others have applied of the same fields is overwritten.
-            dry_run: Whether the server checks the change and does not store it.
-            type: What the answer is read as.
+            resource: The kind of the object.
+            name: Name of the object.
+            body: The patch; for ``APPLY`` all fields that the field manager wants.
+            kind: The type of the patch.
+            namespace: Namespace of the object.
+            subresource: Subresource to change, such as ``status``; None for the object itself.
+            field_manager: Name of the field manager that applies; it takes over fields of other managers.
+            dry_run: Whether the server only checks the change.
+            type: Type of the answer.
         """
         content = body.ops if isinstance(body, Patch) else body
         path = resource.path(namespace, name) + (f"/{subresource}" if subresource else "")

@@ -151,29 +151,33 @@ def in_cluster() -> ServerConfig:
 def from_kubeconfig(
     paths: Path | Sequence[Path], context: str | None = None, *, plugin: Plugin | None = None
 ) -> ServerConfig:
-    """Return the configuration of a kubeconfig's context (the current one where none is named).
+    """Return the address and credentials of a kubeconfig's context.
 
-    Of several files the first one that has an entry counts, as for kubectl; an entry's relative paths start from the
+    If several files have an entry, the first one counts, as for kubectl. Relative paths of an entry start from the
     folder of its own file.
 
     Args:
         paths: One file, or several as in the variable ``KUBECONFIG``.
-        context: The context's name.
-        plugin: What runs exec plugins; without it, users who need one are refused.
+        context: The context's name; None for the current context.
+        plugin: Runs exec plugins; without it, users with an exec plugin are refused.
 
     Raises:
-        ConfigError: A file is no kubeconfig, something is named that no file has, a field holds what it cannot, the
-            plugin gave nothing, or the credentials are of a kind that is not supported (auth providers, passwords).
+        ConfigError: A file is no kubeconfig, a named entry is missing, a field has a bad value, the plugin failed, or
+            the credentials are of an unsupported kind (auth providers, passwords).
     """
+    # 1. The entries: a context names a cluster and a user.
     files = [(path, _document(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
     place = os.pathsep.join(str(path) for path, _ in files)
-    chosen = context or next(filter(None, (_name(document, path, "current-context") for path, document in files)), "")
-    if not chosen:
+    current_contexts = (_name(document, path, "current-context") for path, document in files)
+    context_name = context or next(filter(None, current_contexts), "")
+    if not context_name:
         raise ConfigError(f"{place}: current-context is not set; name a context")
-    joint_file, joint = _named(files, "contexts", chosen)
-    cluster_name, user_name = _name(joint, joint_file, "cluster"), _name(joint, joint_file, "user")
+    context_file, context_entry = _named(files, "contexts", context_name)
+    cluster_name, user_name = _name(context_entry, context_file, "cluster"), _name(context_entry, context_file, "user")
     cluster_file, cluster = _named(files, "clusters", cluster_name)
     user_file, user = _named(files, "users", user_name) if user_name else (cluster_file, {})
+
+    # 2. What is not supported.
     for key in ("exec", "auth-provider", "username"):
         if user.get(key) and (key != "exec" or plugin is None):
             raise ConfigError(
@@ -187,24 +191,26 @@ def from_kubeconfig(
     url = _text(cluster, cluster_file, "server")
     if not url:
         raise ConfigError(f"{cluster_file}: cluster {cluster_name[:_MOST_OF_A_NAME]} has no server")
+
+    # 3. The credentials. As for client-go, a token in the file takes precedence over an exec plugin.
     token_file = _text(user, user_file, "tokenFile")
-    own = Credentials(
+    credentials = Credentials(
         token=_text(user, user_file, "token"),
         client_cert=_data(user, user_file, "client-certificate"),
         client_key=_data(user, user_file, "client-key"),
     )
-    if plugin is not None and user.get("exec") and not (own.token or token_file):
-        own = plugin(user["exec"], cluster, user_file.parent)
+    if plugin is not None and user.get("exec") and not (credentials.token or token_file):
+        credentials = plugin(user["exec"], cluster, user_file.parent)
     return ServerConfig(
         url=url.rstrip("/"),
         ca=_data(cluster, cluster_file, "certificate-authority"),
-        token=own.token,
+        token=credentials.token,
         token_file=user_file.parent / token_file if token_file else None,
-        client_cert=own.client_cert,
-        client_key=own.client_key,
+        client_cert=credentials.client_cert,
+        client_key=credentials.client_key,
         server_name=_text(cluster, cluster_file, "tls-server-name") or None,
         insecure=_yes(cluster, cluster_file, "insecure-skip-tls-verify"),
-        namespace=_text(joint, joint_file, "namespace") or "default",
+        namespace=_text(context_entry, context_file, "namespace") or "default",
     )
 
 

@@ -1,4 +1,4 @@
-"""Connections to the API server: requests with its token, answers as they come, and what went wrong in our words."""
+"""Connections to the API server: sends requests with the bearer token, and turns failures into our errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dradriver.kube.http import aiohttp
 from dradriver.kube.stream_lines import Lines, cause
 
 CONNECT_S: Final = 10.0
-# Writes held by somebody's slow webhook must leave room for a lease's renewal and the watches.
+# Writes that a slow webhook of the cluster delays must leave connections for the lease's renewal and the watches.
 CONNECTIONS: Final = 400
 
 
@@ -63,20 +63,20 @@ class Connection:
         content_type: str = "application/json",
         most: int | None = None,
     ) -> bytes:
-        """Return the body of the API server's answer to a request.
+        """Send a request to the API server and return the body of its answer.
 
         Args:
-            method: HTTP's.
-            path: What of the server.
+            method: The HTTP method.
+            path: The path of the URL.
             params: The query.
-            body: What is sent, as JSON; nothing where it is None.
-            content_type: How the server is to read that.
-            most: How many bytes of the answer are read; all where it is None.
+            body: Object to send as JSON; None for no body.
+            content_type: Media type of the body.
+            most: Longest body to read, in bytes; None for any length.
 
         Raises:
-            TooLongError: It has more.
-            ApiError: The server refuses.
-            Unreachable: It gives no answer in time.
+            TooLongError: The body of the answer has more than ``most`` bytes.
+            ApiError: The server refuses the request.
+            Unreachable: The server gives no answer in time.
             ConfigError: The token's file cannot be read.
         """
         content = None if body is None else codec.encode(body)
@@ -85,10 +85,11 @@ class Connection:
             if most is None:
                 return await response.read()
             pieces: list[bytes] = []
+            length = 0
             async for piece in response.content.iter_any():
                 pieces.append(piece)
-                most -= len(piece)
-                if most < 0:
+                length += len(piece)
+                if length > most:
                     _hang_up(response)
                     raise TooLongError
             return b"".join(pieces)
@@ -99,16 +100,16 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, *, params: Mapping[str, str], silence_s: float) -> AsyncIterator[Lines]:
-        """Yield the lines of an answer of the API server that goes on; the connection is closed at the end.
+        """Open a watch and yield the lines of its answer; the connection is closed when the block ends.
 
         Args:
-            path: What of the server.
+            path: The path of the URL.
             params: The query.
-            silence_s: The stream counts as dead when nothing came for so long.
+            silence_s: After so many seconds without a byte the stream counts as broken.
 
         Raises:
-            ApiError: The server refused to begin.
-            Unreachable: Here or from the lines: no connection, or it broke, or nothing was heard.
+            ApiError: The server refused the request.
+            Unreachable: There is no connection, it broke, or it was silent. Reading the lines may raise it, too.
         """
         try:
             async with asyncio.timeout(silence_s):
@@ -130,7 +131,14 @@ class Connection:
         content_type: str = "application/json",
         timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109 - aiohttp's own
     ) -> aiohttp.ClientResponse:
-        """Return an answer of success whose body is not read yet."""
+        """Send a request and return a successful answer (2xx), whose body is not read yet.
+
+        The arguments are those of ``request``, with the body as bytes; ``timeout`` replaces the connection's own.
+
+        Raises:
+            ApiError: The server answered with another status.
+            Unreachable: The server did not answer.
+        """
         if self._session is None:
             raise RuntimeError("use the Client as an async context manager")
         url = yarl.URL(self._config.url + path, encoded=True)
@@ -161,9 +169,12 @@ class Connection:
                     timed_out=_timed_out(error),
                     absent=not isinstance(error, TimeoutError),
                 ) from error
-            if response.status == 401 and (newer := self._config.bearer()) != token:
-                token = newer
-                continue
+            # The token may have been rotated after it was read: try once more with the new one.
+            if response.status == 401:
+                new_token = self._config.bearer()
+                if new_token != token:
+                    token = new_token
+                    continue
             raise from_status(
                 answer,
                 status=response.status,
@@ -173,15 +184,15 @@ class Connection:
 
 
 def _timed_out(error: Exception) -> bool:
-    """Return whether a server took a request and did not answer it in time."""
+    """Return whether the server accepted the connection and did not answer in time."""
     return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
 
 
 def _hang_up(response: aiohttp.ClientResponse) -> None:
-    """End an answer that goes on, and its connection, at once.
+    """Abort an answer that is not complete, and its connection.
 
-    A plain close says TLS's farewell and waits up to 30 s for the server's, which is behind all that the server still
-    has to say; nobody waits for it, and a loop that ends meanwhile leaves the socket open.
+    A plain close sends TLS's close notification and waits up to 30 s for the server's, which comes after all data that
+    the server still has to send. An event loop that ends meanwhile would leave the socket open.
     """
     if response.connection is not None and (transport := response.connection.transport) is not None:
         transport.abort()

@@ -132,32 +132,32 @@ class _Status(msgspec.Struct):
 def from_status(
     body: bytes | msgspec.Raw, *, status: int = 0, retry_after: str | None = None, request: str = ""
 ) -> ApiError:
-    """Return the error that a Status object (or whatever came in its place) describes.
+    """Return the error for a failed request, by the Status object in the answer; a body of another form is its message.
 
     Args:
-        body: The answer's body, or an ERROR event's object.
-        status: The HTTP status; the Status object's own code where it is 0.
-        retry_after: The Retry-After header; only a number of seconds is understood, as the API server sends.
-        request: What was asked, for the message.
+        body: The body of the answer, or the object of an ERROR event.
+        status: The HTTP status; 0 for the code in the Status object.
+        retry_after: The Retry-After header. Only seconds are understood, which is what the API server sends.
+        request: Method and path of the request, for the message.
     """
-    told: _Status
+    answer: _Status
     try:
-        told = codec.decode(body, _Status)
+        answer = codec.decode(body, _Status)
     except codec.BadJson:
-        told = _Status(message=bytes(body)[:200].decode(errors="replace"))
-    wait = retry_after if retry_after is not None else (told.details or {}).get("retryAfterSeconds")
+        answer = _Status(message=bytes(body)[:200].decode(errors="replace"))
+    wait = retry_after if retry_after is not None else (answer.details or {}).get("retryAfterSeconds")
     try:
         wait_s = None if wait is None else max(0.0, float(wait))
     except (TypeError, ValueError):  # an HTTP date, from a proxy
         wait_s = None
     return ApiError(
-        status or told.code or 500,
-        told.reason,
-        told.message,
-        told.details,
+        status or answer.code or 500,
+        answer.reason,
+        answer.message,
+        answer.details,
         retry_after_s=wait_s,
         request=request,
-        is_status=told.kind == "Status",
+        is_status=answer.kind == "Status",
     )
 
 

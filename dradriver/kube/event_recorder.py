@@ -81,8 +81,8 @@ class Recorder:
         name = self._name(about, type, reason, message, action)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            known = self._counts.get(name)
-            if known is not None and await self._count(namespace, name, now, known + 1):
+            count = self._counts.get(name)
+            if count is not None and await self._count(namespace, name, now, count + 1):
                 return
             await self._create(namespace, name, now, about, type, reason, message, action)
         except DriverError as error:
@@ -105,6 +105,7 @@ class Recorder:
         message: str,
         action: str,
     ) -> None:
+        """Create an Event, or count it if it exists. Arguments are those of ``record``, and the Event's own names."""
         event: dict[str, Any] = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -132,9 +133,9 @@ class Recorder:
         except ApiError as error:
             if not error.already_exists:
                 raise
-            # Another replica's, or forgotten here: the answer to a patch says how often it was told.
-            known = await self._patch(namespace, name, {"lastTimestamp": now})
-            await self._count(namespace, name, now, known + 1)
+            # Another replica wrote it, or this one forgot it. The answer to a first patch has the present count.
+            count = await self._patch(namespace, name, {"lastTimestamp": now})
+            await self._count(namespace, name, now, count + 1)
         else:
             self._remember(name, 1)
 

@@ -34,8 +34,8 @@ class _LostError(DriverError):
 class LeaderElector:
     """A candidate for a Lease.
 
-    A leader that could not renew for ``renew_deadline_s`` cancels its work. Another may lead ``lease_duration_s`` after
-    the last renewal; a process whose work has not stopped by then is ended.
+    A leader that could not renew for ``renew_deadline_s`` cancels its work. Another candidate may lead
+    ``lease_duration_s`` after the last renewal, so a process whose work has not stopped by then is ended.
     """
 
     def __init__(
@@ -53,20 +53,21 @@ class LeaderElector:
         makes_progress: Callable[[], bool] = lambda: True,
         annotations: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """Make a candidate; nothing is asked of the server before ``run``.
+        """Make a candidate; no request is sent before ``run``.
 
         Args:
             client: An entered client.
-            namespace: The Lease's.
-            name: The Lease's.
-            identity: Who we are; no two live processes may share it.
-            lease_duration_s: How long others wait for a leader that is not heard of; whole seconds.
-            renew_deadline_s: How long after the last renewal a leader gives up.
-            retry_period_s: How often a leader renews, and the limit of each attempt.
-            config_map: One of the Lease's namespace, with which a Lease that is made here goes; empty: it stays.
-            end_process: Called with status 1 when cancelled work does not stop in time.
-            makes_progress: Whether the work can go on; the lease is neither taken nor renewed while it cannot.
-            annotations: What the leader says of itself, in annotations of the Lease, with each renewal.
+            namespace: Namespace of the Lease.
+            name: Name of the Lease.
+            identity: Name of this candidate; no two live processes may have the same.
+            lease_duration_s: How long others wait after the last renewal that they saw; whole seconds.
+            renew_deadline_s: How long after its last renewal a leader stops leading.
+            retry_period_s: Pause between two renewals, and longest duration of one.
+            config_map: A ConfigMap in the Lease's namespace that becomes the owner of a Lease that is created here, so
+                that both are deleted together; empty for no owner.
+            end_process: Called with status 1 if cancelled work does not stop in time.
+            makes_progress: Says whether this process works; while it does not, the lease is neither taken nor renewed.
+            annotations: Gives annotations of the leader, written to the Lease with each renewal.
         """
         if not 0 < retry_period_s * JITTER < renew_deadline_s < lease_duration_s:
             raise ValueError(
@@ -84,9 +85,9 @@ class LeaderElector:
         self._end_process = end_process
         self._makes_progress = makes_progress
         self._annotations = annotations
-        self._observed: tuple[Any, ...] = ()
-        self._observed_at = 0.0
-        self._renewed_at: float | None = None  # when the last successful renewal was sent; None when not the leader
+        self._observed: tuple[Any, ...] = ()  # holder, renewTime, acquireTime and leaseTransitions, as last read
+        self._observed_at = 0.0  # when these changed, by the loop's clock
+        self._renewed_at: float | None = None  # when the last successful renewal was sent; None while not the leader
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -177,7 +178,14 @@ class LeaderElector:
             return False
 
     async def _take(self) -> bool:
+        """Create, take or renew the lease with one write; return False if another candidate holds it.
+
+        Raises:
+            _LostError: We led, and another candidate holds the lease.
+            ApiError: The server refuses; a conflict if another candidate wrote first.
+        """
         clock = asyncio.get_running_loop().time
+        # 1. Create the lease if there is none. The renewal counts from before the write: it may take effect at once.
         try:
             lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
         except ApiError as error:
@@ -190,6 +198,8 @@ class LeaderElector:
             await self._client.create(LEASES, new | {"spec": self._spec({})})
             self._renewed_at = began
             return True
+
+        # 2. If another candidate holds it, wait until it has not changed for its duration.
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         record = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "acquireTime", "leaseTransitions"))
@@ -201,29 +211,36 @@ class LeaderElector:
             duration_s = max(self._lease_duration_s, float(spec.get("leaseDurationSeconds") or 0))
             if clock() < self._observed_at + duration_s:
                 return False
+
+        # 3. Take or renew it. The resourceVersion that was read lets only one of several candidates succeed.
         began = clock()
-        # The version that came with the lease lets only one of several candidates win.
         metadata = self._annotated(lease["metadata"])
         await self._client.update(LEASES, lease | {"metadata": metadata, "spec": spec | self._spec(spec)})
         self._renewed_at = began
         return True
 
     async def _owners(self) -> dict[str, Any]:
-        """Return with what a new Lease goes: an uninstallation takes the ConfigMap, and leaves what is in no chart."""
+        """Return the ``ownerReferences`` of a new Lease: the ConfigMap, if it exists.
+
+        A chart does not contain the Lease, so an uninstallation deletes it only by its owner.
+        """
         if not self._config_map:
             return {}
         try:
-            found = await self._client.get(CONFIG_MAPS, self._config_map, namespace=self._namespace)
+            config_map = await self._client.get(CONFIG_MAPS, self._config_map, namespace=self._namespace)
         except ApiError as error:
             if not error.not_found:
                 raise
             return {}
-        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._config_map, "uid": found["metadata"]["uid"]}
+        uid = config_map["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._config_map, "uid": uid}
         return {"ownerReferences": [owner]}
 
     def _annotated(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        says = self._annotations()
-        return metadata | {"annotations": {**(metadata.get("annotations") or {}), **says}} if says else metadata
+        annotations = self._annotations()
+        if not annotations:
+            return metadata
+        return metadata | {"annotations": {**(metadata.get("annotations") or {}), **annotations}}
 
     def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
         now = _micro_time()

@@ -1,7 +1,7 @@
-"""An election in a thread of its own, so that a lease is renewed while the loop with the work is busy.
+"""Runs a leader election in its own thread, so that the lease is renewed while the work's event loop is busy.
 
-The controller's ``main`` uses it. A decision that takes seconds keeps the loop from everything else; it must not cost
-the lease. A loop that hangs must: the lease is renewed only while the loop showed progress within the last seconds.
+The controller's ``main`` uses it. A decision that takes seconds blocks the loop, and must not lose the lease. A loop
+that hangs must lose it: the lease is renewed only if the loop made progress within the last seconds.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ class Progress:
 
 
 async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None:
-    """Run an election in a thread with a loop of its own, and the work of the leader in this loop.
+    """Run an election in a thread with its own loop, and the work of the leader in the present loop.
 
-    Returns when the election returns, and raises what it raises. If this is cancelled, once or again, the election is,
-    and has ended when this ends.
+    It returns when the election returns, and raises what the election raises. If it is cancelled, even more than once,
+    it cancels the election, and ends when the election has ended.
 
     Args:
-        election: Called in the thread with what starts the work, as ``LeaderElector.run``. If that is cancelled, the
-            work is, and has ended when it ends.
-        work: What the leader does.
+        election: Called in the thread with a function that runs the work, such as ``LeaderElector.run``. If it cancels
+            that function, the work is cancelled, and the function ends when the work has ended.
+        work: The work of the leader.
     """
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    started: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
-    context = contextvars.copy_context()  # of the process that has the work; the thread has none of its own
+    work_loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = work_loop.create_future()
+    # Set in the thread when the election starts: a function that cancels it.
+    cancel_election: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
+    context = contextvars.copy_context()  # a new thread does not inherit the context variables of this one
 
-    async def run() -> None:
+    async def run_election() -> None:
         task = asyncio.current_task()
         assert task is not None
-        there = asyncio.get_running_loop()
-        started.set_result(lambda: _call(there, task.cancel))
-        await election(lambda: _elsewhere(loop, work, context))
+        election_loop = asyncio.get_running_loop()
+        cancel_election.set_result(lambda: _call(election_loop, task.cancel))
+        await election(lambda: _run_in(work_loop, work, context))
 
     def end(error: BaseException | None) -> None:
         if not ended.done():
@@ -75,31 +76,34 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
     def main() -> None:
         error: BaseException | None = None
         try:
-            asyncio.run(run())
+            asyncio.run(run_election())
         except asyncio.CancelledError:
             error = asyncio.CancelledError()
-        except BaseException as raised:  # whatever it is, it ends the process from the loop with the work
+        except BaseException as raised:  # every error ends the process, which the work's loop must do
             error = raised
-        _call(loop, lambda: end(error))
+        _call(work_loop, lambda: end(error))
 
-    # A process that ends does not wait for it: the work has its own loop, and the lease runs out.
+    # A daemon: a process that ends does not wait for the thread. The lease expires.
     threading.Thread(target=main, name="election", daemon=True).start()
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
+        # Cancel the election now, or as soon as it has started.
         if not ended.done():
-            started.add_done_callback(lambda cancel: cancel.result()())  # at once if it has begun
-        while not ended.done():  # a second cancellation must not leave the election behind either
+            cancel_election.add_done_callback(lambda future: future.result()())
+        # A second cancellation must not leave the election running either.
+        while not ended.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([ended])
+        # Reading the exception keeps asyncio from logging that it was never retrieved.
         _ = ended.exception() if not ended.cancelled() else None
         raise
 
 
-async def _elsewhere(loop: asyncio.AbstractEventLoop, work: Work, context: contextvars.Context) -> None:
-    """Run work in another loop; if this is cancelled, the work is, and this ends when the work has ended."""
+async def _run_in(loop: asyncio.AbstractEventLoop, work: Work, context: contextvars.Context) -> None:
+    """Run work in another thread's loop; a cancellation cancels the work, and waits until the work has ended."""
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
-    tasks: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[None]] = []  # the task of the work; used in the other loop only
 
     async def run() -> None:
         await work()
@@ -122,7 +126,8 @@ async def _elsewhere(loop: asyncio.AbstractEventLoop, work: Work, context: conte
         await asyncio.shield(waiting)
     except asyncio.CancelledError:
         _call(loop, lambda: [task.cancel() for task in tasks])
-        while not waiting.done():  # a second cancellation must not leave the work behind either
+        # A second cancellation must not leave the work running either.
+        while not waiting.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([waiting])
         error = waiting.exception()
@@ -134,10 +139,10 @@ async def _elsewhere(loop: asyncio.AbstractEventLoop, work: Work, context: conte
 
 
 class _StoppedError(Exception):
-    """Work was cancelled: a cancelled future cannot be told from a cancelled wait for it."""
+    """The work was cancelled. A cancelled future would look the same as a cancelled wait for it."""
 
 
 def _call(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
-    """Have a function called in another thread's loop; nothing if that loop has ended."""
+    """Call a function in another thread's loop; do nothing if that loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call)

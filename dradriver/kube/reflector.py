@@ -72,20 +72,19 @@ class Reflector(Generic[T]):
 
         Args:
             client: An entered client.
-            resource: What to follow.
-            read: A msgspec struct with the fields that are used; ``metadata`` is one. Or a function that makes such an
-                object of an object's JSON, or None where nothing is to be kept. An object that it cannot read is not
-                there, and stops no other.
-            namespace: Only this one.
-            label_selector: Only objects that match.
-            field_selector: Only objects that match.
-            on_change: Called after the store has changed; it should do no more than put keys into a queue. What it
-                raises is logged.
-            on_unread: Called with each object that could not be read whole, whenever it comes.
-            on_trouble: Called with why the server could not be followed, each time, and with None when it is again.
+            resource: The kind of objects to follow.
+            read: A msgspec struct with the fields that are used, ``metadata`` among them. Or a function that makes such
+                a struct of an object's JSON, and returns None for an object that the store should not have. Objects
+                that cannot be read are left out, and do not disturb others.
+            namespace: Follow only objects of this namespace; None for all.
+            label_selector: Follow only objects that match it.
+            field_selector: Follow only objects that match it.
+            on_change: Called after the store has changed; it should only put keys into a queue. Its errors are logged.
+            on_unread: Called with each object that could not be read completely, whenever it arrives.
+            on_trouble: Called with the error each time following fails, and with None when it works again.
         """
         self._on_trouble = on_trouble
-        self._troubled = False
+        self._is_in_trouble = False
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -93,15 +92,16 @@ class Reflector(Generic[T]):
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._version = ""  # where to watch from; empty when everything must be read
-        self._watch_list = True
-        self._wanted = 1  # the number of the read that must be made, and of the last one that the store is from
+        self._watch_list = True  # whether the server is believed to support WatchList
+        # Complete reads have numbers. ``refresh`` asks for a new one by raising the first of the two.
+        self._wanted = 1
         self._stored = 0
         self._replaced = asyncio.Event()
         self._turn: asyncio.Timeout | None = None
         self._unknown_types: set[str] = set()
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
-        self._failures = self._absences = 0  # in a row: of a server, and without one
-        self._sent_back = False  # whether the last turn ended with the server's wish that everything be read anew
+        self._failures = self._absences = 0  # in a row: errors of a server, and attempts that reached no server
+        self._version_had_expired = False  # whether the last turn ended with 410: everything must be read again
         self._content = Store(resource.plural, read, on_change, on_unread)
         self.store = self._content.objects
         self.synced = asyncio.Event()
@@ -139,7 +139,14 @@ class Reflector(Generic[T]):
                 self._turn = None
 
     async def _take_turn(self, reason: str) -> str:
-        """Follow to the end of one stream and wait a while; return why to read everything, if that must be."""
+        """Follow the server until one stream ends, and wait before the next.
+
+        Args:
+            reason: Why everything is read, if it is; a label of the metric.
+
+        Returns:
+            The reason for the next turn.
+        """
         clock = asyncio.get_running_loop().time
         began = clock()
         if self._outdated:
@@ -147,21 +154,27 @@ class Reflector(Generic[T]):
         error = await self._round()
         if error is not None:
             self._tell(error)
-        lived = clock() - began
-        if lived > STABLE_S:
+        lived_s = clock() - began
+        if lived_s > STABLE_S:
             self._failures = self._absences = 0
-        if error is None and lived >= SHORT_S:
-            self._sent_back = False
+
+        # 1. A normal end: watch on at once.
+        if error is None and lived_s >= SHORT_S:
+            self._version_had_expired = False
             await asyncio.sleep(random.uniform(1, 2) * EOF_WAIT_S)  # noqa: S311
             return reason
+
+        # 2. A failure, or a stream that ended too soon. If the version is the problem, read everything again.
         refusal = error if isinstance(error, ApiError) else None
-        gone = refusal is not None and refusal.gone
-        if refusal is not None and (gone or refusal.status in NOT_FROM_THIS_VERSION):
+        has_expired = refusal is not None and refusal.gone
+        if refusal is not None and (has_expired or refusal.status in NOT_FROM_THIS_VERSION):
             self._version = ""
         if self._outdated:
-            reason = "expired" if gone else "error"
-        wait = self._wait_s(error, asked=gone and not (self._sent_back and lived < SHORT_S))
-        self._sent_back = gone
+            reason = "expired" if has_expired else "error"
+        # An expired version is no failure, unless the server says so again right after everything was read.
+        is_repeated = self._version_had_expired and lived_s < SHORT_S
+        wait = self._wait_s(error, must_read_again=has_expired and not is_repeated)
+        self._version_had_expired = has_expired
         logger.log(
             logging.DEBUG if error is None else logging.WARNING,
             "reading %s again in %.1f s: %s",
@@ -173,17 +186,17 @@ class Reflector(Generic[T]):
         return reason
 
     def _tell(self, trouble: DriverError | None) -> None:
-        if self._on_trouble is not None and (trouble is not None or self._troubled):
-            self._troubled = trouble is not None
+        if self._on_trouble is not None and (trouble is not None or self._is_in_trouble):
+            self._is_in_trouble = trouble is not None
             self._on_trouble(trouble)
 
-    def _wait_s(self, error: DriverError | None, *, asked: bool) -> float:
-        """Return the seconds to wait after a turn that failed; ``asked``: the server wants everything read anew.
+    def _wait_s(self, error: DriverError | None, *, must_read_again: bool) -> float:
+        """Return the seconds to wait after a turn that failed, and count the failure.
 
-        To be asked that is no failure, and ends those before: the server is there again. How long it was away says
-        nothing about what it can bear, so that is counted apart.
+        ``must_read_again``: the server only said that the version expired. That is no failure: the server works again.
+        Attempts without a server are counted separately, because they say nothing about the load that it can bear.
         """
-        if asked:
+        if must_read_again:
             self._failures = self._absences = 0
             return random.uniform(1, 2) * EOF_WAIT_S  # noqa: S311
         if isinstance(error, Unreachable) and error.absent:
@@ -238,7 +251,16 @@ class Reflector(Generic[T]):
         self._replace({key_of(item): item for item in items}, version, number, began)
 
     async def _follow(self, version: str) -> None:
-        """Watch from a version; from nothing, as a WatchList, when it is empty. Returns at the end of the stream."""
+        """Watch until the stream ends, and apply its events to the store.
+
+        Args:
+            version: The resourceVersion to watch from. If it is empty, the watch is a WatchList, which begins with all
+                objects.
+
+        Raises:
+            ApiError: The server refuses, or ended the stream with an error.
+            Unreachable: The stream broke, was silent, or did not give all objects in ``FILL_S``.
+        """
         params = self._selection | {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -249,9 +271,10 @@ class Reflector(Generic[T]):
         else:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         metrics.WATCHES.labels(self._resource.plural).inc()
+        # A WatchList's objects are collected here, and replace the store's when all have arrived; then it is None.
         fresh: dict[Key, T] | None = None if version else {}
         number, began = self._wanted, asyncio.get_running_loop().time()
-        heard = False
+        has_heard = False
         try:
             async with (
                 asyncio.timeout(None if version else FILL_S) as filling,
@@ -263,20 +286,22 @@ class Reflector(Generic[T]):
                 ) as lines,
             ):
                 async for line in lines:
-                    heard = True
+                    has_heard = True
                     self._tell(None)
                     kind, data = _event(line)
                     if fresh is None:
                         self._apply(kind, data)
-                    elif (whole_at := self._collect(fresh, kind, data)) is not None:
-                        self._replace(fresh, whole_at, number, began)
-                        fresh = None
-                        filling.reschedule(None)
-                        lines.silence_s = SILENCE_S
+                    else:
+                        complete_at = self._collect(fresh, kind, data)
+                        if complete_at is not None:
+                            self._replace(fresh, complete_at, number, began)
+                            fresh = None
+                            filling.reschedule(None)
+                            lines.silence_s = SILENCE_S
                     self._last_heard_at.set(time.time())
         except Silent:
-            # A server whose store was put back to an older state waits for this version for ever, without a word.
-            if not heard:
+            # A server whose store was restored from a backup never reaches this version, and sends nothing.
+            if not has_heard:
                 self._version = ""
             raise
         except TimeoutError:

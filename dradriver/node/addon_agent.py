@@ -1,7 +1,7 @@
-"""The node agent beside another DRA driver that hands out the GPUs: it reads the machine, publishes it, and no more.
+"""The node agent next to another DRA driver that allocates the GPUs: it reads the machine and publishes it.
 
-It is no plugin of the kubelet's: the other driver prepares the claims. What is wrong with a GPU it says in its metrics
-alone, for taints are on devices and those are the other's.
+It is not a plugin of the kubelet: the other driver prepares the claims. It reports the faults of a GPU in metrics only,
+because taints belong to devices, and the devices are the other driver's.
 """
 
 from __future__ import annotations
@@ -28,45 +28,52 @@ logger = logging.getLogger(__name__)
 
 
 async def run(options: Options, *, server: ServerConfig | None = None) -> None:
-    """Run this node's agent next to the other driver that is bound, until cancelled.
+    """Run this node's agent next to the DRA driver that allocates the GPUs, until cancelled.
 
-    It is ready while the driver of the GPUs answers and the machine is published, or deliberately is not.
+    The health port answers "ready" while the GPUs' kernel driver answers and the machine is published, or is withheld
+    for a known reason.
 
     Args:
-        options: The command line's.
-        server: How to reach the API server; what ``agent_options`` says by default.
+        options: The options of the command line.
+        server: Address and credentials of the API server; by default those of ``options``.
 
     Raises:
-        DriverError: Something in the options or on the node is in the way; the message says what.
+        DriverError: The options or the node do not allow it; the message says why.
         OSError: The health port is taken.
     """
     client = client_of(options, server)
     objects = NodeObjects(client, options.node)
-    found = hardware.backend(options, objects.released, prepares=False)
+    backend = hardware.backend(options, objects.released, prepares=False)
     machines = MachineWatch(
-        found.discovery,
+        backend.discovery,
         interval_s=options.rediscover_s,
         slots=Slots(None, published=objects.published, is_removed=objects.is_removed),
     )
     record = Record()
-    health = HealthWatch(record, found.discovery, found.log)
+    health = HealthWatch(record, backend.discovery, backend.log)
+
+    # Only a real machine has a kernel log. The NICs of a simulated one cannot be watched.
+    is_real = backend.log is not None
     sys_root = options.sys_root or options.host_root
-    on_host = found.log is not None
-    cards = [nics.of_host(sys_root, machines.last_known, node=options.node)] if on_host else []
+    nic_watches = [nics.of_host(sys_root, machines.last_known, node=options.node)] if is_real else []
+
+    # The kubelet knows no plugin of this agent, so there is no registration to wait for.
     publisher = Publisher(
         client,
         objects,
         machine=machines.publishable,
         registered=lambda: True,
         beside_device_plugin=options.beside_device_plugin,
-        refused=found.refused,
+        refused=backend.refused,
         lost=health,
     )
     machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
     machines.changed.add(publisher.poke)
-    record.changed.add(publisher.poke)  # a GPU that is lost for long is not published any more
+    # A GPU that has been lost for long is not published any more.
+    record.changed.add(publisher.poke)
     driver = current_ledger().driver
-    logger.info("agent of node %s, %s's GPUs, which %s hands out", options.node, found.vendor.word, driver)
+    logger.info("agent of node %s, %s's GPUs, which %s hands out", options.node, backend.vendor.word, driver)
+
     async with (
         serve_health(options.health_port, ready=lambda: publisher.settled and machines.trouble is None),
         client,
@@ -75,5 +82,5 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         for part in (machines, health, publisher):
             group.create_task(part.run())
-        for watch in cards:
-            group.create_task(watch.run())
+        for nic_watch in nic_watches:
+            group.create_task(nic_watch.run())

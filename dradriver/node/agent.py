@@ -1,4 +1,4 @@
-"""The node agent: its parts, each made after those that it knows, and how they start and stop together."""
+"""The node agent: creates its parts, each after those that it uses, and starts and stops them together."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Agent:
     """The parts of one node's agent."""
 
     def __init__(self, options: Options, client: Client, *, check_s: float, reconcile_s: float) -> None:
-        """Put the parts together; nothing runs yet. Arguments and errors are those of ``run``."""
+        """Create and connect the parts; nothing runs yet. Arguments and errors are those of ``run``."""
         self._options = options
         self._client = client
         self._loop = asyncio.get_running_loop()
@@ -99,7 +99,7 @@ class Agent:
         self._give_back(reconcile_s)
 
     def _watch_health(self) -> None:
-        """Make what finds faults: of GPUs in readings, the kernel's log and the runtime, of network cards in /sys."""
+        """Create the parts that find faults of GPUs (readings, kernel log, container runtime) and of NICs (/sys)."""
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
         self._nics: NicWatch | None = None
@@ -122,12 +122,15 @@ class Agent:
         self._machines.looked.add(self._tell_health)
 
     def _tell_health(self) -> None:
-        """Tell the health of a reading; the slices do not name all lost GPUs: the kubelet deletes them at its start."""
+        """Update the health by the last reading, and by the GPUs that the table of slots misses.
+
+        The slices do not name all lost GPUs, because the kubelet deletes slices when it starts.
+        """
         self._health.looked(self._machines.last_known(), self._machines.trouble)
         self._health.adopt(self._slots.missing)
 
     def _prepare(self) -> None:
-        """Make what prepares claims, and what tells of them: in their statuses, and to their pods."""
+        """Create the parts that prepare claims, write their statuses, and write Events about their pods."""
         options, policies = self._options, self._policies
         nccl = Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports)
         self._not_told = NotTold(self._events)
@@ -162,6 +165,8 @@ class Agent:
             node=options.node,
             place=self._health.place,
         )
+
+        # Connections between the parts.
         self._preparer.made_ready.add(
             self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
         )
@@ -172,7 +177,7 @@ class Agent:
         self._record.changed.add(self._pod_events.poke)
 
     def _serve(self, check_s: float) -> None:
-        """Make what the kubelet calls and watches."""
+        """Create the plugin that the kubelet calls, and the stream of device health that it watches."""
         options = self._options
         self._stream = HealthStream(
             node=options.node,
@@ -187,7 +192,7 @@ class Agent:
         self._preparer.made_ready.add(lambda _claim, _prepared: self._stream.poke())
 
     def _publish(self) -> None:
-        """Make what publishes the node's slices."""
+        """Create the part that publishes the node's slices."""
         self._publisher = Publisher(
             self._client,
             self._objects,
@@ -207,7 +212,7 @@ class Agent:
         self._new_policies.add(lambda _: self._publisher.poke())
 
     def _give_back(self, reconcile_s: float) -> None:
-        """Make what gives back claims that nobody uses, and what is left of others."""
+        """Create the part that releases claims that no pod uses."""
         self._reconciler = Reconciler(
             self._preparer,
             self._api.claim,
@@ -235,7 +240,8 @@ class Agent:
         """Run this node's agent until cancelled."""
         try:
             await self._preparer.recover()
-        except (DriverError, OSError) as error:  # the reconciler tries again; claims are served one by one meanwhile
+        except (DriverError, OSError) as error:
+            # The reconciler tries again. Until then each claim is put right when the kubelet asks for it.
             logger.error("what was prepared before cannot be put right yet: %s", error)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._machines.poke)
         parts = (
@@ -296,17 +302,17 @@ async def run(
 ) -> None:
     """Run this node's agent until cancelled.
 
-    It is ready while the kubelet has the plugin registered, the driver answers, and the slices are published, or
-    deliberately are not.
+    The health port answers "ready" while the kubelet has the plugin registered, the GPUs' kernel driver answers, and
+    the slices are published, or withheld for a known reason.
 
     Args:
-        options: The command line's.
-        server: How to reach the API server; what ``agent_options`` says by default.
-        check_s: How often to look whether the sockets are still there.
-        reconcile_s: How often to look for claims that nobody uses.
+        options: The options of the command line.
+        server: Address and credentials of the API server; by default those of ``options``.
+        check_s: Seconds between two checks that the plugin's sockets exist.
+        reconcile_s: Seconds between two searches for claims that no pod uses.
 
     Raises:
-        DriverError: Something in the options or on the node is in the way; the message says what.
+        DriverError: The options or the node do not allow it; the message says why.
         OSError: The sockets' folders cannot be used, or the health port is taken.
     """
     client = client_of(options, server)

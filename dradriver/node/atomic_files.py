@@ -14,16 +14,20 @@ TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every
 
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace the content of ``path`` atomically: a reader, or a crash, meets the old content or the new one.
+    """Replace the content of a file atomically: readers, and crashes, see the old content or the new one.
 
-    Of several who write at once the last one's content stays.
+    If several processes write at the same time, the last one wins.
 
-    What is not ``durable`` may be damaged after a power cut, and costs no wait for a disk.
+    Args:
+        path: The file.
+        data: The new content.
+        durable: Whether the content must survive a power cut; if so, the call waits for the disk.
 
     Raises:
-        OSError: The content is not written; the old file stands.
+        OSError: The content is not written; the old file is unchanged.
     """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")  # the host's number, which no other agent has
+    # Agents run in the host's PID namespace, so no other agent has the same temporary name.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -38,7 +42,8 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        if error.filename is None:  # the descriptor's: which disk is full, a person wants to know
+        # Errors of a descriptor name no file. With the path, an administrator sees which disk is full.
+        if error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     if durable:

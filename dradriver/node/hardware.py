@@ -1,4 +1,4 @@
-"""The hardware of a node, by its agent's options: what reads it, and what changes it; its own, or simulated."""
+"""Chooses, by the agent's options, the code that reads a node's hardware and the code that changes it."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, Vendor
 
 logger = logging.getLogger(__name__)
 
-_WORDS: Final = {"nvml": NVIDIA, "amd": AMD}
+_VENDOR_OF_OPTION: Final = {"nvml": NVIDIA, "amd": AMD}
 
 
 class Backend(NamedTuple):
-    """What reads a node's machine.
+    """The code that reads a node's machine.
 
     Attributes:
-        vendor: Whose GPUs it has.
-        discovery: Reads it.
-        refused: Says why nothing of it is published although it has GPUs; None while that is not so.
-        log: The kernel's, with what the vendor's driver reports there; None for simulated GPUs.
-        is_stale: Says whether the driver was loaded anew since the last reading.
-        is_foreign: Says whether a GPU is none of the machine, as those of another profile of a simulated node.
-        state_dir: Holds the table of slots: each kind of machine has its own. None for the agent's folder.
+        vendor: The vendor of the machine's GPUs.
+        discovery: Reads the machine.
+        refused: Gives the reason why none of the machine's GPUs may be published; None if they may.
+        log: The kernel log, with the reports of the vendor's driver; None for simulated GPUs.
+        is_stale: Says whether the driver was loaded again since the last reading.
+        is_foreign: Says whether a GPU (uuid) is of another machine, such as an earlier profile of a simulated node.
+        state_dir: Folder of the table of slots, one for each vendor; None for the agent's own folder.
     """
 
     vendor: Vendor
@@ -71,62 +71,73 @@ def backend(
     prepares: bool = True,
     xids: Callable[[], Mapping[str, XidWord]] = dict,
 ) -> Backend:
-    """Return the backend that reads this node's hardware: a vendor's, or a simulated one.
+    """Return the code that reads this node's hardware: of the vendor of its GPUs, or of a simulated machine.
 
     Args:
-        options: The agent's.
-        released: Says why the driver must be let go, if it must.
-        prepares: Whether this agent gives GPUs to containers, so that one which it cannot give is left out.
-        xids: Gives what an administrator says of XIDs, by number.
+        options: The options of the agent.
+        released: Gives the reason why the driver's library must be closed now, such as a driver update; None if it may
+            stay open.
+        prepares: Whether this agent gives GPUs to containers. Then a GPU that it cannot give is not published.
+        xids: Gives the administrator's settings for XIDs, by their number.
     """
     if options.discovery == "simulated":
         return _simulated(options)
     root = options.sys_root or options.host_root
-    word = _WORDS.get(options.discovery)
-    found = vendor_of_node.look(root) if word is None else vendor_of_node.Present(word)
-    if found.refused is not None:
-        return Backend(found.vendor, Nothing(root), lambda: found.refused)
-    if found.left_out is not None:
-        logger.warning("GPUs of another vendor: %s", found.left_out)
-    cards = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
-    reports: Reports
-    if found.vendor is AMD:
-        base = None
-        if prepares:
-            base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
-        gpus, reports = AmdGpus(root=root, base=base, nics=cards), AmdReports()
-        return Backend(
-            AMD,
-            gpus,
-            lambda: gpus.refused,
-            _log(options, reports),
-            gpus.is_stale,
-            state_dir=options.state_dir / AMD.word,
+    forced_vendor = _VENDOR_OF_OPTION.get(options.discovery)
+    present = vendor_of_node.look(root) if forced_vendor is None else vendor_of_node.Present(forced_vendor)
+    if present.refused is not None:
+        return Backend(present.vendor, Nothing(root), lambda: present.refused)
+    if present.left_out is not None:
+        logger.warning("GPUs of another vendor: %s", present.left_out)
+    nics = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
+    if present.vendor is AMD:
+        return _amd(options, root, nics, prepares=prepares)
+    # A real node has GPUs of AMD, of NVIDIA, or none.
+    return _nvidia(options, released, xids, nics, prepares=prepares)
+
+
+def _amd(options: Options, root: Path, nics: KeptNics | None, *, prepares: bool) -> Backend:
+    """Return the code that reads AMD's GPUs below ``root``; the slots of NVIDIA's GPUs stay in the agent's folder."""
+    base = None
+    if prepares:
+        base = AmdSpecification(cdi_root=options.cdi_root, root=root, on_host=below(options.host_root, root) or "/")
+    gpus = AmdGpus(root=root, base=base, nics=nics)
+    return Backend(
+        AMD,
+        gpus,
+        refused=lambda: gpus.refused,
+        log=_log(options, AmdReports()),
+        is_stale=gpus.is_stale,
+        state_dir=options.state_dir / AMD.word,
+    )
+
+
+def _nvidia(
+    options: Options,
+    released: Callable[[], str | None],
+    xids: Callable[[], Mapping[str, XidWord]],
+    nics: KeptNics | None,
+    *,
+    prepares: bool,
+) -> Backend:
+    """Return the code that reads NVIDIA's GPUs; arguments are those of ``backend``."""
+    driver_root, host_root = options.driver_root, options.host_root
+    base = None
+    if prepares:
+        own_toolkit = None
+        if options.toolkit is not None:
+            folders = (options.hooks_dir, options.state_dir / "toolkit")
+            copies = [folder for folder in folders if folder is not None]
+            own_toolkit = OwnToolkit(options.toolkit, copies=copies, host_root=host_root)
+        base = BaseSpecification(
+            cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own_toolkit
         )
-    gpus_of_nvidia = _nvidia(options, released, cards, prepares=prepares)
-    log = _log(options, XidReports(words=xids))
-    return Backend(NVIDIA, gpus_of_nvidia, log=log, is_stale=gpus_of_nvidia.is_stale)
+    gpus = Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released, nics=nics)
+    return Backend(NVIDIA, gpus, log=_log(options, XidReports(words=xids)), is_stale=gpus.is_stale)
 
 
 def _log(options: Options, reports: Reports) -> KernelLog:
     return KernelLog(options.host_root / "dev/kmsg", reports)
-
-
-def _nvidia(
-    options: Options, released: Callable[[], str | None], cards: KeptNics | None, *, prepares: bool
-) -> Hardware:
-    driver_root, host_root = options.driver_root, options.host_root
-    base = None
-    if prepares:
-        own = None
-        if options.toolkit is not None:
-            folders = (options.hooks_dir, options.state_dir / "toolkit")
-            copies = [folder for folder in folders if folder is not None]
-            own = OwnToolkit(options.toolkit, copies=copies, host_root=host_root)
-        base = BaseSpecification(
-            cdi_root=options.cdi_root, host_root=host_root, driver_root=driver_root, own_toolkit=own
-        )
-    return Hardware(driver_root=driver_root, host_root=host_root, base=base, released=released, nics=cards)
 
 
 def _simulated(options: Options) -> Backend:
@@ -154,14 +165,16 @@ def device_manager(
     released: Callable[[], str | None],
     switched: Callable[[], None],
 ) -> DeviceManager:
-    """Return the device manager for this node's hardware: of vendors without parts for whole GPUs only.
+    """Return the device manager for this node's hardware.
+
+    It handles whole GPUs only if the vendor's GPUs cannot be divided.
 
     Args:
-        options: The agent's.
-        found: What reads the machine.
-        machines: The machine as it is.
-        modes: As what each GPU is handed out.
-        released: Says why the driver must be let go, if it must.
+        options: The options of the agent.
+        found: The code that reads the machine.
+        machines: Gives the machine as it was last read.
+        modes: Says whether each GPU is whole, shared or sliced.
+        released: Gives the reason why the driver's library must be closed now; None if it may stay open.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     edits = found.discovery.edits

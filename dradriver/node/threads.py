@@ -56,7 +56,10 @@ def beside(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def _promised(work: Callable[[], T], *, question: bool = False) -> tuple[asyncio.Future[T], Callable[[], None]]:
-    """Return the future result of work, and the function that a thread has to call for it."""
+    """Return a future for the result of some work, and the function that does the work in a thread.
+
+    ``question``: the work only reads, so it is skipped if the future is cancelled before it begins.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -1,8 +1,9 @@
-"""An HTTP server that strangers reach too: how many connections it holds, how long, and which gives way to a new one.
+"""An HTTP server with bounded connections: how many it holds, how long, and which is closed for a new one.
 
-Nobody says who he is, so what counts is what a connection has carried. It is a stranger's until it has carried a good
-request, and strangers give way first; those who ask again and again, as API servers do, keep theirs. Where there are
-too many it is the address that holds most that gives one up: what one pod opens costs that pod's own connections.
+Clients have no identity here, so a connection is judged by what it has carried. It is untrusted until it has carried a
+good request. Untrusted connections are closed first, so clients that ask again and again, such as API servers, keep
+theirs. If there are too many connections, the address that has the most loses one. So a pod that opens many closes its
+own.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ _CROWDED, _QUIET = CLOSED.labels("crowded"), CLOSED.labels("quiet")
 
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
-FIRST_S: Final = 10.0  # from its opening a connection has so long to carry a good request, its handshake included
-IDLE_S: Final = 120.0  # and so long until the next; Go's clients, as API servers are, close theirs after 90 s
-WAITING: Final = 1024  # connections that the system holds until they are accepted
-AT_ONCE: Final = 16  # of them are accepted in a turn of the loop, so that those who are in are heard between
-# Of a request's head, which is read before anything is known of it: API servers send 10 fields, with a token at most.
-_HEAD: Final[dict[str, Any]] = {"max_line_size": 2048, "max_field_size": 2048, "max_headers": 24}
+FIRST_S: Final = 10.0  # from the opening of a connection to its first good request, TLS handshake included
+IDLE_S: Final = 120.0  # from one good request to the next; Go clients, such as API servers, close after 90 s
+WAITING: Final = 1024  # connections that the kernel queues until they are accepted
+AT_ONCE: Final = 16  # connections accepted per turn of the event loop, so that accepted ones are served in between
+# Bounds of a request's head, which is read before the client is trusted. API servers send about 10 fields; the longest
+# is a token.
+_BOUNDS_OF_HEAD: Final[dict[str, Any]] = {"max_line_size": 2048, "max_field_size": 2048, "max_headers": 24}
 
 
 @dataclass(slots=True)
@@ -54,47 +56,48 @@ class _Held:
 
 
 class Connections:
-    """The connections of one server.
+    """The open connections of one server.
 
     Args:
-        most: How many are held at once; a quarter of them is left to strangers, whoever has the others.
-        first_s: Seconds from the opening until a good request has come.
+        most: Number of connections held at once. Trusted connections may take three quarters of them.
+        first_s: Seconds from the opening of a connection to its first good request.
         idle_s: Seconds from one good request to the next.
     """
 
     def __init__(self, most: int, *, first_s: float = FIRST_S, idle_s: float = IDLE_S) -> None:
         self._most, self._first_s, self._idle_s = most, first_s, idle_s
         self._clock = asyncio.get_running_loop().time
-        # Both by socket, what has been quiet for longest first.
-        self._strangers: dict[object, _Held] = {}
-        self._known: dict[object, _Held] = {}
+        # Both by socket, with the longest quiet first.
+        self._untrusted: dict[object, _Held] = {}
+        self._trusted: dict[object, _Held] = {}
 
     def opened(self, transport: asyncio.BaseTransport) -> None:
-        """Count a connection that was accepted; another gives way to it if there are too many."""
-        if len(self._strangers) + len(self._known) >= self._most:
+        """Count a connection that was accepted, and close another one if there are too many."""
+        if len(self._untrusted) + len(self._trusted) >= self._most:
             self.close_expired()
-            while len(self._strangers) + len(self._known) >= self._most:
-                self._give_one_up()
+            while len(self._untrusted) + len(self._trusted) >= self._most:
+                self._close_for_new()
         peer = transport.get_extra_info("peername")
         until = self._clock() + self._first_s
-        self._strangers[transport.get_extra_info("socket")] = _Held(transport, peer[0] if peer else "", until)
+        self._untrusted[transport.get_extra_info("socket")] = _Held(transport, peer[0] if peer else "", until)
 
     def served(self, transport: asyncio.BaseTransport | None) -> None:
-        """Note that a good request has come over a connection, whatever is spoken on it."""
+        """Trust a connection that carried a good request, over TLS or plain HTTP, and restart its idle time."""
         key = None if transport is None else transport.get_extra_info("socket")
-        held = self._known.pop(key, None) or self._strangers.pop(key, None)
+        held = self._trusted.pop(key, None) or self._untrusted.pop(key, None)
         if held is not None:
             held.until = self._clock() + self._idle_s
-            self._known[key] = held
+            self._trusted[key] = held
 
     def close_expired(self) -> None:
-        """Close those that were quiet for too long, and forget those that are closed."""
+        """Close connections that were quiet for too long, and forget closed ones."""
         now = self._clock()
-        for some in (self._strangers, self._known):
-            for key, held in list(some.items()):
-                if (gone := held.transport.is_closing()) or held.until <= now:
-                    _QUIET.inc(not gone)
-                    _close(some.pop(key))
+        for connections in (self._untrusted, self._trusted):
+            for key, held in list(connections.items()):
+                is_closing = held.transport.is_closing()
+                if is_closing or held.until <= now:
+                    _QUIET.inc(not is_closing)
+                    _close(connections.pop(key))
 
     async def keep(self) -> None:
         """Close connections that are quiet for too long, until cancelled."""
@@ -104,20 +107,24 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections of the HTTP server."""
-        for some in (self._strangers, self._known):
-            while some:
-                _close(some.popitem()[1])
+        for connections in (self._untrusted, self._trusted):
+            while connections:
+                _close(connections.popitem()[1])
 
-    def _give_one_up(self) -> None:
-        some = self._strangers if len(self._strangers) > self._most // 4 or not self._known else self._known
-        ((address, _),) = collections.Counter(held.address for held in some.values()).most_common(1)
+    def _close_for_new(self) -> None:
+        """Close the longest quiet connection of the address that has the most."""
+        # A quarter is left to untrusted connections: a new API server must be able to get in.
+        is_untrusted = len(self._untrusted) > self._most // 4 or not self._trusted
+        connections = self._untrusted if is_untrusted else self._trusted
+        ((address, _),) = collections.Counter(held.address for held in connections.values()).most_common(1)
         _CROWDED.inc()
-        _close(some.pop(next(key for key, held in some.items() if held.address == address)))
+        _close(connections.pop(next(key for key, held in connections.items() if held.address == address)))
 
 
 def _close(held: _Held) -> None:
     assert isinstance(held.transport, asyncio.Transport)
-    held.transport.abort()  # what is still to be sent, or a last word of TLS that nobody answers, would hold it open
+    # Not close(): unsent data, or a TLS close notification that is not answered, would keep the connection open.
+    held.transport.abort()
 
 
 class _Tls(sslproto.SSLProtocol):
@@ -131,17 +138,17 @@ class _Tls(sslproto.SSLProtocol):
         self._set_read_buffer_limits(2 * self.max_size)  # type: ignore[attr-defined]  # typeshed lacks it
 
 
-class _Arrived(asyncio.Protocol):
-    """A connection that was just accepted: it is counted before it costs anything, then handed on."""
+class _CountingProtocol(asyncio.Protocol):
+    """Counts a connection that was just accepted, before it costs memory, then switches to the real protocol."""
 
-    def __init__(self, connections: Connections, speak: Callable[[], asyncio.BaseProtocol]) -> None:
-        self._connections, self._speak = connections, speak
+    def __init__(self, connections: Connections, new_protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._connections, self._new_protocol = connections, new_protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._connections.opened(transport)
-        spoken = self._speak()
-        transport.set_protocol(spoken)
-        spoken.connection_made(transport)
+        protocol = self._new_protocol()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
 
 
 @contextlib.asynccontextmanager
@@ -155,16 +162,16 @@ async def listening(
     end_s: float,
     **options: Any,
 ) -> AsyncIterator[int]:
-    """Serve HTTP connections by a handler while the block runs; gives the port, chosen by the system for 0.
+    """Serve HTTP or HTTPS while the block runs, and yield the port.
 
     Args:
-        handler: Answers every request. A good one is what it does not answer with a status of 400 to 499.
+        handler: Answers every request. An answer with a status other than 4xx makes the connection trusted.
         host: Address to listen on; None for all.
-        port: TCP port.
-        connections: Holds the connections.
-        context: What to speak TLS with; None for plain HTTP.
-        end_s: Seconds that answers under way have at the end.
-        options: More for ``aiohttp.web.Server``.
+        port: TCP port; 0 for one that the system chooses.
+        connections: Counts the connections and closes some of them.
+        context: The TLS context; None for plain HTTP.
+        end_s: Seconds that running answers get when the block ends.
+        options: Further options of ``aiohttp.web.Server``.
 
     Raises:
         OSError: The port is taken.
@@ -177,23 +184,31 @@ async def listening(
         return response
 
     loop = asyncio.get_running_loop()
-    server = Server(answer, access_log=None, **(_HEAD | options))
+    server = Server(answer, access_log=None, **(_BOUNDS_OF_HEAD | options))
 
-    def speak() -> asyncio.BaseProtocol:
+    def new_protocol() -> asyncio.BaseProtocol:
         http = server()
-        return http if context is None else _Tls(loop, http, context, None, server_side=True)  # nobody waits
+        if context is None:
+            return http
+        handshake_done = None  # nothing awaits the handshake
+        return _Tls(loop, http, context, handshake_done, server_side=True)
 
-    listener = await loop.create_server(lambda: _Arrived(connections, speak), host, port, backlog=AT_ONCE)
-    for bound in listener.sockets:
-        with bound.dup() as same:
-            same.listen(WAITING)
-    keeping = asyncio.create_task(connections.keep())
+    listener = await loop.create_server(
+        lambda: _CountingProtocol(connections, new_protocol), host, port, backlog=AT_ONCE
+    )
+    # asyncio accepts up to ``backlog`` connections per turn of its loop, and sets the kernel's queue to the same small
+    # number. A second listen() on the same socket sets the queue alone.
+    for listening_socket in listener.sockets:
+        with listening_socket.dup() as duplicate:
+            duplicate.listen(WAITING)
+    closing_expired = asyncio.create_task(connections.keep())
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:
         listener.close()
-        keeping.cancel()
-        await asyncio.sleep(0)  # what has arrived is begun
+        closing_expired.cancel()
+        # One turn of the loop, in which the handler starts for requests that have already been received.
+        await asyncio.sleep(0)
         server.pre_shutdown()
         await server.shutdown(end_s)
         connections.close()

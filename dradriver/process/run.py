@@ -67,20 +67,19 @@ def start(main: Coroutine[Any, Any, None], options: Common) -> int:
 def run(main: Coroutine[Any, Any, None]) -> int:
     """Run a process's main coroutine to its end and return the exit status.
 
-    SIGTERM and SIGINT cancel it; a main that then ends, cleanly or by that cancellation, gives 0. An error that a
-    person can act on is logged as its message, any other with its traceback; both give 1.
+    SIGTERM and SIGINT cancel the coroutine. The status is 0 if it ends normally, or by that cancellation. It is 1 after
+    an error: a ``DriverError`` is logged as its message, any other error with its traceback.
     """
-    stopped = False
+    is_stopped = False
 
-    async def guarded() -> None:
-        nonlocal stopped
+    async def main_with_signals() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
         def stop(number: signal.Signals) -> None:
-            nonlocal stopped
+            nonlocal is_stopped
             logger.info("%s: stopping", number.name)
-            stopped = True
+            is_stopped = True
             task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -89,15 +88,15 @@ def run(main: Coroutine[Any, Any, None]) -> int:
 
     try:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-            runner.run(guarded())
+            runner.run(main_with_signals())
     except asyncio.CancelledError:
-        return 0 if stopped else 1
+        return 0 if is_stopped else 1
     except BaseExceptionGroup as group:
-        known, unknown = group.split(DriverError)
-        for error in _leaves(known):
+        driver_errors, other_errors = group.split(DriverError)
+        for error in _leaves(driver_errors):
             logger.error("%s: %s", getattr(error, "reason", type(error).__name__), error)
-        if unknown is not None:
-            logger.error("stopped by an error", exc_info=unknown)
+        if other_errors is not None:
+            logger.error("stopped by an error", exc_info=other_errors)
         return 1
     except DriverError as error:
         logger.error("%s: %s", error.reason, error)  # no traceback: the message says what to do

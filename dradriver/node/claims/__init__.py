@@ -1,6 +1,7 @@
-"""Claims on this node: made ready for a pod, remembered, given back.
+"""Claims on this node: prepared for a pod, remembered, released.
 
 prepare        preparing and unpreparing claims
+claim_lock     the lock that a call for a claim holds
 claim_reader   the claims as the API server has them
 prepare_plan   from an allocated claim to what is prepared
 container_env  what a container is told of its devices

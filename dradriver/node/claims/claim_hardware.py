@@ -164,19 +164,29 @@ class Making:
             self._device_manager.afterwards(lambda: os.close(descriptor))
 
     async def _prepare(self, plan: Plan) -> Entry[PreparedClaim]:
+        """Make the devices of a planned claim on the hardware, and return its entry.
+
+        Each change is noted in the ledger before it is made, so that an agent that starts after a crash can undo it.
+        """
         async with self._alone():
+            # 1. Undo what an earlier attempt for this claim left. The first error ends this attempt.
             async with locked(self._lock):
                 left = self._ledgers.made.of(plan.claim.uid)
-            for refused in (await self._undo(left)).values():
-                raise refused
+            for error in (await self._undo(left)).values():
+                raise error
+
+            # 2. Choose places next to the devices of others, and note them. The claim's devices are checked again,
+            # because other claims may have been prepared in between.
             async with locked(self._lock):
                 self._ledgers.refuse_taken(plan.claim)
                 known = self._known()
             intents = await self._device_manager.settle(plan.intents, known)
             async with locked(self._lock):
-                self._ledgers.refuse_taken(plan.claim)  # nobody waited for the hardware
+                self._ledgers.refuse_taken(plan.claim)
                 for intent in intents:
                     self._ledgers.made.write(intent)
+
+            # 3. Make them.
             made = list(intents)
             try:
                 for number, intent in enumerate(intents):
@@ -187,7 +197,8 @@ class Making:
                     done = plan.complete(made, self._device_manager)
                     return self._ledgers.put(done, plan.files(done))
             except (DriverError, OSError):
-                await self._undo(made)  # what is refused stays noted, and the next try begins with it
+                # A change that cannot be undone now stays noted, and the next attempt begins with it.
+                await self._undo(made)
                 raise
 
     async def _unprepare(self, uid: str) -> None:

@@ -43,20 +43,20 @@ class ClaimReader:
         """Return the claim with this name and uid as the API server has it.
 
         Args:
-            namespace: The claim's.
-            name: The claim's.
-            uid: The claim's.
-            until: When an answer has to be there, by the event loop's clock; the server has a second at least.
-            at_most_s: How long to wait in any case.
+            namespace: Namespace of the claim.
+            name: Name of the claim.
+            uid: Uid of the claim.
+            until: When the answer must have arrived, by the event loop's clock; the server has a second at least.
+            at_most_s: Longest wait for the answer, in seconds.
 
         Raises:
-            GoneError: There is none of this name.
-            AnotherError: There is another one of this name.
+            GoneError: There is no claim of this name.
+            AnotherError: The claim of this name has another uid.
             NotYetError: The server does not answer, or not with a claim.
         """
-        left = until - asyncio.get_running_loop().time()
+        left_s = until - asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(max(min(at_most_s, left), _LEAST_GET_S)):
+            async with asyncio.timeout(max(min(at_most_s, left_s), _LEAST_GET_S)):
                 claim = await self._get_claim(namespace, name)
         except ApiError as error:
             if error.not_found:

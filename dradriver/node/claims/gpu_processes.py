@@ -55,34 +55,37 @@ async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: A
 
 
 async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
-    """Raise unless no process is on the GPUs that the claim is to have for itself, or the first share of.
+    """Raise if processes are on GPUs that the claim gets whole, or that it gets the first share of.
 
-    A driver that refuses to tell holds nothing up, since it may never tell. One that does not answer does: a container
-    would hang with it.
+    If the driver refuses to list processes nothing is raised, because it may never list them. If it does not answer the
+    claim waits: a container would hang in the driver, too.
 
     Args:
-        processes: Says what is on GPUs.
-        planned: What will be prepared.
-        ledgers: What is prepared.
-        lock: That of the ledgers.
-        until: How long the driver may take, by the event loop's clock; it has a second at least.
+        processes: Gives the processes that are on GPUs.
+        planned: The claim that will be prepared.
+        ledgers: The claims that are prepared.
+        lock: The lock of the ledgers.
+        until: When the driver must have answered, by the event loop's clock; it has a second at least.
 
     Raises:
-        DeviceBusyError: Some are, and another claim still holds it.
-        OccupiedError: Some are.
+        DeviceBusyError: Processes are on a GPU that another claim still has.
+        OccupiedError: Processes are on a GPU that no claim has.
         NotYetError: The driver does not answer.
         OSError: A file cannot be read.
     """
     async with locked(lock):
         held = ledgers.held([gpu.uuid for gpu in planned.gpus])
-    least = asyncio.get_running_loop().time() + _LEAST_ASK_S
-    said = await _occupied(processes, _own(planned, held), until=max(until, least))
-    if said is not None:
-        async with locked(lock):
-            ledgers.refuse_taken(planned.claim)  # then they are its, rightly
-            known = planned.claim.uid not in ledgers.claims.kept()  # else they may be this claim's own
-        if known:
-            raise OccupiedError(said)
+    earliest_end = asyncio.get_running_loop().time() + _LEAST_ASK_S
+    occupation = await _occupied(processes, _own(planned, held), until=max(until, earliest_end))
+    if occupation is None:
+        return
+    async with locked(lock):
+        # If another claim has the GPU the processes are that claim's, and its name is the better message.
+        ledgers.refuse_taken(planned.claim)
+        # If this claim's entry cannot be read, the processes may be its own.
+        has_unread_entry = planned.claim.uid in ledgers.claims.kept()
+    if not has_unread_entry:
+        raise OccupiedError(occupation)
 
 
 def _own(planned: Plan, held: Collection[str]) -> list[str]:

@@ -1,8 +1,8 @@
-"""All that the agent keeps on disk of the node's claims, changed in steps that may be cut off between any two.
+"""Everything that the agent keeps on disk about the node's claims.
 
-A claim's files are written before its entry and removed after it; its CDI spec is written after the entry and removed
-before it; what was made on the hardware for it is noted before and forgotten in between. What a kill leaves is put
-right by ``recover``.
+A change has several steps, and the agent may be killed between any two; ``recover`` repairs what that leaves. A claim's
+mounted files are written before its entry and removed after it. Its CDI spec is written after the entry and removed
+before it. Changes of hardware are noted before they are made.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ logger = logging.getLogger(__name__)
 
 
 class Ledgers:
-    """The two ledgers, and the CDI specs and mounted files of the first's claims. The caller holds the node's lock.
+    """The two ledgers, and the CDI specs and mounted files of prepared claims. The caller holds the node's lock.
 
     Attributes:
-        claims: What the kubelet was answered.
-        made: What was changed on hardware.
-        cdi: The specs.
+        claims: The ledger of prepared claims, as the kubelet was answered.
+        made: The ledger of devices that were made on hardware.
+        cdi: The CDI specs.
         mounted: The files that the specs mount.
     """
 
@@ -49,12 +49,12 @@ class Ledgers:
         """Open the two ledgers and the two folders; no file is touched.
 
         Args:
-            state_dir: Holds the ledgers and the mounted files.
-            cdi_root: Holds the specs.
+            state_dir: Folder of the ledgers and the mounted files.
+            cdi_root: Folder of the CDI specs.
             boot: Id of this boot.
-            driver: Says which load of the driver's module this is.
+            driver: Gives an id of the present load of the driver's kernel module.
             machine: Gives the machine as it was last read; None until then.
-            exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
+            exclusive: Says whether parts of a GPU (uuid) may be used by one namespace at a time only.
         """
         self.claims = Checkpoint(state_dir / "claims")
         self.made = HardwareJournal(state_dir / "made", self._made_again)
@@ -67,16 +67,15 @@ class Ledgers:
         self._recovered = False
 
     def recover(self) -> None:
-        """Put right what a crash or a reboot left: every claim that is whole has its spec, and no other has one.
+        """Repair what a crash or a reboot left: every complete claim gets its CDI spec, and no other keeps one.
 
-        A claim of which a GPU is away has none either: another GPU may have its device nodes now.
-
-        It may be called at any time. What one claim's files are in the way of is done for all others.
+        A claim with an absent GPU has no spec either, because another GPU may have its device nodes now. This may be
+        called at any time. If the files of one claim fail, the other claims are repaired first.
 
         Raises:
             OSError: A file cannot be read, written or removed.
         """
-        trouble: OSError | None = None
+        last_error: OSError | None = None
         self.claims.sweep()
         self.made.sweep()
         for key, made in self.made.read().items():
@@ -88,7 +87,7 @@ class Ledgers:
             try:
                 self._write_spec(entries[uid].value)
             except OSError as error:
-                trouble = error
+                last_error = error
         away = {uid for uid in whole if missing_devices.is_away(entries[uid].value, self._machine())}
         gone = self.cdi.sweep(keep=whole - away | self.claims.kept())
         self.mounted.sweep(keep=entries.keys() | self.claims.kept())
@@ -96,8 +95,8 @@ class Ledgers:
         if gone or not self._recovered:
             logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
         self._recovered = True
-        if trouble is not None:
-            raise trouble
+        if last_error is not None:
+            raise last_error
 
     def find(self, uid: str) -> Entry[PreparedClaim] | None:
         """Return the ledger entry of a claim that is ready; None if there is none, or it must be prepared again.
@@ -245,20 +244,23 @@ class Ledgers:
         return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Raise if another claim in the ledgers holds a device of this one, or another namespace has parts of its GPUs.
+        """Raise if a device of a planned claim is taken: by another claim, or because its GPU is exclusive.
 
-        The last only of GPUs whose parts are of one namespace at a time, and of a claim that was not let in before:
-        those that shared a GPU when the rule came are prepared anew after a reboot, and each would be refused for
-        another. What was made for a claim that is not prepared is in nobody's use, whosever it was.
+        Parts of an exclusive GPU are used by one namespace at a time. This is not checked for a claim that has an entry
+        already: claims of two namespaces that shared a GPU when it became exclusive would refuse each other after a
+        reboot. Devices that were made for a claim that is not prepared any more are used by no namespace.
 
         Raises:
-            DeviceBusyError: One does, or has.
+            DeviceBusyError: A device is taken.
             OSError: A file cannot be read.
         """
+        # 1. Devices of prepared claims.
         entries = self.claims.read()
         for entry in entries.values():
             for theirs in entry.value.devices if entry.value.uid != planned.uid else ():
                 _refuse(planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})")
+
+        # 2. Exclusive GPUs of which claims of other namespaces, or claims that cannot be read, have parts.
         for entry in entries.values() if planned.uid not in entries else ():
             if entry.value.namespace != planned.namespace:
                 of_it = {device.uuid for device in entry.value.devices if not device.admin}
@@ -266,6 +268,8 @@ class Ledgers:
         for uid in self.claims.kept() - {planned.uid} if planned.uid not in entries else ():
             unread = self._unread(uid, [device.uuid for device in planned.devices])
             self._refuse_exclusive(planned, unread or (), f"a claim whose entry cannot be read (uid {uid})")
+
+        # 3. Devices on the hardware of claims that are not prepared.
         for made in (entry.value for entry in self.made.read().values()):
             if made.owner != planned.uid and made.owner not in entries:
                 theirs = PreparedDevice(

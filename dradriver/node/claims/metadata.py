@@ -47,16 +47,18 @@ def build(
 
     Args:
         claim: The claim.
-        described: The request's devices, all of one subrequest.
-        choice: What the claim was made from; None where the scheduler chose alone.
-        ring: Names of the claim's devices in the order of the best ring through them; empty where it is not known.
+        described: The request's devices with their attributes, all of one subrequest.
+        choice: The controller's choice of GPUs; None if the scheduler chose alone.
+        ring: Names of the claim's devices in the order of the best ring through them; empty if unknown.
     """
     devices = []
     for result, attributes in described:
-        own = dict(attributes) | _of_choice(choice)
+        all_attributes = dict(attributes) | _of_choice(choice)
         if result.device in ring:
-            own["ringPosition"] = {"int": list(ring).index(result.device)}
-        devices.append({"driver": result.driver, "pool": result.pool, "name": result.device, "attributes": own})
+            all_attributes["ringPosition"] = {"int": list(ring).index(result.device)}
+        devices.append(
+            {"driver": result.driver, "pool": result.pool, "name": result.device, "attributes": all_attributes}
+        )
     file: dict[str, Any] = {
         "kind": "DeviceMetadata",
         "apiVersion": API_VERSION,

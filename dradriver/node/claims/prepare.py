@@ -1,10 +1,11 @@
-"""Preparing and unpreparing claims.
+"""Prepares and unprepares claims, for the kubelet's calls.
 
-What changes the ledgers happens under the node's lock in one piece without an await, so the kubelet's cancellation
-after 45 s finds it undone or done. What changes hardware is between two such pieces, see ``claim_hardware``. All that
-is done for one call has the claim's lock, so that no two calls for a claim cross, whichever instances of the agent they
-reach: what a call has read of the claim stands until it ends, and what outlives a call is over before the next
-begins.
+There are two locks, both valid for all instances of the agent on the node:
+
+* The node's lock protects the ledgers. A change of them has no await inside, so that the kubelet's cancellation after
+  45 s finds it not begun or complete. Changes of hardware happen between two such changes, see ``claim_hardware``.
+* The claim's lock is held for the whole of a call, so that two calls for one claim never overlap. What a call has read
+  about the claim is true until it ends, and work that outlives a cancelled call ends before the next call begins.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +24,7 @@ from dradriver.event import Event
 from dradriver.node.claims import gpu_processes, missing_devices
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.claim_hardware import Making
+from dradriver.node.claims.claim_lock import EarlierCallError, claim_locked
 from dradriver.node.claims.claim_reader import GET_S, ClaimReader, GetClaim
 from dradriver.node.claims.container_env import ContainerEnv, request_of
 from dradriver.node.claims.gpu_processes import Processes
@@ -34,15 +35,15 @@ from dradriver.node.claims.rebuild import Rebuilder
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.errors import ClaimError, NotYetError
 from dradriver.node.journal import Entry, Stamp
-from dradriver.node.lock import locked, take
+from dradriver.node.lock import locked
 from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
-BUDGET_S: Final = 40.0  # the kubelet gives up after 45 s, and an error costs the pod more than a minute
+BUDGET_S: Final = 40.0  # the kubelet gives up after 45 s, and after an error the pod waits more than a minute
 RETRY_S: Final = 1.0
 _LEAST_MAKE_S: Final = 3.0
-_DOUBT_S: Final = 2.0  # a claim that is prepared waits no longer for the API server to say that it still is the same
+_DOUBT_S: Final = 2.0  # longest wait for the API server to confirm the allocation of a claim that is prepared already
 
 Below = Callable[[], Awaitable[Machine | None]]
 
@@ -50,11 +51,11 @@ Below = Callable[[], Awaitable[Machine | None]]
 class Preparer:
     """The prepared claims of this node.
 
-    Two instances of the agent may work on the same folders: what counts is on disk.
+    Two instances of the agent may work on the same folders, so the state on disk decides.
 
     Attributes:
-        made_ready: Called with a claim that was made ready again.
-        given_back: Told of the uid of a claim that is not prepared any more.
+        made_ready: Called with each claim that was prepared and can be used now.
+        given_back: Called with the uid of each claim that is not prepared any more.
     """
 
     def __init__(
@@ -77,17 +78,17 @@ class Preparer:
 
         Args:
             node: This node's name.
-            state_dir: Holds the ledgers and the locks; shared with other instances on this node.
-            cdi_root: The runtime's folder of CDI specs.
+            state_dir: Folder of the ledgers and the locks; shared with other instances on this node.
+            cdi_root: The container runtime's folder of CDI specs.
             get_claim: Reads a claim from the API server by namespace and name.
             machine: Gives the machine as it is now; None until it was read.
-            device_manager: The kinds of devices, and what makes them.
+            device_manager: Finds devices, and makes MIG instances and shares.
             boot: Id of this boot.
-            processes: Says which processes compute on GPUs: one with any is not given out.
-            exclusive: Says of a GPU, by its uuid, whether its parts are of one namespace at a time.
-            nccl: What NCCL is told.
-            below: Gives the server below a virtual machine.
-            budget_s: How long a prepare goes on trying.
+            processes: Gives the processes that compute on GPUs. A GPU with such a process is not given to a claim.
+            exclusive: Says whether parts of a GPU (uuid) may be used by one namespace at a time only.
+            nccl: Makes NCCL's settings for containers.
+            below: Gives the physical server below a virtual machine.
+            budget_s: Seconds that one prepare call may take.
         """
         self._node = node
         self._boot = boot
@@ -111,8 +112,8 @@ class Preparer:
         self._budget_s = budget_s
         self._changed = asyncio.Event()
         self._machine_changed = asyncio.Event()
-        self._sure: dict[str, Stamp] = {}  # entries that were compared with the API by this process
-        self._unready: set[str] = set()  # claims that this process made, and that cannot be used yet
+        self._confirmed: dict[str, Stamp] = {}  # entries that this process compared with the API, by claim uid
+        self._not_ready: set[str] = set()  # uids of claims that this process prepared and that cannot be used yet
 
     async def recover(self) -> None:
         """Put right what a crash or a reboot left: every prepared claim has its CDI spec, and no other has one.
@@ -151,13 +152,13 @@ class Preparer:
 
     def doubt(self, uid: str) -> None:
         """Have a prepared claim compared with the API again before it is answered from its entry."""
-        self._sure.pop(uid, None)
+        self._confirmed.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
-        """Make the claim's devices ready and return them; a claim that is ready already is answered from its entry.
+        """Prepare a claim and return it; a claim that is prepared already is returned from its entry.
 
-        What can come right by itself is tried until the budget is spent: an API server that does not answer, a device
-        that another claim still holds or that processes are on, a GPU that is lost.
+        Passing errors are retried until the budget is spent: an API server that does not answer, a device that another
+        claim still has or that processes are on, a GPU that is lost.
 
         Raises:
             DriverError: The claim cannot be prepared; the message is for the pod's owner.
@@ -167,36 +168,38 @@ class Preparer:
         started = loop.time()
         logged = ""
         while True:
+            # Taken before the attempt, so that a change during the attempt ends the pause below at once.
             changed = self._changed
             try:
-                async with self._alone(uid, until=started + self._budget_s) as held:
-                    return await self._attempt(namespace, name, uid, held, until=started + self._budget_s)
+                async with claim_locked(self._calls, uid, until=started + self._budget_s) as lock_fd:
+                    return await self._attempt(namespace, name, uid, lock_fd, until=started + self._budget_s)
             except NotYetError as error:
-                left = started + min(self._budget_s, error.patience_s) - loop.time()
-                if left <= 0:
+                left_s = started + min(self._budget_s, error.patience_s) - loop.time()
+                if left_s <= 0:
                     raise
                 if str(error) != logged:
                     logged = str(error)
                     logger.info("claim %s/%s waits: %s", namespace, name, logged)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(RETRY_S, left)):
+                async with asyncio.timeout(min(RETRY_S, left_s)):
                     await changed.wait()
 
     async def again(self, prepared: PreparedClaim) -> bool:
-        """Make again what is missing of a prepared claim's devices; return whether something was.
+        """Prepare a claim again if one of its devices disappeared; return whether one had.
 
-        Not while a call for the claim is under way, and not after a reboot, when the kubelet asks for what it wants.
+        Nothing is done while another call for the claim runs, and after a reboot: then the kubelet prepares its claims.
 
         Raises:
-            DriverError: It cannot be made now, or the hardware does not say whether it is there.
+            DriverError: The device cannot be made now, or the hardware does not say whether it exists.
         """
         uid, loop = prepared.uid, asyncio.get_running_loop()
         try:
-            async with self._alone(uid, until=loop.time()) as held:
+            async with claim_locked(self._calls, uid, until=loop.time()) as lock_fd:
                 machine = self._machine()
                 if missing_devices.is_away(prepared, machine):
                     return False
-                if missing_devices.doubtful(prepared, machine):  # a reading, made before the claim maybe
+                # The last reading may be older than the claim's devices: then look at the hardware itself.
+                if missing_devices.doubtful(prepared, machine):
                     await self._making.look(uid)
                 if missing_devices.awaited(prepared, machine):
                     return False
@@ -204,8 +207,8 @@ class Preparer:
                     entry = self._ledgers.claims.get(uid)
                     if entry is None or entry.value.boot != self._boot or self._ledgers.whole(entry.value):
                         return False
-                await self._attempt(prepared.namespace, prepared.name, uid, held, until=loop.time() + self._budget_s)
-        except _CallError:
+                await self._attempt(prepared.namespace, prepared.name, uid, lock_fd, until=loop.time() + self._budget_s)
+        except EarlierCallError:
             return False
         except OSError as error:
             raise NotYetError(f"the node cannot read or write what was made: {error}") from error
@@ -219,7 +222,7 @@ class Preparer:
                 does not end.
         """
         checked_uid(uid)
-        await self._given_back(uid, patience_s=self._budget_s)
+        await self._lock_and_release(uid, patience_s=self._budget_s)
 
     async def prepared(self) -> dict[str, Entry[PreparedClaim]]:
         """Return all prepared claims by uid.
@@ -248,15 +251,13 @@ class Preparer:
         return entry.value if entry is not None else None
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
-        """Unprepare a claim unless it was prepared again since its entry had this stamp; return whether.
-
-        Nor are they while a call for the claim is under way.
+        """Unprepare a claim if its entry still has this stamp and no call for it runs; return whether it was.
 
         Raises:
-            DriverError: A file could not be read or removed, or something not be undone.
+            DriverError: A file could not be read or removed, or a device could not be removed.
         """
-        with contextlib.suppress(_CallError):
-            return await self._given_back(uid, stamp, patience_s=0)
+        with contextlib.suppress(EarlierCallError):
+            return await self._lock_and_release(uid, stamp, patience_s=0)
         return False
 
     async def clean(self) -> dict[str, str]:
@@ -283,10 +284,21 @@ class Preparer:
         """
         return await self._rebuilder.rebuild()
 
-    async def _attempt(self, namespace: str, name: str, uid: str, held: int, *, until: float) -> PreparedClaim:
-        entry, sure = await self._known(uid)
-        if entry is not None and sure:
+    async def _attempt(self, namespace: str, name: str, uid: str, lock_fd: int, *, until: float) -> PreparedClaim:
+        """Try once to prepare a claim, and return it.
+
+        ``lock_fd`` holds the claim's lock; ``until`` is the end of the call's budget, by the loop's clock.
+
+        Raises:
+            NotYetError: It cannot be prepared now; a later attempt may succeed.
+            DriverError: It cannot be prepared.
+        """
+        # 1. It is prepared already, and its allocation was compared with the API since.
+        entry, is_confirmed = await self._entry_of(uid)
+        if entry is not None and is_confirmed:
             return entry.value
+
+        # 2. It is prepared, for the allocation that it has. If the API server does not answer, the entry counts.
         try:
             at_most_s = GET_S if entry is None else _DOUBT_S
             claim = await self._reader.read(namespace, name, uid, until=until, at_most_s=at_most_s)
@@ -294,9 +306,11 @@ class Preparer:
             if entry is None:
                 raise
             await self._making.check(uid)
-            return entry.value  # nobody says otherwise
-        if entry is not None and self._same(entry.value, claim):
-            return await self._ready(claim, entry)
+            return entry.value
+        if entry is not None and self._is_prepared_for(entry.value, claim):
+            return await self._when_usable(claim, entry)
+
+        # 3. Plan.
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
@@ -306,107 +320,89 @@ class Preparer:
         )
         if not planned.claim.devices:
             return planned.claim
+
+        # 4. Prepare. An entry that is left here is of an earlier allocation of the claim.
         try:
-            if entry is not None:  # allocated again since
-                await self._give_back(uid, held)
+            if entry is not None:
+                await self._release(uid, lock_fd)
             await gpu_processes.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
             if planned.intents:
-                done = await self._made(planned, held, until=until)
+                new_entry = await self._make(planned, lock_fd, until=until)
             else:
                 async with locked(self._lock):
                     self._ledgers.refuse_taken(planned.claim)
-                    done = self._ledgers.put(planned.claim, planned.files(planned.claim))
+                    new_entry = self._ledgers.put(planned.claim, planned.files(planned.claim))
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
-        self._unready.add(uid)
-        return await self._ready(claim, done)
+        self._not_ready.add(uid)
+        return await self._when_usable(claim, new_entry)
 
-    async def _ready(self, claim: ResourceClaim, entry: Entry[PreparedClaim]) -> PreparedClaim:
-        """Return a claim that is prepared, once what was made for it can be used.
+    async def _when_usable(self, claim: ResourceClaim, entry: Entry[PreparedClaim]) -> PreparedClaim:
+        """Return a prepared claim, and tell the other parts if it can be used for the first time.
 
         Raises:
-            NotYetError: It cannot be yet. The claim stays prepared, so that nothing has to prepare it again.
+            NotYetError: Its devices cannot be used yet. The claim stays prepared, so that the next attempt only checks.
         """
         uid = entry.value.uid
         await self._making.check(uid)
-        self._sure[uid] = entry.stamp
-        if uid in self._unready:
-            self._unready.remove(uid)
+        self._confirmed[uid] = entry.stamp
+        if uid in self._not_ready:
+            self._not_ready.remove(uid)
             self.made_ready(claim, entry.value)
         return entry.value
 
-    async def _known(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
-        """Return the entry of a claim that is prepared, and whether it surely is what the claim is allocated to.
+    async def _entry_of(self, uid: str) -> tuple[Entry[PreparedClaim] | None, bool]:
+        """Return the entry of a prepared claim, and whether its allocation is confirmed by the API.
 
-        Between two calls the kubelet may have lost its memory and the claim been allocated again, which only the API
-        can tell: entries of this process's own are sure until the reconciler doubts them.
+        Between two calls the kubelet may have lost its state and the claim may have been allocated again, which only
+        the API knows. An entry stays confirmed until ``doubt`` is called.
         """
         try:
             async with locked(self._lock):
                 entry = self._ledgers.find(uid)
                 if entry is None:
                     return None, False
-                sure = self._sure.get(uid) == entry.stamp
+                is_confirmed = self._confirmed.get(uid) == entry.stamp
                 entry = self._ledgers.show(entry.value)
         except OSError as error:
             raise NotYetError(f"the node cannot read or write what is prepared: {error}") from error
-        if sure:
-            self._sure[uid] = entry.stamp
-        return entry, sure
+        if is_confirmed:
+            self._confirmed[uid] = entry.stamp
+        return entry, is_confirmed
 
-    async def _made(self, planned: Plan, held: int, *, until: float) -> Entry[PreparedClaim]:
+    async def _make(self, planned: Plan, lock_fd: int, *, until: float) -> Entry[PreparedClaim]:
+        """Make the claim's MIG instances and shares, and return its entry."""
         try:
             async with asyncio.timeout_at(max(until, asyncio.get_running_loop().time() + _LEAST_MAKE_S)):
-                return await self._making.prepare(planned, held)
+                return await self._making.prepare(planned, lock_fd)
         except TimeoutError as error:
             raise NotYetError("the claim's devices are still being made") from error
 
-    def _same(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
-        """Return whether the claim is still allocated to what was prepared for it."""
+    def _is_prepared_for(self, prepared: PreparedClaim, claim: ResourceClaim) -> bool:
+        """Return whether the prepared devices are those that the claim is allocated to."""
         devices = {(d.request, d.pool, d.device, d.share_id) for d in prepared.devices}
         return devices == {(request_of(r), r.pool, r.device, r.share_id) for r in claim.results}
 
-    @contextlib.asynccontextmanager
-    async def _alone(self, uid: str, *, until: float) -> AsyncIterator[int]:
-        """Hold the claim's lock during the block, and give the descriptor that holds it.
-
-        Raises:
-            NotYetError: Another call for the claim does not end.
-        """
-        patience_s = max(0.0, until - asyncio.get_running_loop().time())
+    async def _lock_and_release(self, uid: str, stamp: Stamp | None = None, *, patience_s: float) -> bool:
+        """Release a claim under its lock; see ``_release``."""
         try:
-            held = await take(self._calls, of=uid, patience_s=patience_s)
-        except NotYetError as error:
-            raise _CallError(f"an earlier call for the claim (uid {uid}) is still under way") from error
-        except OSError as error:
-            raise NotYetError(f"the node cannot lock the claim: {error}") from error
-        try:
-            yield held
-        finally:
-            os.close(held)
-
-    async def _given_back(self, uid: str, stamp: Stamp | None = None, *, patience_s: float) -> bool:
-        try:
-            async with self._alone(uid, until=asyncio.get_running_loop().time() + patience_s) as held:
-                return await self._give_back(uid, held, stamp)
+            async with claim_locked(self._calls, uid, until=asyncio.get_running_loop().time() + patience_s) as lock_fd:
+                return await self._release(uid, lock_fd, stamp)
         except OSError as error:
             raise ClaimError(f"the node cannot remove what it prepared: {error}") from error
 
-    async def _give_back(self, uid: str, held: int, stamp: Stamp | None = None) -> bool:
+    async def _release(self, uid: str, lock_fd: int, stamp: Stamp | None = None) -> bool:
+        """Unprepare a claim whose lock is held; return False if its entry has another stamp than ``stamp``."""
         async with locked(self._lock):
             if stamp is not None and not self._ledgers.claims.has(uid, stamp):
                 return False
-            made = bool(self._ledgers.made.of(uid))
-            if not made:
+            has_made_devices = bool(self._ledgers.made.of(uid))
+            if not has_made_devices:
                 self._ledgers.drop(uid)
-        if made:
-            await self._making.unprepare(uid, held)
-        self._sure.pop(uid, None)
-        self._unready.discard(uid)
+        if has_made_devices:
+            await self._making.unprepare(uid, lock_fd)
+        self._confirmed.pop(uid, None)
+        self._not_ready.discard(uid)
         self.given_back(uid)
         self.poke()
         return True
-
-
-class _CallError(NotYetError):
-    """An earlier call for the claim does not end."""

@@ -79,21 +79,23 @@ def plan(
     boot: str,
     below: Machine | None = None,
 ) -> Plan:
-    """Return the plan to prepare an allocated claim on this machine, its devices in the allocation's order.
+    """Return the plan to prepare an allocated claim on this machine.
 
-    Only this driver's results count; a claim without any gives a plan without devices.
+    Its devices are in the order of the allocation. Results of other drivers are ignored; a claim without any result of
+    this driver gives a plan without devices.
 
     Args:
         claim: The claim as the API server has it.
         machine: The machine as it is now.
-        device_manager: Knows the kinds of devices.
-        container_env: Knows what containers are told of them.
-        node: The node's name, which is also its pool's.
+        device_manager: Finds devices on the machine.
+        container_env: Makes the environment and the files that containers get.
+        node: The name of the node and of its pool.
         boot: Id of this boot.
-        below: The server below this machine, if it is a virtual one and that is known.
+        below: The physical server below a virtual machine; None if unknown or not virtual.
 
     Raises:
-        ClaimError: The claim is not allocated, or to another node's device, or asks for a file that cannot be written.
+        ClaimError: The claim is not allocated, or has a device of another node, or asks for a file that cannot be
+            written.
         WordError: The claim's configuration is refused.
         DeviceMissingError: A device is not on the machine now.
     """
@@ -103,12 +105,14 @@ def plan(
     devices: list[PreparedDevice] = []
     intents: list[Made] = []
     by_request: dict[str, ClaimRequest] = {}
+
+    # 1. The device of each result. MIG instances and shares do not exist yet, so they become intents.
     for number, result in enumerate(claim.results):
         if result.pool != node:
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
         request = request_of(result)
-        asked = by_request.get(request) or ClaimRequest((), (), config_for(claim, result))
-        located = _located(result, asked.config, machine, device_manager, node=node)
+        claim_request = by_request.get(request) or ClaimRequest((), (), config_for(claim, result))
+        located = _located(result, claim_request.config, machine, device_manager, node=node)
         device = _unmade(result, located)
         if isinstance(located.kind, MadeKind):
             intents.append(_intent(claim, number, device, located, boot))
@@ -117,13 +121,19 @@ def plan(
             device = msgspec.structs.replace(device, edits=located.kind.edits(located.gpu))
         gpus.append(located.gpu)
         devices.append(device)
-        by_request[request] = asked._replace(results=(*asked.results, result), gpus=(*asked.gpus, located.gpu))
+        by_request[request] = claim_request._replace(
+            results=(*claim_request.results, result), gpus=(*claim_request.gpus, located.gpu)
+        )
+
+    # 2. The environment and files of each request. A container gets all devices of a request, so that the first device
+    # brings them.
     files: dict[str, bytes] = {}
-    for request, asked in by_request.items():
+    for request, claim_request in by_request.items():
         first = next(n for n, device in enumerate(devices) if device.request == request)
-        told = container_env.tell(claim, request, asked, machine, below=below)
-        devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + told.edits)
-        files |= told.files
+        container = container_env.tell(claim, request, claim_request, machine, below=below)
+        devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + container.edits)
+        files |= container.files
+
     meta = claim.metadata
     planned = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=tuple(devices))
     return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | container_env.about(claim, done, machine))

@@ -1,8 +1,8 @@
-"""Claims whose entries a newer agent wrote: before a rollback of the driver, this node's agent was that one.
+"""Rebuilds the entries of claims that a newer agent prepared, after a rollback of the driver.
 
-Their pods run. What the containers were given is in the CDI spec, which stands as it is; what the claim holds is in the
-API. Both together make an entry of this agent's own. All that is taken from the newer file is which claim it is of,
-and of that the API server decides.
+Their pods run. The CDI spec has what the containers got, and the API has the claim's allocation. Both together make an
+entry that this agent can read. From the newer agent's file only the claim's identity is read, and the API server
+decides whether that claim exists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)  # 
 
 
 class Rebuilder:
-    """Writes the entries anew of which a newer agent's files were set aside."""
+    """Rebuilds checkpoint entries that this agent cannot read, because a newer agent wrote them."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Rebuilder:
         """Rebuild nothing yet.
 
         Args:
-            ledgers: Where the files are, and the entries go.
+            ledgers: The ledgers of the node.
             lock: The lock of the ledgers.
             reader: Reads claims from the API server.
-            device_manager: Knows what devices are, and what others' specifications bring.
+            device_manager: Finds the devices of a claim on the machine.
             machine: Gives the machine as it is now; None until it was read.
             node: This node's pool.
             boot: Id of this boot.
@@ -70,17 +70,17 @@ class Rebuilder:
         self._boot = boot
 
     async def rebuild(self) -> set[str]:
-        """Rebuild the checkpoint entries that a newer agent wrote; return the uids of claims that are gone.
+        """Rebuild the checkpoint entries that a newer agent wrote; return the uids of claims that do not exist.
 
-        Of these the device metadata says which claim it was: text that is damaged may say any name, and one that does
-        not exist.
+        The uids include those of damaged entries. A damaged entry may contain any name, so the claim's identity is read
+        from its mounted device metadata.
 
         Raises:
-            DriverError: Another instance does not let go of the lock.
+            DriverError: Another instance does not release the lock.
             OSError: A file cannot be read or written.
         """
         async with locked(self._lock):
-            self._ledgers.claims.read()  # sets aside
+            self._ledgers.claims.read()  # sets unreadable entries aside, for the calls below
             newer = {uid: _identity([text], uid) for uid, text in self._ledgers.claims.newer().items()}
             damaged = {
                 uid: _identity(self._ledgers.mounted.read(uid), uid)
@@ -88,12 +88,12 @@ class Rebuilder:
                 if not self._ledgers.claims.foreign(uid)
             }
         vanished = set()
-        for uid, known in (newer | damaged).items():
+        for uid, identity in (newer | damaged).items():
             machine = self._machine()
-            if known is None or machine is None:
+            if identity is None or machine is None:
                 continue
             try:
-                claim = await self._reader.read(known.namespace, known.name, uid)
+                claim = await self._reader.read(identity.namespace, identity.name, uid)
             except (GoneError, AnotherError):
                 vanished.add(uid)
                 continue
@@ -106,6 +106,7 @@ class Rebuilder:
         return vanished
 
     def _put(self, claim: ResourceClaim, machine: Machine) -> None:
+        """Write the rebuilt entry of a claim, unless it was unprepared or prepared again since."""
         uid, who = claim.metadata.uid, f"{claim.metadata.namespace}/{claim.metadata.name}"
         edits = self._ledgers.cdi.read(uid)
         prepared = None if edits is None else self._rebuilt(claim, edits, machine)
@@ -117,25 +118,30 @@ class Rebuilder:
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
     def _rebuilt(self, claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine) -> PreparedClaim | None:
-        """Return what was prepared for the claim; None where its spec says what this agent would lose.
+        """Return the claim as prepared, by its allocation and CDI spec; None if this agent cannot represent it.
+
+        It cannot if the claim has MIG instances or shares that agents make, or if a device of the spec belongs to no
+        result of the claim.
 
         Args:
             claim: The claim as the API server has it.
-            edits: What its CDI spec brings to containers, by the names of the spec's devices.
-            machine: Tells the GPUs' own identities; of one that is lost now it is made from the device's name.
+            edits: The container edits of its CDI spec, by the names of the spec's devices.
+            machine: Gives the uuids of GPUs. The uuid of a GPU that is lost is derived from the device's name.
         """
-        left = dict(edits)
+        unused_edits = dict(edits)
         meta = claim.metadata
         bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=self._boot, devices=())
         devices = []
         for result in claim.results:
             request = request_of(result)
+            # This agent may not understand a newer configuration. A whole GPU needs none.
             config = None
-            with contextlib.suppress(DriverError):  # a newer agent's word, maybe; a whole GPU needs none
+            with contextlib.suppress(DriverError):
                 config = config_for(claim, result)
-            wish = AllocatedDevice(result.device, request, result.consumed_capacity, config)
             try:
-                located = self._device_manager.find(machine, wish)
+                located = self._device_manager.find(
+                    machine, AllocatedDevice(result.device, request, result.consumed_capacity, config)
+                )
             except DriverError as error:
                 logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
                 return None
@@ -151,10 +157,10 @@ class Rebuilder:
                 share_id=result.share_id,
                 admin=bool(result.admin_access),
             )
-            others = kind.edits(gpu).cdi if kind is not None and gpu is not None else ()
-            own = left.pop(cdi.device_name(bare, device), Edits())
-            devices.append(msgspec.structs.replace(device, edits=own + Edits(cdi=others)))
-        if left or not devices:
+            base_devices = kind.edits(gpu).cdi if kind is not None and gpu is not None else ()
+            own_edits = unused_edits.pop(cdi.device_name(bare, device), Edits())
+            devices.append(msgspec.structs.replace(device, edits=own_edits + Edits(cdi=base_devices)))
+        if unused_edits or not devices:
             return None
         return msgspec.structs.replace(bare, devices=tuple(devices))
 

@@ -1,4 +1,4 @@
-"""Giving back what nobody uses: claims whose unprepare never came, because the kubelet or the node lost its memory."""
+"""Releases prepared claims that no pod uses: the kubelet or the node lost its state, so unprepare was never called."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dradriver.node.claims.claim_reader import AnotherError, ClaimReader, GetCla
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.errors import ClaimError
-from dradriver.node.journal import Stamp
+from dradriver.node.journal import Entry, Stamp
 
 logger = logging.getLogger(__name__)
 
@@ -27,18 +27,21 @@ AGAIN_S: Final = 5.0  # after a pass that failed: of a disk that is full or read
 
 
 class Reconciler:
-    """Compares what is prepared with what is allocated, again and again.
+    """Compares the prepared claims with the allocated ones, at an interval.
 
-    The kubelet's own unprepare comes seconds after a claim is gone, while containers may still run; so a claim is given
-    back only when it looked unused in two passes in a row and was not prepared again in between, and when no process is
-    left on its GPUs: one of a pod that was deleted by force may hang in the driver for ever, and its GPU is nobody
-    else's until it ends. A GPU that no claim holds is kept from new pods too, while processes are on it, or something
-    that was made for a claim which is gone.
+    The kubelet calls unprepare seconds after a claim is deleted, while containers may still run. So a claim is released
+    here only if all of this holds:
+
+    * It looked unused in two passes in a row, and was not prepared again in between.
+    * No process is left on its GPUs. A process of a pod that was deleted by force may hang in the driver for ever.
+
+    A GPU that no claim has is also kept from new pods while a process is on it, or a device that was made for a claim
+    that does not exist any more.
 
     Attributes:
-        held: Told after every pass of the GPUs that no new pod should have: why, by uuid.
-        stuck: Told after every pass of the GPUs that should be whole and stay in MIG mode: why, by uuid.
-        used: Told in every pass of each prepared claim that is in use, as the API server has it.
+        held: Called after every pass with the GPUs that no new pod should have: the reasons, by uuid.
+        stuck: Called after every pass with the GPUs that should be whole and stay in MIG mode: the reasons, by uuid.
+        used: Called in every pass with each prepared claim that is in use: as the API server has it, and as prepared.
     """
 
     def __init__(
@@ -57,9 +60,9 @@ class Reconciler:
             preparer: The prepared claims.
             get_claim: Reads a claim from the API server by namespace and name.
             node: This node's pool.
-            processes: Says which processes compute on each of some GPUs.
-            gpus: Gives the uuids of the GPUs on which nobody may compute but who has a claim.
-            interval_s: Time between two passes.
+            processes: Gives the processes that compute on GPUs, by uuid.
+            gpus: Gives the uuids of GPUs that only pods with a claim may use.
+            interval_s: Seconds between two passes.
         """
         self._preparer = preparer
         self._reader = ClaimReader(get_claim)
@@ -71,10 +74,11 @@ class Reconciler:
         self.stuck: Event[[Mapping[str, str]]] = Event()
         self.used: Event[[ResourceClaim, PreparedClaim]] = Event()
         self._asking = asyncio.Semaphore(_AT_ONCE)
-        self._suspects: dict[str, Stamp] = {}
-        self._held: dict[str, str] = {}
-        self._vanished: set[str] = set()
-        self._strays: set[str] = set()
+        # Of the last pass:
+        self._suspects: dict[str, Stamp] = {}  # claims that looked unused, by uid
+        self._held: dict[str, str] = {}  # GPUs kept from new pods, by uuid
+        self._vanished: set[str] = set()  # uids of claims that do not exist and whose entries cannot be read
+        self._strays: set[str] = set()  # uuids of GPUs with processes and without a claim
 
     async def run(self) -> None:
         """Compare prepared claims with the API now and after every interval until cancelled."""
@@ -109,50 +113,61 @@ class Reconciler:
         await self._compare()
 
     async def _compare(self) -> None:
+        """Make one pass; see ``once``."""
+        # 1. Claims whose entries cannot be read, and devices that claims left on the hardware.
         await self._give_back_vanished(await self._preparer.rebuild())
-        suspects: dict[str, Stamp] = {}
-        held = {
-            uuid: f"what was made on it cannot be undone: {why}" for uuid, why in (await self._preparer.clean()).items()
-        }
+        left_devices = await self._preparer.clean()
+        held = {uuid: f"what was made on it cannot be undone: {why}" for uuid, why in left_devices.items()}
+
+        # 2. Claims that no pod uses. All are asked for at the same time, so that a missing answer delays no other.
         entries = await self._preparer.prepared()
-        # At the same time, so that one answer that does not come holds up no other.
         reasons = await asyncio.gather(*(self._unused(entry.value) for entry in entries.values()))
+        suspects: dict[str, Stamp] = {}
         for (uid, entry), reason in zip(entries.items(), reasons, strict=True):
             if reason is None:
                 continue
             self._preparer.doubt(uid)
             suspects[uid] = entry.stamp
-            if self._suspects.get(uid) != entry.stamp:
+            looked_unused_before = self._suspects.get(uid) == entry.stamp
+            if not looked_unused_before:
                 continue
             users = await self._users(entry.value)
             if users:
                 held |= users
-                continue
-            try:
-                if await self._preparer.unprepare_if(uid, entry.stamp):
-                    del suspects[uid]
-                    metrics.ORPHANS.inc()
-                    logger.warning(
-                        "gave back claim %s/%s (%s): %s", entry.value.namespace, entry.value.name, uid, reason
-                    )
-            except ClaimError as error:
-                logger.error("claim %s stays prepared: %s", uid, error)
+            elif await self._release(uid, entry, reason):
+                del suspects[uid]
         self._suspects = suspects
+
+        # 3. GPUs that no new pod should have.
         held |= await self._without_claim()
         for uuid in sorted(held.keys() - self._held.keys()):
             logger.error("GPU %s is kept from new pods: %s", uuid, held[uuid])
         self._held = held
         self.held(held)
         metrics.GPUS_HELD.set(len(held))
+
+        # 4. GPUs that should leave MIG mode, and devices of used claims that disappeared.
         try:
             self.stuck(await self._preparer.rest())
         except (DriverError, OSError) as error:
             logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
         used = [entry.value for entry, reason in zip(entries.values(), reasons, strict=True) if reason is None]
-        await asyncio.gather(*map(self._made_anew, used))
+        await asyncio.gather(*map(self._prepare_again, used))
 
-    async def _made_anew(self, prepared: PreparedClaim) -> None:
-        """Make again what is gone of a claim in use: the kubelet does not ask for it when a container starts again."""
+    async def _release(self, uid: str, entry: Entry[PreparedClaim], reason: str) -> bool:
+        """Unprepare a claim that no pod uses, unless it was prepared again; return whether it was unprepared."""
+        try:
+            if not await self._preparer.unprepare_if(uid, entry.stamp):
+                return False
+        except ClaimError as error:
+            logger.error("claim %s stays prepared: %s", uid, error)
+            return False
+        metrics.ORPHANS.inc()
+        logger.warning("gave back claim %s/%s (%s): %s", entry.value.namespace, entry.value.name, uid, reason)
+        return True
+
+    async def _prepare_again(self, prepared: PreparedClaim) -> None:
+        """Make missing devices of a used claim again: the kubelet does not ask for them when a container restarts."""
         try:
             if await self._preparer.again(prepared):
                 logger.warning("claim %s/%s was made anew: its devices were gone", prepared.namespace, prepared.name)
@@ -161,7 +176,7 @@ class Reconciler:
             logger.error("%s: what was made for it is gone, or cannot be looked at: %s", what, error)
 
     async def _give_back_vanished(self, vanished: set[str]) -> None:
-        """Give back what was prepared for claims whose entries are lost, and that were gone in two passes in a row."""
+        """Unprepare claims whose entries cannot be read, if they did not exist in two passes in a row."""
         before, self._vanished = self._vanished, vanished
         for uid in sorted(vanished & before):
             try:
@@ -172,8 +187,8 @@ class Reconciler:
                 logger.error("claim %s, whose entry cannot be read, stays prepared: %s", uid, error)
 
     async def _users(self, prepared: PreparedClaim) -> dict[str, str]:
-        """Return why GPUs of a claim cannot be given to anybody else now, by uuid."""
-        # On a part's GPU are others' processes; a MIG device refuses to go while one is on it.
+        """Return why GPUs of a claim cannot be released now, by uuid: processes are on them."""
+        # The GPU of a part has processes of other claims. The driver does not remove a MIG device that is in use.
         owned = [device.uuid for device in prepared.devices if not device.admin and not device.part]
         what = f"claim {prepared.namespace}/{prepared.name}"
         try:
@@ -184,13 +199,17 @@ class Reconciler:
         return {uuid: f"{what}: {gpu_processes.text(pids[uuid])}" for uuid in owned if pids.get(uuid)}
 
     async def _without_claim(self) -> dict[str, str]:
-        """Return why no new pod should have a GPU although no claim holds it, by uuid: in two passes in a row."""
+        """Return why no new pod should have a GPU that no claim has, by uuid: it had processes in two passes in a row.
+
+        If the processes are unknown now, the reasons of the last pass stay.
+        """
         free = set(self._gpus()) - await self._owned()
         try:
             pids = await self._processes(sorted(free)) if free else {}
         except (DriverError, TimeoutError) as error:
             logger.info("whether processes are on GPUs that no claim holds cannot be known: %s", error)
             return {uuid: self._held[uuid] for uuid in self._strays & free & self._held.keys()}
+        # A claim may have been prepared while the processes were read.
         strays = {uuid for uuid in free - await self._owned() if pids.get(uuid)}
         before, self._strays = self._strays, strays
         return {uuid: f"no claim holds it, {gpu_processes.text(pids[uuid])}" for uuid in strays & before}
@@ -200,7 +219,10 @@ class Reconciler:
         return {device.uuid for entry in prepared for device in entry.value.devices if not device.admin}
 
     async def _unused(self, prepared: PreparedClaim) -> str | None:
-        """Return why nobody can be using the claim; None where somebody can, or where nobody knows."""
+        """Return why no pod can be using the claim; None if one can, or if the API server does not say.
+
+        If one can, ``used`` is called.
+        """
         try:
             async with self._asking:
                 claim = await self._reader.read(prepared.namespace, prepared.name, prepared.uid)
@@ -215,7 +237,8 @@ class Reconciler:
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"
-        now = self._preparer.get(prepared.uid)  # it may have been released, or prepared again, while this waited
-        if now is not None:
-            self.used(claim, now)
+        # The claim may have been released, or prepared again, while the API server was asked.
+        prepared_now = self._preparer.get(prepared.uid)
+        if prepared_now is not None:
+            self.used(claim, prepared_now)
         return None

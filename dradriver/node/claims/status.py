@@ -159,23 +159,41 @@ def body(
     now: datetime.datetime,
     idle_since: datetime.datetime | None = None,
 ) -> dict[str, Any]:
-    """Return what is applied to a claim's status: an entry for each device with its condition.
+    """Return the body that is applied to a claim's status, with an entry for each prepared device.
 
-    A part says what it is, as nothing else in the API does of a claim without a pin: of a MIG instance ``profile``,
-    ``placement`` and its own ``uuid``, of a share ``cores`` (percent) and ``memory``, of both ``parentUUID``. All say
-    since when they have done nothing, where they have.
+    The data of a part names it, because the API has it nowhere else for a claim that is not pinned. A MIG instance has
+    ``profile``, ``placement`` and its own ``uuid``, a share has ``cores`` (percent) and ``memory``, and both have
+    ``parentUUID``.
+
+    Args:
+        claim: The claim, with its present status.
+        prepared: What was prepared for it.
+        now: The time.
+        idle_since: Since when no device of the claim has worked; None if one works, or if unknown.
     """
+    # 1. The data that all devices of the claim have in common.
     choice = choice_of(claim)
-    told: dict[str, Any] = {}
+    common: dict[str, Any] = {}
     if choice is not None:
-        told = {
+        common = {
             "level": choice.level.value,
             "bandwidthGBps": round(choice.bandwidth_gbps, 1),
             "busbwGBps": round(choice.busbw_gbps, 1),
             "score": choice.score,
         }
-        if len(choice.gpus) > 1:  # of several GPUs none is 0: such a figure is not known
-            told = {key: value for key, value in told.items() if value or not key.endswith("GBps")}
+        # Between several GPUs a bandwidth of 0 means "unknown". A single GPU has 0.
+        if len(choice.gpus) > 1:
+            common = {key: value for key, value in common.items() if value or not key.endswith("GBps")}
+    # The ring has the same GPUs as the list of uuids, in an order that helps NCCL.
+    ring = ring_of(claim)
+    if ring:
+        common["ring"] = list(ring)
+    else:
+        common["uuids"] = [_uuid(device) for device in prepared.devices]
+    if idle_since is not None:
+        common |= idleness.told(idle_since, now=now)
+
+    # 2. An entry for each device.
     condition = {
         "type": READY[0],
         "status": READY[1],
@@ -183,19 +201,12 @@ def body(
         "message": "",
         "lastTransitionTime": _ready_since(claim) or idleness.written(now),
     }
-    # The ring is the same GPUs in an order that says more.
-    if ring := ring_of(claim):
-        told["ring"] = list(ring)
-    else:
-        told["uuids"] = [_uuid(device) for device in prepared.devices]
-    if idle_since is not None:
-        told |= idleness.told(idle_since, now=now)
     devices = []
     for device in prepared.devices:
         entry: dict[str, Any] = {"driver": names.DRIVER, "pool": device.pool, "device": device.device}
         if device.share_id is not None:
             entry["shareID"] = device.share_id
-        data = {"uuid": _uuid(device), "request": device.request, **told} | _what(device)
+        data = {"uuid": _uuid(device), "request": device.request, **common} | _what(device)
         devices.append(entry | {"conditions": [condition], "data": data})
     metadata = {"name": prepared.name, "namespace": prepared.namespace, "uid": prepared.uid}
     return {

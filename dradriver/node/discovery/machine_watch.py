@@ -49,12 +49,12 @@ class MachineWatch:
         """Read nothing yet.
 
         Args:
-            discovery: How to read it.
-            interval_s: How often.
-            earlier: Gives the machine as it is published, by an agent before this one.
+            discovery: Reads the machine.
+            interval_s: Seconds between two readings.
+            earlier: Gives the machine that an earlier agent published.
             is_stale: Says whether the driver was loaded again since the last reading.
-            withdraw: Takes back what containers would get by that reading, when it becomes stale.
-            slots: Gives the GPUs of each reading their numbers; without it they keep the driver's.
+            withdraw: Called when a reading becomes stale; removes CDI specifications that were made by it.
+            slots: Numbers the GPUs of each reading by their slots; None keeps the driver's numbers.
         """
         self._is_stale = is_stale
         self._withdraw = withdraw

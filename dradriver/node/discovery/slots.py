@@ -122,6 +122,11 @@ class Slots:
         self._unread = frozenset(journal.kept())
 
     def _number(self, machine: Machine) -> Machine:
+        """Return the machine with the slots of its GPUs as their numbers, and write new slots into the table.
+
+        A GPU whose slot is unknown, because entries of the table cannot be read, gets a number that no slot has.
+        """
+        # 1. The slots in the table. If it is empty or damaged, the published slices give more.
         table = dict(self._table)
         self._remove(table, machine)
         numbers, others = _known(table, machine.gpus)
@@ -134,6 +139,9 @@ class Slots:
                 table |= _adopted(table, published, machine, self._is_removed)
                 numbers, others = _known(table, machine.gpus)
                 self._unread -= set(map(str, table))
+
+        # 2. New GPUs get the driver's number if that slot is free, else the lowest free slot. But while the table is
+        # incomplete, a GPU that is not in it may have a slot already.
         unknown: list[Gpu] = []
         for gpu in others:
             if self._unread or not self.is_settled:
@@ -146,6 +154,8 @@ class Slots:
         present = {gpu.uuid for gpu in machine.gpus}
         away = (slot for slot in self._table.values() if slot.uuid not in present)
         self.missing = tuple(LostGpu(slot.number, slot.pci, slot.uuid) for slot in away)
+
+        # 3. GPUs whose slot is unknown are numbered above all slots.
         taken = {*self._table, *(int(key) for key in self._unread if key.isdigit())}
         for gpu in unknown:
             numbers[gpu.uuid] = max(taken, default=-1) + 1

@@ -38,24 +38,25 @@ class HealthWatch:
         """Look at nothing yet.
 
         Args:
-            record: Is told.
-            discovery: Says what the last reading found wrong.
-            log: The kernel's; None for GPUs that it knows nothing of.
-            interval_s: How often to look at it.
-            wall: Seconds since 1970.
+            record: Receives the faults.
+            discovery: Gives the faults that the last reading found.
+            log: The kernel log; None for simulated GPUs.
+            interval_s: Seconds between two looks at the log.
+            wall: Gives seconds since 1970.
         """
         self._record = record
         self._discovery = discovery
         self._log = log
         self._interval_s = interval_s
         self._wall = wall
-        self._known: set[str] = set()  # GPUs that are there, or are told of as lost
-        self._there: set[str] | None = None  # at the last reading; None before the first
-        self._places: dict[str, LostGpu] = {}  # of each GPU that was ever seen, by uuid
-        self._since: dict[str, int] = {}  # when a GPU was first seen to be lost, seconds since 1970, by uuid
-        self._replaced: set[str] = set()  # lost GPUs in whose place a new one is: told of, but not published
-        self._forgotten: set[str] = set()  # lost GPUs that are not told of any more
-        self._waiting: tuple[Collection[LostGpu], Machine | None] = (), None  # adopted before the first reading
+        # Sets of GPUs have their uuids.
+        self._known: set[str] = set()  # present, or reported as lost
+        self._present: set[str] | None = None  # at the last reading; None before the first
+        self._places: dict[str, LostGpu] = {}  # index and PCI address of each GPU that was ever seen, by uuid
+        self._lost_since: dict[str, int] = {}  # when a GPU was first found lost, seconds since 1970, by uuid
+        self._replaced: set[str] = set()  # lost, and a new GPU is at their address: reported, but not published
+        self._forgotten: set[str] = set()  # lost, and not reported any more
+        self._waiting: tuple[Collection[LostGpu], Machine | None] = (), None  # arguments of an early ``adopt``
         # By the name of its reports: the bus id, also of a lost GPU; the uuid once another GPU is in its place.
         self._uuids: dict[str, str] = {}
         self._own: dict[str, Faults] = {}  # GPUs' own faults, by source
@@ -107,9 +108,9 @@ class HealthWatch:
     def _take(self, machine: Machine, there: set[str]) -> None:
         """Take in which GPUs are there."""
         # On the first reading nobody knows which GPUs are new.
-        came = {gpu.pci for gpu in machine.gpus if gpu.uuid not in self._places} if self._there is not None else set()
+        came = {gpu.pci for gpu in machine.gpus if gpu.uuid not in self._places} if self._present is not None else set()
         self._known |= there
-        self._there = there
+        self._present = there
         self._forgotten -= there
         self._places |= {gpu.uuid: lost_gpus.of(gpu) for gpu in machine.gpus}
         self._replaced |= {
@@ -121,44 +122,52 @@ class HealthWatch:
         self._tell_lost()
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
-        """Add the GPUs that an earlier agent published as lost: this one never saw them.
+        """Take over the GPUs that an earlier agent published as lost, and that this agent has not seen.
 
-        Some are forgotten: those that have been lost for ``REMEMBERED_S``, and those that were replaced. Another GPU at
-        the same PCI address replaces one only if it was not on the node before: addresses move to other GPUs when the
-        bus is numbered again.
+        A GPU that was replaced is left out. Another GPU at its PCI address has replaced it only if that GPU was not on
+        the node before: addresses move to other GPUs when the bus is numbered again. Before the first reading the
+        arguments are kept, and used with it.
 
         Args:
             published: The lost GPUs.
             earlier: The machine that the earlier agent published with them; None if it is not known.
         """
-        if self._there is None:
+        if self._present is None:
             self._waiting = published, earlier
             return
-        before = self._there
+
+        # 1. The PCI addresses of new GPUs. If the earlier machine is unknown, no GPU counts as new.
+        old_uuids = self._present
         if earlier is not None:
-            before = {gpu.uuid for gpu in earlier.gpus} | {gpu.uuid for gpu in published}
-        came = {self._places[uuid].pci for uuid in self._there - before if uuid in self._places} - {""}
-        now_s = int(self._wall())
+            old_uuids = {gpu.uuid for gpu in earlier.gpus} | {gpu.uuid for gpu in published}
+        new_uuids = self._present - old_uuids
+        new_addresses = {self._places[uuid].pci for uuid in new_uuids if uuid in self._places} - {""}
+
+        # 2. GPUs that this agent found lost, too: the earlier time counts.
         for gpu in published:
-            if gpu.since and gpu.uuid in self._since:
-                self._since[gpu.uuid] = min(gpu.since, self._since[gpu.uuid])
-        strange = [gpu for gpu in published if gpu.uuid not in self._known | self._forgotten and gpu.pci not in came]
-        for gpu in strange:
+            if gpu.since and gpu.uuid in self._lost_since:
+                self._lost_since[gpu.uuid] = min(gpu.since, self._lost_since[gpu.uuid])
+
+        # 3. GPUs that only the earlier agent knew.
+        unseen = [gpu for gpu in published if gpu.uuid not in self._known | self._forgotten]
+        adopted = [gpu for gpu in unseen if gpu.pci not in new_addresses]
+        now_s = int(self._wall())
+        for gpu in adopted:
             self._known.add(gpu.uuid)
             self._places[gpu.uuid] = gpu
-            # A clock that was set back must not keep it for longer.
-            self._since[gpu.uuid] = min(gpu.since or now_s, now_s)
-        if strange:
+            # A time in the future, of a clock that was set back, would keep the GPU for too long.
+            self._lost_since[gpu.uuid] = min(gpu.since or now_s, now_s)
+        if adopted:
             self._tell_lost()
 
     def lost(self) -> tuple[LostGpu, ...]:
         """Return the GPUs that the node lost and that no new one replaced, by index; none before the first reading."""
         gone = [self._places[uuid] for uuid in self._gone() - self._replaced if uuid in self._places]
-        return tuple(sorted(msgspec.structs.replace(gpu, since=self._since.get(gpu.uuid, 0)) for gpu in gone))
+        return tuple(sorted(msgspec.structs.replace(gpu, since=self._lost_since.get(gpu.uuid, 0)) for gpu in gone))
 
     def _gone(self) -> set[str]:
         """Return the GPUs that are told of as lost, by uuid."""
-        return set() if self._there is None else self._known - self._there
+        return set() if self._present is None else self._known - self._present
 
     def place(self, uuid: str) -> LostGpu | None:
         """Return index and PCI address of a GPU as they were last seen; None of one that was never seen."""
@@ -166,8 +175,8 @@ class HealthWatch:
 
     def _tell_lost(self) -> None:
         now_s = int(self._wall())
-        self._since = {uuid: self._since.get(uuid, now_s) for uuid in self._gone()}
-        old = {uuid for uuid, since in self._since.items() if now_s - since >= REMEMBERED_S}
+        self._lost_since = {uuid: self._lost_since.get(uuid, now_s) for uuid in self._gone()}
+        old = {uuid for uuid, since in self._lost_since.items() if now_s - since >= REMEMBERED_S}
         self._known -= old
         self._forgotten |= old
         self._tell("lost", dict.fromkeys(self._gone(), (_LOST,)))
@@ -188,7 +197,7 @@ class HealthWatch:
         self._log.read()
         sound = [busid for busid, uuid in self._uuids.items() if uuid in self._discovery.sound]
         self._log.reports.sound(sound, self._discovery.read_s)
-        self._tell("kernel", self._log.reports.faults(self._uuids, self._switched & (self._there or set())))
+        self._tell("kernel", self._log.reports.faults(self._uuids, self._switched & (self._present or set())))
 
     def _tell(self, source: str, faults: Faults) -> None:
         """Tell the record of faults, and of those that the other GPU of a package has for them."""

@@ -55,16 +55,16 @@ class PodEvents:
         place: Place,
         retry_s: float = FIRST_RETRY_S,
     ) -> None:
-        """Tell nobody yet.
+        """Write no Event yet.
 
         Args:
-            record: Says which faults are in force.
-            events: Writes them.
+            record: Gives the faults that are in force.
+            events: Writes the Events.
             prepared: Gives the claims that are prepared on this node.
-            get_claim: Says which pods use a claim.
+            get_claim: Reads a claim from the API server; its status has the pods that use it.
             node: The node's name.
-            place: Gives number and PCI address of a GPU by its UUID; None if nobody knows them.
-            retry_s: How soon to try again where somebody could not be told; twice as long each time.
+            place: Gives number and PCI address of a GPU by its UUID; None if they are unknown.
+            retry_s: Seconds until a failed Event is tried again; doubles each time.
         """
         self._record = record
         self._events = events

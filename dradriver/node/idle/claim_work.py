@@ -21,34 +21,35 @@ def worked(
     machine: Machine | None,
     pod_of: PodOf,
 ) -> bool | None:
-    """Return whether any device of a claim worked; None where none is known to have, and some may have.
+    """Return whether any device of a claim worked; None if that is unknown.
 
-    A GPU of its own worked for it. One that claims share worked for it where a process of its pods did; not, where all
-    that did are of pods that have it by another claim: whose others are - an MPS server's, somebody's at a terminal -
-    nobody knows.
+    All work of a whole GPU is the claim's. Work of a shared GPU is the claim's if a process of the claim's pods did it.
+    It is not if all processes are of pods that have the GPU by another claim. It is unknown for other processes, such
+    as an MPS server or a shell on the node.
 
     Args:
         claim: The claim.
-        work: What its GPUs did, by uuid.
-        users: The pods of each claim, by uid; of one that is not in it they are not known.
-        sharing: The claims that have something of each GPU, by its uuid.
+        work: The work of GPUs since the last look, by uuid.
+        users: The uids of each claim's pods, by the claim's uid; unknown for claims that are missing.
+        sharing: The uids of the claims that have a part of each GPU, by the GPU's uuid.
         machine: The machine, which has the numbers of MIG instances.
-        pod_of: Says whose a process is.
+        pod_of: Gives the pod of a process.
     """
-    said: set[bool | None] = set()
+    answers: set[bool | None] = set()
     for device in claim.devices:
+        # Admin access watches a GPU, and does not use it.
         if device.admin:
             continue
-        did = work.get(device.uuid, UNKNOWN)
-        if did.instances is not None or device.told.get("type") == "mig":
-            said.add(_instance(device, did, machine))
-        elif did.works and device.part:
-            said.add(_share(claim.uid, did, users, sharing.get(device.uuid, ()), pod_of))
+        gpu_work = work.get(device.uuid, UNKNOWN)
+        if gpu_work.instances is not None or device.told.get("type") == "mig":
+            answers.add(_instance(device, gpu_work, machine))
+        elif gpu_work.works and device.part:
+            answers.add(_share(claim.uid, gpu_work, users, sharing.get(device.uuid, ()), pod_of))
         else:
-            said.add(did.works)
-    if True in said:
+            answers.add(gpu_work.works)
+    if True in answers:
         return True
-    return None if None in said or not said else False
+    return None if None in answers or not answers else False
 
 
 def _instance(device: PreparedDevice, did: GpuWork, machine: Machine | None) -> bool | None:

@@ -246,7 +246,17 @@ class Daemon:
             logger.warning(message, self._gpu, server.shm_mib or SHM_MIB, error)
 
     def _run(self, words: Sequence[str], text: str = "") -> str:
-        """Run the program and return what it printed. Its output is a file: a daemon may keep it open for ever."""
+        """Run the MPS control program and return its output.
+
+        The output goes to a file, not to a pipe, because a daemon that it starts may keep it open for ever.
+
+        Args:
+            words: Arguments of the program.
+            text: Line for its standard input.
+
+        Raises:
+            SetupError: The program is missing, fails, or hangs.
+        """
         if self._hangs is not None and self._hangs.poll() is None:
             raise SetupError(f"{PROGRAM} hangs in the driver: process {self._hangs.pid} does not end")
         self._hangs = None

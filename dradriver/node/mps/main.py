@@ -55,13 +55,13 @@ def main(argv: list[str]) -> int:
 
 
 async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, path: str = PATH) -> None:
-    """Keep the MPS daemons that are wanted until cancelled.
+    """Run the MPS daemons that the node agent wants, one for each shared GPU, until cancelled.
 
     Args:
-        state_dir: The agent's folder.
+        state_dir: Folder of the node agent, with the wanted daemons as files.
         driver_root: Root of the file system with the driver's programs; None for this process's own.
-        health_port: Where health is served.
-        path: Where programs are looked for.
+        health_port: TCP port that serves health.
+        path: Folders in which programs are searched, as in the variable ``PATH``.
 
     Raises:
         OSError: The health port is taken, or the kernel does not say which boot this is.
@@ -77,26 +77,27 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
         MpsFolder(state_dir / "mps", boot=boot_id()),
         lambda gpu, folder: Daemon(gpu, folder, root=driver_root, path=path),
     )
-    reading, threads = Thread("mps"), dict[str, Thread]()
-    looks: dict[str, tuple[asyncio.Task[None], float]] = {}
-    looked_s = time.monotonic()
+    # Files are read in one thread, and each daemon has a thread of its own, because a call may hang in the driver.
+    files_thread, daemon_threads = Thread("mps"), dict[str, Thread]()
+    checks: dict[str, tuple[asyncio.Task[None], float]] = {}  # by daemon: its last check, and when that began
+    files_read_at = time.monotonic()
 
-    def alive() -> bool:
-        return time.monotonic() - looked_s < HANGS_S
+    def is_alive() -> bool:
+        return time.monotonic() - files_read_at < HANGS_S
 
-    async with serve_health(health_port, ready=alive, alive=alive), asyncio.TaskGroup() as looking:
+    async with serve_health(health_port, ready=is_alive, alive=is_alive), asyncio.TaskGroup() as group:
         try:
             while True:
-                every = await reading.run(supervisor.wanted)
-                looked_s = time.monotonic()
-                for name, wanted in every.items():
-                    task, since_s = looks.get(name, (None, 0.0))
-                    if task is None or task.done():
-                        thread = threads.setdefault(name, Thread(f"mps {name}"))
+                wanted_daemons = await files_thread.run(supervisor.wanted)
+                files_read_at = time.monotonic()
+                for name, wanted in wanted_daemons.items():
+                    check, began_at = checks.get(name, (None, 0.0))
+                    if check is None or check.done():
+                        thread = daemon_threads.setdefault(name, Thread(f"mps {name}"))
                         look = functools.partial(supervisor.look, name, wanted)
-                        looks[name] = looking.create_task(thread.run(look)), looked_s
-                    elif looked_s - since_s > HANGS_S:
-                        await reading.run(functools.partial(supervisor.hangs, name, wanted))
+                        checks[name] = group.create_task(thread.run(look)), files_read_at
+                    elif files_read_at - began_at > HANGS_S:
+                        await files_thread.run(functools.partial(supervisor.hangs, name, wanted))
                 await asyncio.sleep(LOOK_S)
         finally:
             supervisor.leave()

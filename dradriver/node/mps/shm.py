@@ -52,10 +52,13 @@ class SharedFolder:
         self._next_s = self._all_s = clock()
 
     def tidy(self, daemon: Collection[int]) -> list[str]:
-        """Remove what ended MPS clients have left in ``/dev/shm``; return the names.
+        """Remove the files that ended MPS clients left in ``/dev/shm``; return their names.
+
+        A file is removed if containers have used it and all of them have ended. The time between two looks grows with
+        the time that a look takes.
 
         Args:
-            daemon: Processes of the daemon and its servers: they hold files for their clients.
+            daemon: Pids of the daemon and its servers, which keep files open for their clients.
 
         Raises:
             OSError: The folder cannot be read.
@@ -71,13 +74,14 @@ class SharedFolder:
         daemons = {space for pid in daemon if (space := self._space(pid))}
         owners, removed = {}, []
         for inode, name in files.items():
-            holders = {space for space, client in clients.items() if inode in client.mapped or name in client.opened}
-            known = (self._owners.get(inode, set()) | holders) - daemons
-            if known and not holders and not known & clients.keys():
+            # All by mount namespace, which stands for a container.
+            users = {space for space, client in clients.items() if inode in client.mapped or name in client.opened}
+            users_ever = (self._owners.get(inode, set()) | users) - daemons
+            if users_ever and not users and not users_ever & clients.keys():
                 self._remove(name, inode)
                 removed.append(name)
             else:
-                owners[inode] = known
+                owners[inode] = users_ever
         self._owners = owners
         ended_s = self._clock()
         self._next_s = ended_s + max(_NEW_S, _REST * (ended_s - began_s))

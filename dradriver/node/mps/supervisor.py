@@ -132,6 +132,7 @@ class Supervisor:
             self._folder.answer_none(name)
 
     def _keep(self, name: str, wanted: Wanted) -> None:
+        """Start, restart or check the daemon of one GPU, so that it serves as wanted, and answer the node agent."""
         kept = self._kept.get(name)
         if kept is None or kept.wanted.gpu != wanted.gpu:
             self._folder.answer_later(name)  # in the place of an answer of a process before this one

@@ -68,13 +68,13 @@ class NicWatch:
         """Read nothing yet.
 
         Args:
-            read: Reads the ports. It may hang: it is called beside the event loop.
+            read: Reads the ports. It may hang, so it is called in a thread.
             node: The node's name.
-            gpudirect: Is asked likewise.
-            events: Writes Events; None where there is nobody to tell.
-            about: Gives the Node; None while it is not known, and then they are written later.
-            interval_s: How often to read.
-            clock: Says the time in seconds, and never goes back.
+            gpudirect: Says whether GPUDirect RDMA works; called in a thread, too.
+            events: Writes Events; None for no Events.
+            about: Gives the Node; None while it is unknown, and then Events wait.
+            interval_s: Seconds between two readings.
+            clock: Gives seconds that never go back.
         """
         self._read = read
         self._node = node
@@ -86,11 +86,11 @@ class NicWatch:
         self._history = History()
         self._readings = 0
         self._direct: Answer | None = None
-        self._said = ""
+        self._last_error = ""  # logged once
         self._known_up: set[At] = set()
         self._errors: dict[tuple[At, str], int] = {}
-        self._told: dict[tuple[At, str], Trouble] = {}
-        self._seen: dict[tuple[At, str], int] = {}  # readings in a row that differ from what was told
+        self._reported: dict[tuple[At, str], Trouble] = {}
+        self._differing: dict[tuple[At, str], int] = {}  # readings in a row that differ from what was reported
         self.nics: Sequence[NicState] | None = None
 
     def active(self) -> Mapping[str, tuple[int, ...]] | None:
@@ -103,8 +103,8 @@ class NicWatch:
             try:
                 await self.look()
             except Exception as error:  # what a host says may surprise; the agent's other parts go on
-                if str(error) != self._said:
-                    self._said = str(error)
+                if str(error) != self._last_error:
+                    self._last_error = str(error)
                     logger.exception("the network cards' ports cannot be looked at now")
             await asyncio.sleep(self._interval_s)
 
@@ -150,23 +150,23 @@ class NicWatch:
             return
         by_port = dict(_ports(nics))
         now = {(one.at, one.kind): one for one in found if one.kind in SEVERE}
-        for key in self._told.keys() | now.keys():
-            if (key in now) == (key in self._told):
-                self._seen.pop(key, None)
+        for key in self._reported.keys() | now.keys():
+            if (key in now) == (key in self._reported):
+                self._differing.pop(key, None)
                 continue
-            self._seen[key] = self._seen.get(key, 0) + 1
-            if self._seen[key] < SAME:
+            self._differing[key] = self._differing.get(key, 0) + 1
+            if self._differing[key] < SAME:
                 continue
-            del self._seen[key]
+            del self._differing[key]
             if key in now:
-                self._told[key] = now[key]
+                self._reported[key] = now[key]
                 await self._record(about, now[key])
                 continue
-            told = self._told.pop(key)
+            told = self._reported.pop(key)
             port = by_port.get(told.at)
             if port is not None and port.up and not any(at == told.at for at, _ in now):
                 await self._record(about, told, over=True)
-        self._seen = {key: count for key, count in self._seen.items() if key in now or key in self._told}
+        self._differing = {key: count for key, count in self._differing.items() if key in now or key in self._reported}
 
     async def _record(self, about: Reference, trouble: Trouble, *, over: bool = False) -> None:
         assert self._events is not None, "asked before"
@@ -188,15 +188,15 @@ def of_host(
     about: Callable[[], Reference | None] = lambda: None,
     interval_s: float = INTERVAL_S,
 ) -> NicWatch:
-    """Return the watch over a host's network cards.
+    """Return the watch over the NICs of a real host.
 
     Args:
-        root: Where the host's /sys is, and its /proc if that is there.
-        machine: Gives the machine, which says whose GPUs the cards are to reach.
+        root: Folder that contains the host's /sys, and its /proc if that exists.
+        machine: Gives the machine, whose GPU vendor decides how GPUDirect is checked.
         node: The node's name.
-        events: Writes Events; None where there is nobody to tell.
-        about: Gives the Node; None while it is not known.
-        interval_s: How often to read.
+        events: Writes Events; None for no Events.
+        about: Gives the Node; None while it is unknown.
+        interval_s: Seconds between two readings.
     """
 
     def direct() -> Answer | None:

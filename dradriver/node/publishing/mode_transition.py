@@ -1,11 +1,14 @@
-"""How each GPU is published (whole, shared, cut into slices) while the policies file changes.
+"""Decides how each GPU is published (whole, shared, cut into slices), and how that changes with the policies file.
 
-A device that is published in another form beside what claims have of it would be handed out twice: shares are not
-counted among slices, and a device that goes while it is allocated gives its counters back. So a GPU whose form is to
-change is first kept from new claims, by a taint, in its old form. Once that has been published for a while, so that
-what the scheduler had begun before is written, and no claim of it is prepared, the API server is asked whether one is
-allocated: its pod may wait for a volume, or for the kubelet, as long as it likes. Only where none is the GPU changes.
-A new agent begins anew with what is published, or where nothing is, with what it remembers.
+If a GPU changed its form while claims have parts of it, those parts would be allocated twice: shares are not counted
+among slices, and a device that disappears while it is allocated returns its counters. So a change has four steps:
+
+1. The GPU stays in its old form, with a taint that keeps new claims off it.
+2. The taint is published for ``GRACE_S``, so that the scheduler has written what it began before.
+3. No claim of the GPU is prepared on this node.
+4. The API server knows no claim that is allocated to it: the claim's pod may still wait for a volume or the kubelet.
+
+Then the GPU changes. A new agent starts with the forms that are published or, if nothing is published, remembered.
 """
 
 from __future__ import annotations
@@ -37,38 +40,38 @@ logger = logging.getLogger(__name__)
 
 KEY: Final = names.PREFIX + "mode-changes"
 GRACE_S: Final = 60.0
-ASK_S: Final = 30.0  # how often to ask the API server at most, which has all claims of the cluster read
-MOST_ASK_S: Final = 300.0  # how often at last of one GPU, that a claim may have for days whose pod never starts
-LOOK_S: Final = 5.0  # how often to look whether a GPU may change by now
+ASK_S: Final = 30.0  # least time between two questions to the API server, each of which reads all claims
+MOST_ASK_S: Final = 300.0  # longest such time for one GPU: a claim may have it for days while its pod does not start
+LOOK_S: Final = 5.0  # how often to check whether a waiting GPU may change now
 
 
 class _Waiting(msgspec.Struct):
-    """A GPU that is to change.
+    """A GPU that waits for its change of form.
 
     Attributes:
-        wall: Since what time of day.
-        kept_off: Since when new claims are kept off it, by the clock; None while they are not.
-        asked: How often the API server was asked.
-        again: When it may be asked again, by the clock.
+        since_wall: Start of the wait, seconds since 1970.
+        kept_off_since: When the taint was first seen published, by the clock; None while it is not published.
+        questions: Number of questions to the API server so far.
+        next_question: Earliest time of the next question, by the clock.
     """
 
-    wall: float
-    kept_off: float | None = None
-    asked: int = 0
-    again: float = -math.inf
+    since_wall: float
+    kept_off_since: float | None = None
+    questions: int = 0
+    next_question: float = -math.inf
 
 
 class ModeTransitions:
     """Decides how each GPU is published: whole, shared or cut into slices.
 
     Attributes:
-        modes: What was decided last, by an earlier agent too, by the GPU's uuid; also of GPUs that are away.
-        waiting: The GPUs that are to change, by uuid.
-        ripe: Uuids of those that change if the API server knows no claim that has something of them: it is to be asked,
-            and ``decide`` to be called once more.
-        mig_off: Uuids of the GPUs that the policies file has cut into slices, and that stay whole: MIG mode is off, and
-            comes on at a reset only.
-        uncut: Uuids of the GPUs that the policies file has cut up, and of whose vendor there are no parts.
+        modes: The last decision by the GPU's uuid, maybe of an earlier agent; includes GPUs that are absent now.
+        waiting: The GPUs that wait for a change, by uuid.
+        to_confirm: Uuids of waiting GPUs that change if the API server knows no claim of theirs. The caller asks it,
+            and calls ``decide`` again with the answer.
+        mig_off: Uuids of GPUs that stay whole although the policies file slices them: MIG mode is off, and only a reset
+            turns it on.
+        uncut: Uuids of GPUs that the policies file divides although their vendor's GPUs cannot be divided.
     """
 
     def __init__(
@@ -81,27 +84,27 @@ class ModeTransitions:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Decide nothing yet; what was remembered is read.
+        """Read the remembered modes; decide nothing yet.
 
         Args:
-            policies: Gives those in force.
+            policies: Gives the policies in force.
             node: This node's name.
-            mps: Whether this node has what starts MPS daemons.
-            remembered: Keeps what was decided over the end of the process.
-            clock: Gives seconds.
-            wall: Gives the time of day.
+            mps: Whether MPS daemons can run on this node.
+            remembered: Stores decisions on disk; None if they end with the process.
+            clock: Gives seconds that never go back.
+            wall: Gives seconds since 1970.
         """
         self._policies = policies
         self._node = node
         self._mps = mps
         self._clock = clock
         self._wall = wall
-        self._said: set[str] = set()
+        self._warned_of_mps: set[str] = set()  # uuids
         self._remembered = remembered
         self.modes: dict[str, Mode] = {} if remembered is None else remembered.read()
         self.waiting: dict[str, _Waiting] = {}
-        self.ripe: set[str] = set()
-        self._again = -math.inf  # when the API server may be asked again of any GPU
+        self.to_confirm: set[str] = set()
+        self._next_question = -math.inf  # earliest time of the next question about any GPU, by the clock
         self.mig_off: set[str] = set()
         self.uncut: set[str] = set()
 
@@ -145,19 +148,19 @@ class ModeTransitions:
         able: SliceFeatures,
         allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Decide again how each GPU is published; return the taints of GPUs that are kept from new claims.
+        """Decide how each GPU is published, and return the taints of those that wait for a change, by uuid.
 
         Args:
             machine: The machine.
-            labels: The node's.
-            published: As what GPUs are published now, by uuid (``published``).
-            kept_off: Uuids of the GPUs that take no new claims, as they are published (``kept_off``).
-            used: Uuids of the GPUs of which claims are prepared; None where that is not known.
-            able: What the API server keeps.
-            allocated: Names of the node's devices that claims have, as the API server says; None where it was not
-                asked, or does not say.
+            labels: The labels of the node.
+            published: The published modes of GPUs, by uuid (see function ``published``).
+            kept_off: Uuids of GPUs whose taint is published (see function ``kept_off``).
+            used: Uuids of GPUs that prepared claims have; None if unknown.
+            able: The fields of slices that the API server keeps.
+            allocated: Names of the node's devices that are allocated, by the API server's answer; None if it was not
+                asked or did not answer.
         """
-        asked, self.ripe = self.ripe, set()
+        asked_about, self.to_confirm = self.to_confirm, set()
         self.mig_off = set()
         policies = self._policies()
         self.uncut = {gpu.uuid for gpu in machine.gpus if uncut(policies, node=self._node, labels=labels, gpu=gpu)}
@@ -165,26 +168,23 @@ class ModeTransitions:
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
             before = self._before(gpu, published)
-            mode = resource_slices.as_handed_out(gpu, self._wanted(gpu, labels, before), able)
+            mode = resource_slices.as_handed_out(gpu, self._mode_by_policies(gpu, labels, before), able)
             if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
                 self.mig_off.add(gpu.uuid)
                 mode = Mode()
+
             if before is None or mode.form == before.form:
                 self.waiting.pop(gpu.uuid, None)
-            elif gpu.uuid in self.waiting or self._wait(gpu, before, mode):
-                waiting = self.waiting[gpu.uuid]
-                free = self._waited(waiting, gpu.uuid in kept_off) and used is not None and gpu.uuid not in used
-                if free and (gpu.uuid not in asked or allocated is None):
-                    free = False
-                    if self._clock() >= max(waiting.again, self._again):
-                        waiting.again = self._clock() + wait_s(waiting.asked, first_s=ASK_S, longest_s=MOST_ASK_S)
-                        waiting.asked += 1
-                        self.ripe.add(gpu.uuid)
-                if not free or _holds(gpu, allocated or ()):
-                    mode, taints[gpu.uuid] = before, [taint(KEY, waiting.wall)]
+            else:
+                if gpu.uuid not in self.waiting:
+                    self._start_waiting(gpu, before, mode)
+                answer = allocated if gpu.uuid in asked_about else None
+                if not self._may_change(gpu, kept_off, used, answer):
+                    mode, taints[gpu.uuid] = before, [taint(KEY, self.waiting[gpu.uuid].since_wall)]
             decided[gpu.uuid] = mode
-        if self.ripe:
-            self._again = self._clock() + ASK_S
+
+        if self.to_confirm:
+            self._next_question = self._clock() + ASK_S
         self.modes |= decided
         if self._remembered is not None:
             self._remembered.write(self.modes)
@@ -193,46 +193,75 @@ class ModeTransitions:
         return taints
 
     def _before(self, gpu: Gpu, published: Mapping[str, Mode]) -> Mode | None:
-        """Return as what a GPU is published, with what slices do not tell; None where nobody knows."""
-        told, known = published.get(gpu.uuid), self.modes.get(gpu.uuid)
-        if told is None or known is None or told.shared != known.shared:
-            return told or known
-        return msgspec.structs.replace(told, dev_shm_mib=known.dev_shm_mib)
+        """Return the current mode of a GPU: published, else remembered; None if it has neither."""
+        in_slices, decided = published.get(gpu.uuid), self.modes.get(gpu.uuid)
+        if in_slices is None or decided is None or in_slices.shared != decided.shared:
+            return in_slices or decided
+        # Slices do not contain the size of /dev/shm.
+        return msgspec.structs.replace(in_slices, dev_shm_mib=decided.dev_shm_mib)
 
-    def _wait(self, gpu: Gpu, before: Mode, mode: Mode) -> bool:
-        logger.info("GPU %s is to be %s instead of %s once nobody has it", gpu.uuid, _told(mode), _told(before))
+    def _start_waiting(self, gpu: Gpu, before: Mode, mode: Mode) -> None:
+        logger.info("GPU %s is to be %s instead of %s once nobody has it", gpu.uuid, _text(mode), _text(before))
         self.waiting[gpu.uuid] = _Waiting(self._wall())
-        return True
 
-    def _waited(self, waiting: _Waiting, kept_off: bool) -> bool:
-        """Return whether new claims have been kept off long enough; whoever lets them on again begins anew."""
-        if not kept_off:
-            waiting.kept_off = None
+    def _may_change(
+        self, gpu: Gpu, kept_off: Collection[str], used: Collection[str] | None, allocated: Collection[str] | None
+    ) -> bool:
+        """Return whether a waiting GPU may change now; if only the API server's answer is missing, ask for it.
+
+        Args:
+            gpu: The GPU.
+            kept_off: See ``decide``.
+            used: See ``decide``.
+            allocated: Names of allocated devices, if the API server was asked about this GPU; else None.
+        """
+        waiting = self.waiting[gpu.uuid]
+        if not self._has_waited(waiting, gpu.uuid in kept_off) or used is None or gpu.uuid in used:
             return False
-        if waiting.kept_off is None:
-            waiting.kept_off = self._clock()
-        return self._clock() - waiting.kept_off >= GRACE_S
+        if allocated is not None:
+            return not _holds(gpu, allocated)
+        if self._clock() >= max(waiting.next_question, self._next_question):
+            wait = wait_s(waiting.questions, first_s=ASK_S, longest_s=MOST_ASK_S)
+            waiting.next_question = self._clock() + wait
+            waiting.questions += 1
+            self.to_confirm.add(gpu.uuid)
+        return False
 
-    def _wanted(self, gpu: Gpu, labels: Mapping[str, str], before: Mode | None) -> Mode:
+    def _has_waited(self, waiting: _Waiting, is_kept_off: bool) -> bool:
+        """Return whether the taint has been published for ``GRACE_S``; if it is removed, the time starts again."""
+        if not is_kept_off:
+            waiting.kept_off_since = None
+            return False
+        if waiting.kept_off_since is None:
+            waiting.kept_off_since = self._clock()
+        return self._clock() - waiting.kept_off_since >= GRACE_S
+
+    def _mode_by_policies(self, gpu: Gpu, labels: Mapping[str, str], before: Mode | None) -> Mode:
+        """Return the mode that the policies file gives a GPU; if it gives none, the mode stays as it is."""
         mode = mode_of(self._policies(), node=self._node, labels=labels, gpu=gpu)
         if mode is None:
             return before or Mode(mig="off" if gpu.mig is None else "static")
         if mode.shared != "mps" or self._mps:
             return mode
-        if gpu.uuid not in self._said:
-            self._said.add(gpu.uuid)
+        if gpu.uuid not in self._warned_of_mps:
+            self._warned_of_mps.add(gpu.uuid)
             logger.warning("GPU %s is not shared: the policies file says mps; set mps.enabled in the chart", gpu.uuid)
         return Mode(mig=mode.mig)
 
 
 def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mode]:
-    """Return how GPUs are published now, by uuid, judged from a node's slices of this driver."""
+    """Return the modes in which GPUs are published now, by uuid.
+
+    Args:
+        found: This driver's slices of the node.
+        machine: The node's machine; other GPUs in the slices are ignored.
+    """
     memory = {gpu.uuid: gpu.memory_mib for gpu in machine.gpus}
     modes: dict[str, Mode] = {}
     whole: set[str] = set()
-    divisible: set[str] = set()  # one device that several claims share, whole or not
-    for piece in found:
-        for device in piece.spec.devices:
+    divisible: set[str] = set()  # published as one device that several claims share
+    for resource_slice in found:
+        for device in resource_slice.spec.devices:
             uuid = device.text("uuid") or device.text("parentUUID")
             if uuid in memory and modes.get(uuid, Mode()).whole:
                 modes[uuid] = _mode(device, memory[uuid])
@@ -309,7 +338,7 @@ def _overcommit(device: Device, memory_mib: int) -> float:
     return max(round(total / memory_mib, 4), 1.0) if memory_mib and device.allow_multiple_allocations else 1.0
 
 
-def _told(mode: Mode) -> str:
+def _text(mode: Mode) -> str:
     if mode.shared != "none":
         return f"shared by {mode.shared}" + (f" in {mode.equal_shares} equal shares" if mode.equal_shares else "")
     return "whole" if mode.mig == "off" else f"in MIG mode {mode.mig}"

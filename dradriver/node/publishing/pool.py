@@ -62,34 +62,38 @@ def writes(
     least_generation: int = 0,
     tolerated: Mapping[str, frozenset[str]],
 ) -> Writes:
-    """Return the writes that turn a pool's slices into those wanted; the generation grows only with content.
+    """Return the writes that turn the existing slices of a pool into the wanted ones.
 
     Args:
         wanted: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
         found: This driver's slices of this node, as the API server has them.
-        least_generation: What consumers may have seen: of this content when it was last written, or one more than of
-            other content.
-        tolerated: For each slice's name the differences to what is wanted that the server insists on.
+        least_generation: The lowest pool generation to write: that of the last write if the content is the same, else
+            one more. Consumers may have seen that generation although its slices were deleted since.
+        tolerated: By slice name: the fields that the API server does not keep as wanted.
     """
-    there = {obj["metadata"]["name"]: obj for obj in found}
-    same = [
+    # 1. The existing slices that have the wanted content.
+    existing = {obj["metadata"]["name"]: obj for obj in found}
+    unchanged = [
         obj
         for obj in wanted
-        if (old := there.get(obj["metadata"]["name"])) is not None
+        if (old := existing.get(obj["metadata"]["name"])) is not None
         and differences(obj, old) <= tolerated.get(obj["metadata"]["name"], _NO_DIFFERENCES)
     ]
-    generations = {_generation(obj) for obj in found}
-    newest = max(generations, default=0)
-    changed = len(same) < sum(obj["metadata"]["name"] in there for obj in wanted)
-    generation = max(newest + 1 if changed else newest, least_generation, 1)
+
+    # 2. All slices of a pool have one generation. It grows only if the content of an existing slice changes.
+    newest = max((_generation(obj) for obj in found), default=0)
+    has_changed = len(unchanged) < sum(obj["metadata"]["name"] in existing for obj in wanted)
+    generation = max(newest + 1 if has_changed else newest, least_generation, 1)
+
+    # 3. The writes. Slices that are not wanted are deleted.
     create, update = [], []
     for obj in wanted:
-        old = there.pop(obj["metadata"]["name"], None)
+        old = existing.pop(obj["metadata"]["name"], None)
         if old is None:
             create.append(_with_generation(obj, generation))
-        elif obj not in same or _generation(old) != generation:
+        elif obj not in unchanged or _generation(old) != generation:
             update.append(_replacing(old, _with_generation(obj, generation)))
-    delete = [(name, old["metadata"]["resourceVersion"]) for name, old in there.items()]
+    delete = [(name, old["metadata"]["resourceVersion"]) for name, old in existing.items()]
     return Writes(create=create, update=update, delete=delete, generation=generation)
 
 

@@ -1,8 +1,8 @@
-"""Keeping this node's ResourceSlices as they should be.
+"""Publishes this node's GPUs: keeps its ResourceSlices as they should be.
 
-They are published only while the kubelet has the plugin registered: before that they would attract pods that the
+Slices are published only while the kubelet has the plugin registered: before that they would attract pods that the
 kubelet then refuses. The kubelet deletes them when it starts, before it registers plugins, and 30 s after the plugin is
-gone; a watch notices. At the agent's end nothing is deleted, so that a restart within those 30 s goes unnoticed.
+gone; a watch notices. The agent deletes nothing when it ends, so a restart within these 30 s changes nothing.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from dradriver.topology.machine import Machine
 
 logger = logging.getLogger(__name__)
 
-# Two instances of different versions, side by side during a rolling update, could undo each other's writes.
-# So the first repairs are done at once and later ones more and more slowly; what our own machine says is never delayed.
+# During a rolling update two agents of different versions could undo each other's writes for ever. So the first repairs
+# are made at once and later ones more and more slowly. Changes of this node's machine are never delayed.
 REPAIRS_AT_ONCE: Final = 3
 REPAIRS_WITHIN_S: Final = 60.0
 _FIRST_DELAY_S: Final = 1.0
 _LAST_DELAY_S: Final = 10.0
-GONE: Final = names.PREFIX + "instance-gone"  # taint of a MIG instance that a claim has and nobody made again
-HOLD_S: Final = 5.0  # a kubelet that starts has registered its plugins by then
-ASK_AGAIN_S: Final = 600.0  # a server that lacks something may be upgraded
+GONE: Final = names.PREFIX + "instance-gone"  # taint of a MIG instance that a claim has and that does not exist
+HOLD_S: Final = 5.0  # time in which a kubelet that starts registers its plugins
+ASK_AGAIN_S: Final = 600.0  # an API server that lacks a feature may be upgraded
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 30.0
 
@@ -78,8 +78,8 @@ class Publisher:
     """Writes this node's slices while ``run`` runs: the machine alone where another driver hands out the GPUs.
 
     Attributes:
-        published: Whether the slices were as they should be when last looked at.
-        withheld: Why nothing is published although it could be; None where that is not so.
+        published: Whether the slices were as they should be at the last check.
+        withheld: Why nothing is published on purpose; None if slices are published.
     """
 
     def __init__(
@@ -104,14 +104,15 @@ class Publisher:
             objects: This node in the API; followed while ``run`` runs.
             machine: Gives the machine as it is now; None until it was read, which leaves the slices as they are.
             registered: Whether the kubelet has the plugin registered.
-            modes: As what each GPU is handed out; by default as the defaults of the policies say.
-            taints: The taints of GPUs; without it there are none.
-            events: Writes Events about the node: of what the API server lacks, of why nothing is published, and of GPUs
+            modes: Decides whether each GPU is whole, shared or sliced; by default the policies' defaults decide.
+            taints: Gives the taints of GPUs; None for no taints.
+            events: Writes Events about the node: features that the API server lacks, why nothing is published, GPUs
                 that stay whole although the policies file says otherwise.
-            used: Gives the names of the devices of prepared claims by the GPU's uuid.
-            beside_device_plugin: Publish even where something else hands out the same GPUs.
-            refused: Says why none of the machine's GPUs can be handed out; None where they can, or there are none.
-            lost: The GPUs that the node lost; without it none is known.
+            used: Gives the names of the devices of prepared claims, by the GPU's uuid.
+            beside_device_plugin: Whether to publish even if another program allocates the same GPUs.
+            refused: Gives the reason why none of the machine's GPUs can be handed out; None if some can, or if there
+                are none.
+            lost: Gives the GPUs that the node lost; None if they are not watched.
         """
         self._client = client
         self._objects = objects
@@ -122,8 +123,8 @@ class Publisher:
         self._taints = taints
         self._notices = Notices(events)
         self._used = used
-        self._changing = modes or ModeTransitions(lambda: DEFAULTS, node=objects.name)
-        self._able: SliceFeatures | None = None  # what the API server keeps; None until it was asked
+        self._modes = modes or ModeTransitions(lambda: DEFAULTS, node=objects.name)
+        self._features: SliceFeatures | None = None  # fields that the API server keeps; None: ask before the next write
         self._beside = beside_device_plugin
         self._refused = refused
         self._wake = asyncio.Event()
@@ -131,9 +132,9 @@ class Publisher:
         self._kubelet_is_up.set()
         objects.node_changed.add(self._node_changed)
         objects.slice_changed.add(self._slice_changed)
-        self._own: dict[str, str] = {}  # resource versions of our slices as we know them, by name
-        self._last: tuple[list[pool.Object], int] | None = None  # what was published, and its generation
-        self._lost = False  # whether claims have MIG instances that are gone
+        self._own: dict[str, str] = {}  # resource versions of our slices as last written or listed, by name
+        self._last: tuple[list[pool.Object], int] | None = None  # the slices last published, and their generation
+        self._has_gone_instances = False  # whether claims have MIG instances that do not exist
         self._repair_at: asyncio.TimerHandle | None = None
         self._tolerated: dict[str, frozenset[str]] = {}
         self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
@@ -170,6 +171,7 @@ class Publisher:
             group.create_task(self._keep())
 
     async def _keep(self) -> None:
+        """Write the slices whenever something changed; after an error again, with growing pauses."""
         await self._objects.synced()
         retry_s = _FIRST_RETRY_S
         while True:
@@ -193,76 +195,91 @@ class Publisher:
                 async with asyncio.timeout(self._look_again_s()):
                     await self._wake.wait()
                 continue
-            if not self._changing.waiting and not self._lost:
-                self._able = None
+            # Nothing changed for ``ASK_AGAIN_S``: ask the API server again for its features.
+            if not self._modes.waiting and not self._has_gone_instances:
+                self._features = None
 
     def _look_again_s(self) -> float | None:
-        if self._changing.waiting or self._lost:
+        """Return after how many seconds without a change to check again; None for never."""
+        if self._modes.waiting or self._has_gone_instances:
             return LOOK_S
-        return ASK_AGAIN_S if self._able is not None and self._able.lacking else None
+        return ASK_AGAIN_S if self._features is not None and self._features.lacking else None
 
     async def _sync(self) -> None:
+        """Publish the slices that the machine should have now, or none if they are withheld."""
         node, machine = self._objects.node, self._machine()
         if not self._registered() or node is None or machine is None:
             self.published = False
             return
-        others = self._objects.others(current_ledger().driver)
-        owner = None if self._beside else other_owner(node, others, machine.vendor)
+
+        # 1. Is there a reason to withhold the GPUs?
+        other_slices = self._objects.others(current_ledger().driver)
+        owner = None if self._beside else other_owner(node, other_slices, machine.vendor)
         withheld = owner or self._refused() or of_another_vendor(machine)
         if withheld != self.withheld:
             self.withheld = withheld
             await self._notices.withheld(node, withheld, twice=owner is not None)
+
+        # 2. Take over taints and lost GPUs that an earlier agent published, before the slices are overwritten.
         if self._taints is not None:
             self._taints.adopt(self._tainted())
         if self._lost_gpus is not None:
             published_lost = lost_gpus.read(self._objects.ours, None)
             self._lost_gpus.adopt(published_lost, self._objects.earlier() if published_lost else None)
-        if withheld is not None or not machine.gpus:
-            wanted = []
-        elif current_ledger() is not OURS:
-            wanted = resource_slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
-        else:
-            wanted = await self._handed_out(node, machine)
-        self._lost = any(taint["key"] == GONE for taint in _taints(wanted))
-        if self._lost_gpus is not None:
-            lost_gpus.note(wanted, self._lost_gpus.lost())
-        await self._write(wanted)
-        self.published = withheld is None
-        metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in wanted))
 
-    async def _handed_out(self, node: Node, machine: Machine) -> list[pool.Object]:
-        """Return the slices of a machine whose GPUs this driver hands out."""
-        able = self._able or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
-        await self._learn(able)
-        ours, used = self._objects.ours, await self._prepared()
+        # 3. Build and write the slices. If another driver allocates the GPUs, they have no devices.
+        if withheld is not None or not machine.gpus:
+            slices = []
+        elif current_ledger() is not OURS:
+            slices = resource_slices.machine_alone(machine, node=self._node, node_uid=node.metadata.uid)
+        else:
+            slices = await self._with_devices(node, machine)
+        self._has_gone_instances = any(taint["key"] == GONE for taint in _taints(slices))
+        if self._lost_gpus is not None:
+            lost_gpus.note(slices, self._lost_gpus.lost())
+        await self._write(slices)
+        self.published = withheld is None
+        metrics.DEVICES_PUBLISHED.set(sum(len(obj["spec"].get("devices", ())) for obj in slices))
+
+    async def _with_devices(self, node: Node, machine: Machine) -> list[pool.Object]:
+        """Return the slices of a machine whose GPUs this driver allocates."""
+        features = self._features or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
+        await self._learn(features)
+        current_slices, used = self._objects.ours, await self._prepared()
         decide = functools.partial(
-            self._changing.decide,
+            self._modes.decide,
             machine,
             labels=node.metadata.labels,
-            published=published(ours, machine),
-            kept_off=kept_off(ours, machine),
+            published=published(current_slices, machine),
+            kept_off=kept_off(current_slices, machine),
             used=used,
-            able=able,
+            able=features,
         )
-        changing = decide()
-        if self._changing.ripe:
-            changing = decide(allocated=await allocated_devices.devices(self._client, pool=self._node))
-        await self._notices.mig_off(node, self._changing.mig_off)
-        await self._notices.no_parts(node, self._changing.uncut, machine.vendor)
-        taints = {} if self._taints is None else self._taints.taints()
+        taints_of_change = decide()
+        # The API server is asked only if its answer may let a GPU change: it reads all claims of the cluster for it.
+        if self._modes.to_confirm:
+            taints_of_change = decide(allocated=await allocated_devices.devices(self._client, pool=self._node))
+        await self._notices.mig_off(node, self._modes.mig_off)
+        await self._notices.no_parts(node, self._modes.uncut, machine.vendor)
+        taints_of_faults = {} if self._taints is None else self._taints.taints()
+        taints = {
+            uuid: [*taints_of_faults.get(uuid, ()), *taints_of_change.get(uuid, ())]
+            for uuid in {*taints_of_faults, *taints_of_change}
+        }
         return resource_slices.build(
             machine,
             node=self._node,
             node_uid=node.metadata.uid,
-            taints={uuid: [*taints.get(uuid, ()), *changing.get(uuid, ())] for uuid in {*taints, *changing}},
-            modes=self._changing.modes,
-            kept=listed(ours) if used is None else used,
+            taints=taints,
+            modes=self._modes.modes,
+            # Devices of prepared claims stay published. If these are not known, all that is published stays.
+            kept=listed(current_slices) if used is None else used,
             gone=taint(GONE, time.time()),
-            features=able,
+            features=features,
         )
 
     async def _prepared(self) -> Mapping[str, Collection[str]] | None:
-        """Return the names of the devices of prepared claims by the GPU's uuid; None where that is not known now."""
+        """Return the names of the devices of prepared claims by the GPU's uuid; None if they cannot be read now."""
         try:
             return {} if self._used is None else await self._used()
         except (DriverError, OSError) as error:
@@ -296,7 +313,7 @@ class Publisher:
             self._last = (wanted, todo.generation)
 
     async def _note(self, verb: str, sent: pool.Object, stored: pool.Object) -> None:
-        """Remember what the server made of a write, and say once what it did not take."""
+        """Remember the stored version of a slice, and log once which fields the server did not keep."""
         name = stored["metadata"]["name"]
         self._own[name] = stored["metadata"]["resourceVersion"]
         self._count(verb, name)
@@ -306,14 +323,17 @@ class Publisher:
                 "the API server does not keep these fields of slice %s: %s", name, ", ".join(sorted(refused))
             )
         self._tolerated[name] = refused
-        if self._able is not None and (left := self._able.without(refused)) != self._able:
-            await self._learn(left)
+        if self._features is None:
+            return
+        features = self._features.without(refused)
+        if features != self._features:
+            await self._learn(features)
             self._wake.set()
 
-    async def _learn(self, able: SliceFeatures) -> None:
-        """Take in what the server keeps."""
-        await self._notices.lacking(self._objects.node, able.lacking)
-        self._able = able
+    async def _learn(self, features: SliceFeatures) -> None:
+        """Remember which fields the API server keeps, and write an Event about those that it lacks."""
+        await self._notices.lacking(self._objects.node, features.lacking)
+        self._features = features
 
     def _count(self, verb: str, name: str) -> None:
         metrics.SLICE_WRITES.labels(verb).inc()

@@ -23,12 +23,12 @@ _UNKNOWN: Final = f"0x{amd_products.HYGON}"  # its DCUs show as AMD's GPUs do, b
 
 
 class Present(NamedTuple):
-    """Whose GPUs a node publishes.
+    """The vendor whose GPUs a node publishes.
 
     Attributes:
-        vendor: Theirs.
-        refused: Why nobody's; None where somebody's are.
-        left_out: Which GPUs of another vendor are not published, and why; None where there are none.
+        vendor: The vendor.
+        refused: Why the node publishes no GPUs at all; None if it publishes this vendor's.
+        left_out: Which GPUs of another vendor are not published, and why; None if there are none.
     """
 
     vendor: Vendor
@@ -37,13 +37,17 @@ class Present(NamedTuple):
 
 
 def look(root: Path) -> Present:
-    """Return whose GPUs the node has by its PCI devices; NVIDIA's if it has none, which a driver may still know.
+    """Choose by the node's PCI devices the vendor whose GPUs it publishes.
+
+    GPUs for data centres take precedence over graphics cards. Without any GPU the answer is NVIDIA, because its driver
+    may know GPUs that are no PCI devices.
 
     Args:
-        root: Where the host's /sys is.
+        root: Folder that contains the host's /sys.
     """
+    # 1. Count the devices. ``large``: vendors with GPUs for data centres. ``unknown``: GPUs of AMD's forks.
     tree, devices = PciTree(root), root / "sys/bus/pci/devices"
-    there: Counter[Vendor] = Counter()
+    gpu_counts: Counter[Vendor] = Counter()
     large: set[Vendor] = set()
     unknown = 0
     for busid in sysfs.entries(devices):
@@ -52,23 +56,27 @@ def look(root: Path) -> Present:
         vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)
         if vendor is None or not kind.startswith((_DISPLAY, *_COMPUTES)):
             continue
-        there[vendor] += 1
-        known = vendor is AMD and sysfs.text(devices / busid / "device").removeprefix("0x") in amd_products.PARTS
-        if known or kind.startswith(_COMPUTES):
+        gpu_counts[vendor] += 1
+        is_product = vendor is AMD and sysfs.text(devices / busid / "device").removeprefix("0x") in amd_products.PARTS
+        if is_product or kind.startswith(_COMPUTES):
             large.add(vendor)
+
+    # 2. Choose.
     if len(large) > 1:
-        said = "the node has GPUs of NVIDIA and of AMD for data centres, and publishes one vendor's only"
-        return Present(NVIDIA, f"{said}; name it in the chart (discovery: nvml or amd), or part them")
-    chosen = AMD if (large or set(there)) == {AMD} else NVIDIA
+        text = "the node has GPUs of NVIDIA and of AMD for data centres, and publishes one vendor's only"
+        return Present(NVIDIA, f"{text}; name it in the chart (discovery: nvml or amd), or part them")
+    chosen = AMD if (large or set(gpu_counts)) == {AMD} else NVIDIA
     other = NVIDIA if chosen is AMD else AMD
+
+    # 3. Say what is left out.
     left_out = None
-    if there[other]:
+    if gpu_counts[other]:
         why = "which are for data centres" if large else "for a node publishes one vendor's only"
-        count = f"{there[other]} device{'s' if there[other] > 1 else ''} of {other.word} left out"
-        beside = f"{there[chosen]} of {chosen.word}, {why}"
-        left_out = f"{count} beside {beside}; the chart's discovery names another vendor"
+        count = f"{gpu_counts[other]} device{'s' if gpu_counts[other] > 1 else ''} of {other.word} left out"
+        published = f"{gpu_counts[chosen]} of {chosen.word}, {why}"
+        left_out = f"{count} beside {published}; the chart's discovery names another vendor"
     if unknown:
         many = "s" if unknown > 1 else ""
-        strange = f"{unknown} device{many} of {amd_products.maker(amd_products.HYGON)} left out: they are not AMD's"
-        left_out = f"{left_out}; {strange}" if left_out else strange
+        of_forks = f"{unknown} device{many} of {amd_products.maker(amd_products.HYGON)} left out: they are not AMD's"
+        left_out = f"{left_out}; {of_forks}" if left_out else of_forks
     return Present(chosen, left_out=left_out)

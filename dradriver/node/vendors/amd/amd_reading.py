@@ -28,21 +28,22 @@ from dradriver.topology.vendors import AMD
 
 _VERSION: Final = "sys/module/amdgpu/version"  # of drivers that do not come with the kernel
 _TEXT: Final = re.compile(r"[ -~]{1,64}")
-_WHOLE: Final = ("SPX", "")  # of a part that has no partitions there is no file
+_UNKNOWN_PCIE_GBPS: Final = 12.0  # assumed if neither /sys nor the product table says it
+_WHOLE: Final = ("SPX", "")  # partition modes of a whole GPU; products without partitions have no file
 _PLACE: Final = frozenset({"domain", "location_id"})
-_CUT: Final = ("DPX", "TPX", "QPX", "CPX")
+_CUT: Final = ("DPX", "TPX", "QPX", "CPX")  # partition modes of a divided GPU
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine and what is not certain of it.
+    """A machine, and what is uncertain or wrong about it.
 
     Attributes:
-        machine: All GPUs that can be handed out; none where ``refused`` says why.
-        refused: Why none of the GPUs that are there can be handed out; None where some can, or none is there.
-        nodes: What the driver says of each GPU, by uuid.
+        machine: The machine with all GPUs that can be handed out; without GPUs if ``refused`` is set.
+        refused: Why none of the machine's GPUs can be handed out; None if some can, or if it has none.
+        nodes: The driver's description of each GPU, by uuid.
         drm: The device nodes of each GPU, by uuid.
-        problems: What could not be read or contradicts itself, and what was made of it.
-        silent: How many did not say anything; asked again they may.
+        problems: What could not be read or contradicts itself, and the value that is used instead.
+        silent: Number of KFD nodes that could not be read. The next reading may find them.
         unsure: Uuids of GPUs whose links could not be read.
     """
 
@@ -66,11 +67,11 @@ def read(root: Path, *, proc_root: Path | None = None, kept: KeptNics | None = N
     Raises:
         SetupError: There is no amdgpu driver, or no GPU that can be used.
     """
-    found = discover(root, proc_root=proc_root, kept=kept)
-    if not found.machine.gpus:
-        told = found.refused or "; ".join(map(str, found.problems)) or f"{root / kfd.NODES} has none"
-        raise SetupError(f"no GPU of AMD on this node can be used: {told}")
-    return found
+    reading = discover(root, proc_root=proc_root, kept=kept)
+    if not reading.machine.gpus:
+        reason = reading.refused or "; ".join(map(str, reading.problems)) or f"{root / kfd.NODES} has none"
+        raise SetupError(f"no GPU of AMD on this node can be used: {reason}")
+    return reading
 
 
 def discover(
@@ -80,14 +81,15 @@ def discover(
     earlier: Mapping[tuple[str, str], int] = MappingProxyType({}),
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return the machine with AMD's GPUs; without the driver, or without GPUs, a machine without any.
+    """Read the machine and its AMD GPUs from /sys; without the driver the machine has no GPUs.
 
     Args:
-        root: Where the host's /sys is.
-        proc_root: Where the host's /proc is; None for ``root``.
-        earlier: Links of pairs by uuid, as they were told before: they stand where neither side can be read.
-        kept: The network cards of earlier readings, which stand while pods have them; gets those of this one.
+        root: Folder that contains the host's /sys.
+        proc_root: Folder that contains the host's /proc; None for ``root``.
+        earlier: Number of links of each pair (uuids) in earlier readings, used if neither GPU's links can be read.
+        kept: NICs of earlier readings, which stay in the machine while pods use them; updated with those of this one.
     """
+    # 1. What the driver (KFD) describes.
     topology = kfd.read(root)
     empty = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
     if topology is None:
@@ -97,26 +99,33 @@ def discover(
         for number in topology.silent
     ]
     silent = len(topology.silent)
+
+    # 2. Leave out GPUs of other makers. If no other GPU is left, the reasons refuse the machine.
     tree = PciTree(root)
-    theirs = {gpu.number: vendor for gpu in topology.gpus if (vendor := _other_vendor(gpu, tree))}
+    amd_gpus = []
     for gpu in topology.gpus:
-        if gpu.number in theirs:
-            reason = f"it is made by {theirs[gpu.number]}, not by AMD; left out: nothing is known of such parts"
+        vendor = _other_vendor(gpu, tree)
+        if vendor:
+            reason = f"it is made by {vendor}, not by AMD; left out: nothing is known of such parts"
             problems.append(Problem(f"GPU {gpu.pci}", "vendor_id", reason))
-    if theirs:
-        of_amd = tuple(gpu for gpu in topology.gpus if gpu.number not in theirs)
-        if not of_amd:
-            return Reading(
-                machine=empty, refused="; ".join(map(str, problems)), problems=tuple(problems), silent=silent
-            )
-        topology = msgspec.structs.replace(topology, gpus=of_amd)
-    if (refused := _partitioned(root, topology, problems)) is not None:
+        else:
+            amd_gpus.append(gpu)
+    if topology.gpus and not amd_gpus:
+        return Reading(machine=empty, refused="; ".join(map(str, problems)), problems=tuple(problems), silent=silent)
+    topology = msgspec.structs.replace(topology, gpus=tuple(amd_gpus))
+
+    # 3. Partitions are not handed out. One divided GPU refuses the machine.
+    refused = _partitioned(root, topology, problems)
+    if refused is not None:
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
+
+    # 4. Leave out GPUs that no container could use.
     minors = {gpu.uuid: amd_device_nodes.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
     gpus = _usable(topology.gpus, minors, problems)
     if not gpus:
         refused = "; ".join(map(str, problems)) if topology.gpus else None
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
+
     return Reading(
         machine=check(_machine(root, topology, gpus, minors, problems, proc_root, earlier, kept)),
         nodes={gpu.uuid: gpu for gpu in gpus},
@@ -159,7 +168,7 @@ def _partitioned(root: Path, topology: Kfd, problems: list[Problem]) -> str | No
 
 
 def _usable(nodes: Sequence[KfdNode], minors: Mapping[str, Drm], problems: list[Problem]) -> list[KfdNode]:
-    """Return the GPUs that can be handed out, each of the others being said."""
+    """Return the GPUs that a container can use; each other GPU gets a problem that says why it cannot."""
     gpus: list[KfdNode] = []
     places: dict[str, int] = {}
     renders: dict[int, str] = {}
@@ -193,14 +202,28 @@ def _machine(
     earlier: Mapping[tuple[str, str], int],
     kept: KeptNics | None,
 ) -> Machine:
+    """Return the machine with these GPUs: their places, links and paths, and its NICs.
+
+    Args:
+        root: Folder that contains the host's /sys.
+        topology: The driver's description; gives the CPUs.
+        gpus: The GPUs that can be handed out.
+        minors: The device nodes of each GPU, by uuid.
+        problems: Receives what could not be read.
+        proc_root: Folder that contains the host's /proc; None for ``root``.
+        earlier: See ``discover``.
+        kept: See ``discover``.
+    """
     tree = PciTree(root)
     nodes = sysfs.numa_nodes(root)
     with_cpus = [node.id for node in nodes if node.cpus]
     numas = [_numa(gpu, tree, topology.cpus, with_cpus) for gpu in gpus]
     seats = [tree.seat(gpu.pci) for gpu in gpus]
     places = tuple(Place(numa=numa) if seat is None else seat.place for seat, numa in zip(seats, numas, strict=True))
-    cards = nic_discovery.read_nics(root, tree, problems, kept)
+    nics = nic_discovery.read_nics(root, tree, problems, kept)
     links = _links(gpus, problems, earlier)
+    link_gbps_of_slowest = min((link_gbps(gpu.gfx) for gpu in gpus), default=0.0)
+    has_links = any(map(any, links))
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
     version = sysfs.text(root / _VERSION)
     return Machine(
@@ -214,29 +237,37 @@ def _machine(
             tuple(PathType.SELF if i == j else pcie_path(a, b) for j, b in enumerate(places))
             for i, a in enumerate(places)
         ),
-        nics=tuple(card.nic for card in cards),
-        nic_paths=nic_discovery.nic_paths(cards, places, tree),
+        nics=tuple(card.nic for card in nics),
+        nic_paths=nic_discovery.nic_paths(nics, places, tree),
         numa=nodes,
-        link_gbps=min((link_gbps(gpu.gfx) for gpu in gpus), default=0.0) if any(map(any, links)) else 0.0,
+        link_gbps=link_gbps_of_slowest if has_links else 0.0,
         socket_gbps=nccl_bandwidths.socket_gbps(cpu),
         driver_version=version if _TEXT.fullmatch(version) else "",
         cpu=cpu,
-        pci=tree.listed([gpu.pci for gpu in gpus] + [card.nic.pci for card in cards]),
+        pci=tree.listed([gpu.pci for gpu in gpus] + [card.nic.pci for card in nics]),
         virtual=virtual,
     )
 
 
 def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
+    """Return the GPU of a KFD node. The built-in product table fills in what the driver does not say."""
     device = root / "sys/bus/pci/devices" / gpu.pci
-    part, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
+    product_entry, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
     board = sysfs.text(device / "product_name")
     if not _TEXT.fullmatch(board):
         board = ""
-    product = part.product if part else board or f"AMD GPU {PCI_VENDOR}:{gpu.device}"
+    product = product_entry.product if product_entry else board or f"AMD GPU {PCI_VENDOR}:{gpu.device}"
+
+    # Memory: of KFD, else of amdgpu, else of the product. An absurd number counts as unknown.
     vram = sysfs.text(device / "mem_info_vram_total")
-    total = int(vram) if re.fullmatch(r"[0-9]{1,18}", vram) else 0
-    memory_mib = gpu.memory_mib or (total >> 20 if total <= kfd.MOST_BYTES else 0)
-    known = tree.gbps(gpu.pci)
+    vram_bytes = int(vram) if re.fullmatch(r"[0-9]{1,18}", vram) else 0
+    memory_mib = gpu.memory_mib or (vram_bytes >> 20 if vram_bytes <= kfd.MOST_BYTES else 0)
+    if not memory_mib and product_entry:
+        memory_mib = product_entry.memory_mib
+
+    pcie_gbps = tree.gbps(gpu.pci)
+    if pcie_gbps is None:
+        pcie_gbps = product_entry.pcie_gbps if product_entry else _UNKNOWN_PCIE_GBPS
     return Gpu(
         index=index,
         uuid=gpu.uuid,
@@ -247,8 +278,8 @@ def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, 
         product=product,
         board="" if board == product else board,
         architecture=gpu.gfx,
-        memory_mib=memory_mib or (part.memory_mib if part else 0),
-        pcie_gbps=known if known is not None else part.pcie_gbps if part else 12.0,
+        memory_mib=memory_mib,
+        pcie_gbps=pcie_gbps,
         vendor=AMD.word,
     )
 

@@ -67,7 +67,7 @@ class Node:
             able=self.able,
         )
         taints = decide()
-        if self.changing.ripe:
+        if self.changing.to_confirm:
             self.asked += 1
             taints = decide(allocated=self.allocated)
         modes, first = self.changing.modes, self.machine.gpus[0].uuid

@@ -72,9 +72,13 @@ class Mig:
         self._told: set[tuple[str, int, Placed]] = set()
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MigRequest] | None:
-        """Return the GPU of a MIG placement, or of slices that a claim has of a GPU, unless these are all of it.
+        """Return the GPU and the MIG request of an allocated device; None if the device is not made of MIG slices.
 
-        All slices without a profile are a whole GPU, where the GPU can be one: in MIG mode it has no NVLink.
+        The device is a published MIG placement, or slices of a GPU. All slices of a GPU without a profile are the whole
+        GPU, if it can leave MIG mode: in MIG mode it has no NVLink.
+
+        Raises:
+            NotYetError: The driver has not told the GPU's MIG profiles yet.
         """
         gpu = named(machine, wish.device)
         if gpu is None:
@@ -86,42 +90,62 @@ class Mig:
             quantity.whole(wish.consumed.get(key, "0"))
             for key in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
         )
-        asked = MigRequest(memory=memory, compute=compute)
+        request = MigRequest(memory=memory, compute=compute)
         if pin is not None:
-            return Found(gpu, asked._replace(name=pin.profile, start=pin.starts.get(gpu.uuid)))
-        every = gpu.profiles
-        if not every:
+            return Found(gpu, request._replace(name=pin.profile, start=pin.starts.get(gpu.uuid)))
+        profiles = gpu.profiles
+        if not profiles:
             raise NotYetError(f"GPU {gpu.uuid}: the driver has not told its MIG profiles yet")
-        all_of_it = (max(profile.size for profile in every), max(profile.compute for profile in every))
-        if (memory, compute) == all_of_it and (gpu.mig is None or mig_devices.can_be_whole(gpu)):
+        all_slices = (max(profile.size for profile in profiles), max(profile.compute for profile in profiles))
+        if (memory, compute) == all_slices and (gpu.mig is None or mig_devices.can_be_whole(gpu)):
             return None
-        return Found(gpu, asked)
+        return Found(gpu, request)
 
     def settle(
         self, control: Control, intents: Sequence[Change[MigRequest, MigInstance]], beside: Sequence[Made]
     ) -> list[MigPlace]:
-        """Return profile and placement of each MIG device: pinned ones, and others where they leave the most."""
-        self._common()  # what is not there yet is waited for before the hardware is touched
+        """Choose profile and placement of each MIG device of one GPU.
+
+        Args:
+            control: Controls the GPU's hardware.
+            intents: The devices to place, all of one GPU.
+            beside: Other devices that agents made on this GPU, or are making.
+
+        Returns:
+            The places, in the order of ``intents``. Devices without a pinned start are packed so that the most room is
+            left for others.
+
+        Raises:
+            NotYetError: A published instance disappeared, or the driver is not ready.
+            ClaimError: A pinned start does not exist for the profile.
+            DeviceBusyError: There is no room.
+        """
+        # If the driver is not ready this raises, before any hardware is changed.
+        self._common()
         gpu = intents[0].uuid
-        every = control.profiles(gpu)
-        there, driver = _instances(control, gpu), control.driver()
+        profiles = control.profiles(gpu)
+
+        # 1. What takes room on the GPU: instances that exist, and those that agents have noted and not made yet.
+        existing, driver = _instances(control, gpu), control.driver()
         noted = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
         owned = [entry.wanted.placed for entry in noted if entry.in_load(driver)]
-        self._tell(gpu, {number: placed for number, placed in there.items() if placed not in owned})
-        limits = binding_limits(every)
-        room = mig_packing.taken(every, {*there.values(), *(entry.wanted.placed for entry in noted)})
-        settled: list[MigPlace | None] = [None] * len(intents)
-        open_: list[tuple[int, MigProfile]] = []
+        self._tell(gpu, {number: placed for number, placed in existing.items() if placed not in owned})
+        limits = binding_limits(profiles)
+        room = mig_packing.taken(profiles, {*existing.values(), *(entry.wanted.placed for entry in noted)})
+
+        # 2. Devices with a pinned start, some of which are published instances that exist already.
+        places: list[MigPlace | None] = [None] * len(intents)
+        without_start: list[tuple[int, MigProfile]] = []
         for n, intent in enumerate(intents):
-            profile, start = mig_packing.requested(every, intent.device, intent.wanted), intent.wanted.start
+            profile, start = mig_packing.requested(profiles, intent.device, intent.wanted), intent.wanted.start
             if start is None:
-                open_.append((n, profile))
+                without_start.append((n, profile))
                 continue
-            at, published = Placed(profile.id, start), intent.wanted.profile is not None
-            if published and at in there.values() and at not in owned:
-                settled[n] = MigPlace.of(profile, start, found=True)
+            at, is_published = Placed(profile.id, start), intent.wanted.profile is not None
+            if is_published and at in existing.values() and at not in owned:
+                places[n] = MigPlace.of(profile, start, found=True)
                 continue
-            if published and at not in there.values() and not self._made(gpu):
+            if is_published and at not in existing.values() and not self._made(gpu):
                 raise NotYetError(
                     f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and none is made for "
                     f"pods on this GPU; make it again: nvidia-smi mig -i {gpu} -cgi {profile.id}:{start} -C"
@@ -130,18 +154,20 @@ class Mig:
                 known = ", ".join(map(str, profile.starts))
                 raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")
             if not room.fits(profile, start, limits):
-                raise DeviceBusyError(f"device {intent.device}: {mig_packing.in_the_way(at, every, there, owned)}")
+                obstacle = mig_packing.in_the_way(at, profiles, existing, owned)
+                raise DeviceBusyError(f"device {intent.device}: {obstacle}")
             room = room.put(profile, start, limits)
-            settled[n] = MigPlace.of(profile, start)
-        starts = mig_packing.pack(every, room, [profile for _, profile in open_])
+            places[n] = MigPlace.of(profile, start)
+
+        # 3. The others, packed together.
+        starts = mig_packing.pack(profiles, room, [profile for _, profile in without_start])
         if starts is None:
-            wanted = ", ".join(profile.name for _, profile in open_)
-            raise DeviceBusyError(
-                f"GPU {gpu} has no room for {wanted}: {mig_packing.in_the_way(None, every, there, owned)}"
-            )
-        for (n, profile), start in zip(open_, starts, strict=True):
-            settled[n] = MigPlace.of(profile, start)
-        return [one for one in settled if one is not None]
+            profile_names = ", ".join(profile.name for _, profile in without_start)
+            obstacle = mig_packing.in_the_way(None, profiles, existing, owned)
+            raise DeviceBusyError(f"GPU {gpu} has no room for {profile_names}: {obstacle}")
+        for (n, profile), start in zip(without_start, starts, strict=True):
+            places[n] = MigPlace.of(profile, start)
+        return [place for place in places if place is not None]
 
     def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
         """Make a MIG device: the GPU instance, then its compute instance; turn MIG mode on if that needs no reset.

@@ -77,48 +77,51 @@ class BaseSpecification:
 
         Args:
             cdi_root: The runtime's folder for specifications that last until a reboot, at the host's path.
-            host_root: Where the host's file system is.
+            host_root: Folder that contains the host's file system.
             driver_root: Root of the file system that holds the driver, below ``host_root``; None for the host's own.
-            own_toolkit: For where the host has no toolkit that works.
+            own_toolkit: NVIDIA's toolkit in this image, used if the host has none that works; None for none.
             run: Runs a toolkit.
-            clock: Seconds that only grow.
-            wall: Seconds since 1970.
+            clock: Gives seconds that never go back.
+            wall: Gives seconds since 1970.
         """
         self._path = cdi_root / GPU_FILE
         self._folders = (cdi_root, host_root / "etc/cdi")  # runtimes prefer what lasts until a reboot too
         self._host_root = host_root
         self._driver_root = driver_root
         self._own_toolkit = own_toolkit
-        self._renew_s = 0.0  # when it is looked at whether it has containers run another agent's hooks
-        self._tidy_s = 0.0  # when its older copies are looked at
+        self._renew_s = 0.0  # next check whether the file names another agent's hooks, by the clock
+        self._tidy_s = 0.0  # next removal of old copies of the toolkit, by the clock
         self._run = run
         self._clock = clock
         self._wall = wall
-        self._asked: _Stamp | None = None  # what was asked when it was last made and that did not help
-        self._again_s = 0.0  # when it is made for the same again
-        self._why: dict[str, str] = {}  # by uuid and for ``driver``
-        self._gone_s: float | None = None  # since when the host lacks what it names, while all else in it is right
+        self._asked: _Stamp | None = None  # GPUs and files of the last attempt, if it failed for some GPUs
+        self._again_s = 0.0  # when an attempt with the same GPUs and files is made again, by the clock
+        self._why: dict[str, str] = {}  # reasons by uuid, and by ``DRIVER`` for the nodes of every container
+        self._gone_s: float | None = None  # since when files that the specification names are missing on the host
         self._remembered = False
-        self._gone = self._path.with_suffix(_GONE)  # made then, so that the next agent knows, too; no runtime reads it
+        self._gone = self._path.with_suffix(_GONE)  # marks that time for the next agent; runtimes ignore the file
 
     def keep(self, machine: Machine) -> dict[str, str]:
-        """Write the base specification with every GPU that is handed out whole; return why some are left out.
+        """Write the base specification with every whole GPU; return the reasons for those that are missing, by uuid.
 
-        A GPU in MIG mode is never handed out whole, and toolkits from 1.18 on leave it out of theirs; its parts need
-        the device ``driver`` alone. The file is made anew unless it holds all of these, each true of the machine; where
-        that did not help, after a while again.
+        GPUs in MIG mode are not in it: toolkits from 1.18 on leave them out, and their parts need the device ``driver``
+        alone. The file is made again if it lacks a GPU or describes one wrongly. If that does not help, it is made
+        again after ``AGAIN_S``, or as soon as the GPUs or the files on the host change.
         """
         if not machine.gpus:
             return {}
         whole, driver_version = [gpu for gpu in machine.gpus if gpu.mig is None], machine.driver_version
         if not self._remembered:
             self._remember()
+
+        # 1. Make the file again if it must be.
         lacks = self._lacks(whole, driver_version)
         about = (driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole), self._patient)
-        anew = self._outdated()
-        if anew or (lacks and (self._asked != (about, self._stamps()) or self._clock() >= self._again_s)):
+        is_outdated = self._outdated()
+        may_try = self._asked != (about, self._stamps()) or self._clock() >= self._again_s
+        if is_outdated or (lacks and may_try):
             try:
-                self._why = self._alone(whole, driver_version, anew=anew)
+                self._why = self._alone(whole, driver_version, anew=is_outdated)
                 self._again_s = self._clock() + AGAIN_S
             except OSError as error:
                 self._why = dict.fromkeys([DRIVER, *_uuids(whole)], f"{self._path} cannot be written: {error}")
@@ -127,6 +130,8 @@ class BaseSpecification:
             self._asked = (about, self._stamps()) if lacks else None
             if lacks == {DRIVER}:
                 logger.warning("parts of GPUs cannot be prepared: %s", self._said(DRIVER))
+
+        # 2. Remove copies of the toolkit that no specification names any more.
         if self._own_toolkit is not None and self._clock() >= self._tidy_s:
             self._own_toolkit.tidy(self._path)
             self._tidy_s = self._clock() + STAYS_S
@@ -221,6 +226,10 @@ class BaseSpecification:
             os.close(descriptor)
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
+        """Write the file from the best source; return a reason for each GPU and ``DRIVER``, used for missing ones.
+
+        The best source is the first that has all GPUs and the common device, else the one with the most GPUs.
+        """
         best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
         wrong: dict[str, str] = {}
         for specification in self._sources(gpus, driver_version, wrong):

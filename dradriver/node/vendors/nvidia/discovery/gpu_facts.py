@@ -1,4 +1,4 @@
-"""The facts that NVML tells of each GPU alone. A GPU that does not say who it is, is left out."""
+"""Reads from NVML the facts of each GPU on its own. A GPU that does not give its identity is left out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from dradriver.topology.check import is_bus_id
 from dradriver.topology.machine import MigDevice, MigProfile
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_HOPPER = 9  # compute capability from which on NCCL asks for a link's state as a field, as is done here for all at once
-_MOST_LINKS = 36  # of the largest part that is known; asked one by one where NVML does not say how many there are
+# From this compute capability on, NCCL reads link states as field values. Here one call reads those of all links.
+_HOPPER = 9
+# Links of the largest known GPU. If NVML does not give the number of links, each of these is tried.
+_MOST_LINKS = 36
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -81,12 +83,12 @@ class GpuFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """The GPUs that answer, and how many do not.
+    """The GPUs that answer, and the numbers of those that do not.
 
     Attributes:
         found: All GPUs that answer, by index.
-        lost: How many said that they are lost, or of no use before a reset.
-        silent: How many did not say who they are, for no reason that lasts: asked again they may.
+        lost: Number of GPUs that are lost or need a reset.
+        silent: Number of GPUs that did not give their identity for a passing reason. The next reading may find them.
     """
 
     found: tuple[GpuFacts, ...]
@@ -99,8 +101,8 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
 
     Args:
         nvml: The open library.
-        problems: Gets what went wrong.
-        answers: Those of earlier readings.
+        problems: Receives what could not be read.
+        answers: Answers of earlier readings, used if a query fails.
 
     Raises:
         NvmlError: NVML does not even say how many GPUs there are.
@@ -108,119 +110,143 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
     answering: list[GpuFacts] = []
     lost = silent = 0
     for index in range(nvml.count()):
-        asked = NvmlQuery(f"GPU {index}", problems, answers)
-        gpu = _read(nvml, index, asked)
-        if gpu is None or asked.lost:
-            asked.note("GPU", "left out; it cannot be handed out like this")
-            lost += asked.lost
-            silent += not asked.lost
+        query = NvmlQuery(f"GPU {index}", problems, answers)
+        gpu = _read(nvml, index, query)
+        if gpu is None or query.lost:
+            query.note("GPU", "left out; it cannot be handed out like this")
+            lost += query.lost
+            silent += not query.lost
             continue
         twin = next((g for g in answering if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
         if twin is not None:
-            asked.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
+            query.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
             silent += 1
             continue
         answering.append(gpu)
-    said = Counter(gpu.pci for gpu in answering if gpu.pci)
-    gpus = tuple(gpu if said[gpu.pci] < 2 else _placeless(gpu, problems) for gpu in answering)
+    uses_of_bus_id = Counter(gpu.pci for gpu in answering if gpu.pci)
+    gpus = tuple(gpu if uses_of_bus_id[gpu.pci] < 2 else _without_bus_id(gpu, problems) for gpu in answering)
     return Gpus(gpus, lost, silent)
 
 
-def _placeless(gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
-    """Return a GPU without the bus id that another has too: one of them is wrong, and nothing tells which."""
+def _without_bus_id(gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
+    """Return a GPU without its bus id, because another GPU has the same one and either may be wrong."""
     text = f"{gpu.pci!r} is said by more than one GPU; it counts for none"
     problems.append(Problem(f"GPU {gpu.index}", "nvmlDeviceGetPciInfo_v3", text))
     return msgspec.structs.replace(gpu, pci="")
 
 
-def _read(nvml: Nvml, index: int, asked: NvmlQuery) -> GpuFacts | None:
-    handle = asked.ask(nvml.gpu, index, default=None, quiet=frozenset())
+def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
+    """Return the facts of the GPU with this NVML index; None if it is unusable or does not give its identity.
+
+    Args:
+        nvml: The open library.
+        index: NVML's number of the GPU.
+        query: Asks about this GPU and notes failures. Gets the GPU's uuid here, so that earlier answers are found.
+    """
+    # 1. Its identity. The bus id may be missing, uuid and minor number may not.
+    handle = query.ask(nvml.gpu, index, default=None, quiet=frozenset())
     if handle is None:
         return None
-    uuid = asked.ask(nvml.uuid, handle, default="", quiet=frozenset())
+    uuid = query.ask(nvml.uuid, handle, default="", quiet=frozenset())
     if not uuid:
         return None
     if not _UUID.fullmatch(uuid):
-        asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no GPU's uuid")
+        query.note("nvmlDeviceGetUUID", f"{uuid!r} is no GPU's uuid")
         return None
-    asked.who = uuid
-    in_mig_mode = mig_state.mode(nvml, handle, asked)
-    minor = asked.ask_once(nvml.minor, handle, default=None)
+    query.who = uuid
+    in_mig_mode = mig_state.mode(nvml, handle, query)
+    minor = query.ask_once(nvml.minor, handle, default=None)
     if minor is None:
-        if not asked.failed:
-            asked.note("nvmlDeviceGetMinorNumber", "it has no /dev/nvidiaN, as under WSL, which is not supported")
+        if not query.failed:
+            query.note("nvmlDeviceGetMinorNumber", "it has no /dev/nvidiaN, as under WSL, which is not supported")
         return None
-    pci = asked.ask_once(nvml.bus_id, handle, default="", quiet=frozenset())
+    pci = query.ask_once(nvml.bus_id, handle, default="", quiet=frozenset())
     if pci and not is_bus_id(pci):
-        asked.note("nvmlDeviceGetPciInfo_v3", f"{pci!r} is no bus id")
+        query.note("nvmlDeviceGetPciInfo_v3", f"{pci!r} is no bus id")
         pci = ""
-    capability = asked.ask_once(nvml.compute_capability, handle, default=None)
-    memory_mib = asked.ask_once(nvml.memory_mib, handle, default=None)
-    if capability is None and memory_mib is None and asked.failed:
-        return None  # it knows its name and nothing else: work would fail on it
-    if memory_mib is None and not asked.failed:
-        said = "as where it has the CPU's; it is not shared, and no pod gets it that asks for memory"
-        asked.note("nvmlDeviceGetMemoryInfo", f"it tells no memory of its own, {said}")
+
+    # 2. Capability and memory. A GPU that fails both queries knows only its name, and work would fail on it.
+    capability = query.ask_once(nvml.compute_capability, handle, default=None)
+    memory_mib = query.ask_once(nvml.memory_mib, handle, default=None)
+    if capability is None and memory_mib is None and query.failed:
+        return None
+    if memory_mib is None and not query.failed:
+        effect = "as where it has the CPU's; it is not shared, and no pod gets it that asks for memory"
+        query.note("nvmlDeviceGetMemoryInfo", f"it tells no memory of its own, {effect}")
+
+    # 3. Links, MIG devices and the rest.
     at_once = capability is not None and capability[0] >= _HOPPER
-    links = _links(nvml, handle, asked, at_once=at_once)
-    sliced = mig_state.read(nvml, handle, asked, on=in_mig_mode)
-    lanes = asked.ask_once(nvml.c2c_lanes, handle, default=0, quiet=NEWER | {INVALID_ARGUMENT})
+    links = _links(nvml, handle, query, at_once=at_once)
+    # NCCL derives the bandwidth of a link from the compute capability. The rate is needed only without one.
+    link_mbps = 0
+    if links and not capability:
+        link_mbps = query.ask(nvml.link_mbps, handle, links[0][0], default=0, quiet=NEWER)
+    sliced = mig_state.read(nvml, handle, query, on=in_mig_mode)
+    lanes = query.ask_once(nvml.c2c_lanes, handle, default=0, quiet=NEWER | {INVALID_ARGUMENT})
+    c2c_gbps = 0.0
+    if lanes:
+        c2c_gbps = query.ask(nvml.c2c_gbps, handle, lanes, default=0.0, quiet=NEWER | {INVALID_ARGUMENT})
     facts = GpuFacts(
         handle=handle,
         index=index,
         uuid=uuid,
         minor=minor,
         pci=pci,
-        product=asked.ask_once(nvml.product, handle, default=""),
+        product=query.ask_once(nvml.product, handle, default=""),
         capability=capability,
         memory_mib=memory_mib or 0,
-        power_watts=asked.ask_once(nvml.power_watts, handle, default=0),
-        pcie=asked.ask_once(nvml.pcie_link, handle, default=None),
+        power_watts=query.ask_once(nvml.power_watts, handle, default=0),
+        pcie=query.ask_once(nvml.pcie_link, handle, default=None),
         links=tuple(link for _, link in links),
-        # NCCL goes by the compute capability; the rate is what is left where that is not known
-        link_mbps=0
-        if capability or not links
-        else asked.ask(nvml.link_mbps, handle, links[0][0], default=0, quiet=NEWER),
-        c2c_gbps=asked.ask(nvml.c2c_gbps, handle, lanes, default=0.0, quiet=NEWER | {INVALID_ARGUMENT})
-        if lanes
-        else 0.0,
-        fabric=asked.ask(nvml.fabric, handle, default=Fabric(), quiet=NEWER),
+        link_mbps=link_mbps,
+        c2c_gbps=c2c_gbps,
+        fabric=query.ask(nvml.fabric, handle, default=Fabric(), quiet=NEWER),
         mig=sliced.devices,
         profiles=sliced.profiles,
-        persistent=asked.ask(nvml.persistent, handle, default=True, quiet=NEWER),
+        persistent=query.ask(nvml.persistent, handle, default=True, quiet=NEWER),
     )
-    return msgspec.structs.replace(facts, unsure=asked.failed)
+    return msgspec.structs.replace(facts, unsure=query.failed)
 
 
-def _links(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, at_once: bool) -> list[tuple[int, Link]]:
-    """Return the links that are up with their numbers; what one ends in is a fact while it stays up."""
-    count = asked.ask_once(nvml.link_count, gpu, default=None, quiet=NEWER | {INVALID_ARGUMENT})
-    # Without a count the links are tried one by one, and those that are not there say "invalid argument".
+def _links(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, at_once: bool) -> list[tuple[int, Link]]:
+    """Return the GPU's NVLinks that are up, each with its number.
+
+    Args:
+        nvml: The open library.
+        gpu: The GPU.
+        query: Asks about this GPU. What a link ends in is asked again only after the link was down.
+        at_once: Whether one call reads the states of all links.
+    """
+    count = query.ask_once(nvml.link_count, gpu, default=None, quiet=NEWER | {INVALID_ARGUMENT})
+    # Without a count each number is tried, and NVML answers "invalid argument" for links that do not exist.
     quiet = UNSUPPORTED | {INVALID_ARGUMENT} if count is None else UNSUPPORTED
-    states = asked.ask(nvml.links_active, gpu, count, default=None, quiet=NEWER) if count and at_once else None
+    states = query.ask(nvml.links_active, gpu, count, default=None, quiet=NEWER) if count and at_once else None
 
     def link_active(gpu: Handle, number: int) -> bool:
-        if states is None or number >= len(states):  # an earlier answer stands, of fewer links
+        # ``states`` may be an earlier answer, with fewer links.
+        if states is None or number >= len(states):
             return nvml.link_active(gpu, number)
-        if isinstance(state := states[number], NvmlError):
-            raise NvmlError(state.query, state.code, state.said)  # a new one: raised again and again, it would grow
+        state = states[number]
+        if isinstance(state, NvmlError):
+            # A new error: the traceback of one that is raised at every reading would grow.
+            raise NvmlError(state.query, state.code, state.said)
         return state
 
     links = []
     for number in range(_MOST_LINKS if count is None else count):
         at = f"link {number}"
         if count is None:
-            there = asked.ask_once(
+            is_active = query.ask_once(
                 nvml.link_active, gpu, number, default=None, quiet=quiet, at=f"as to whether it has {at}"
             )
-            if there is None:
+            if is_active is None:  # there is no link of this number
                 continue
-        if not asked.ask(link_active, gpu, number, default=False, quiet=quiet, at=at):
-            asked.unsettle(at)
+        if not query.ask(link_active, gpu, number, default=False, quiet=quiet, at=at):
+            query.unsettle(at)
             continue
-        ends_in = asked.ask_once(nvml.link_remote_type, gpu, number, default=REMOTE_UNKNOWN, quiet=NEWER, at=at)
+        ends_in = query.ask_once(nvml.link_remote_type, gpu, number, default=REMOTE_UNKNOWN, quiet=NEWER, at=at)
         remote = ""
         if ends_in in (REMOTE_GPU, REMOTE_UNKNOWN):
-            remote = asked.ask_once(nvml.link_remote, gpu, number, default="", quiet=frozenset(), at=at)
+            remote = query.ask_once(nvml.link_remote, gpu, number, default="", quiet=frozenset(), at=at)
         links.append((number, Link(ends_in, remote)))
     return links

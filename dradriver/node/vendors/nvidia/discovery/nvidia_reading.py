@@ -1,8 +1,8 @@
-"""One reading of the real machine: what NVML and /sys say, made one ``Machine``."""
+"""One reading of a machine with NVIDIA GPUs: joins what NVML and /sys report into one ``Machine``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -27,23 +27,23 @@ from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
 from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.paths import Place, pcie_path
 
-_DRIVER: Final = "driver"  # who is asked for its version
-_TRIES = 3  # GPUs that get lost while they are asked, one after the other
+_DRIVER: Final = "driver"  # key of the answers that concern the driver, not a GPU
+_TRIES = 3  # readings at most, if GPUs are lost while they are read
 _GENERATIONS = ("2.5 GT/s PCIe", "5.0 GT/s PCIe", "8.0 GT/s PCIe", "16.0 GT/s PCIe", "32.0 GT/s PCIe", "64.0 GT/s PCIe")
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine and what is not certain of it.
+    """A machine, and what is uncertain or wrong about it.
 
     Attributes:
-        machine: All GPUs that answer.
-        problems: What could not be read or contradicts itself, and what was made of it.
-        unsure: Uuids of GPUs of which a question failed, so that an earlier answer stands, or none.
-        lost: How many GPUs are lost, or of no use before a reset.
-        silent: How many did not say who they are; asked again they may.
-        faults: What is wrong with GPUs, by uuid.
-        sound: Uuids of GPUs of which the driver says that nothing needs to be done.
-        rows: Whether a bad row of a GPU's memory waits for a reset, by uuid; without those that do not tell.
+        machine: The machine with all GPUs that answer.
+        problems: What could not be read or contradicts itself, and the value that is used instead.
+        unsure: Uuids of GPUs for which a query failed. An earlier answer is used, or a default.
+        lost: Number of GPUs that are lost or need a reset.
+        silent: Number of GPUs that did not give their identity. The next reading may find them.
+        faults: The faults of GPUs, by uuid.
+        sound: Uuids of GPUs that need no repair, as the driver says.
+        rows: By uuid: whether a memory row waits for a reset to be remapped. GPUs that cannot tell are missing.
     """
 
     machine: Machine
@@ -63,13 +63,13 @@ def read(
     proc_root: Path | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return a reading of this machine with NVIDIA's GPUs.
+    """Open NVML, read this machine once, and close NVML.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
-        host_root: Where the host's /sys is.
-        proc_root: Where /proc is; None for ``host_root``.
-        kept: The network cards that the node's agent saw; None where nobody did.
+        host_root: Folder that contains the host's /sys.
+        proc_root: Folder that contains the host's /proc; None for ``host_root``.
+        kept: The NICs that the node's agent has seen before; None if there is no such record.
 
     Raises:
         DriverError: There is no NVIDIA driver, or no GPU that answers.
@@ -77,8 +77,8 @@ def read(
     with binding.opened(driver_root=driver_root) as nvml:
         reading = discover(nvml, root=host_root, proc_root=proc_root, kept=kept)
     if not reading.machine.gpus:
-        told = "; ".join(map(str, reading.problems)) or "NVML counts none"
-        raise SetupError(f"no GPU on this node can be used: {told}")
+        reason = "; ".join(map(str, reading.problems)) or "NVML counts none"
+        raise SetupError(f"no GPU on this node can be used: {reason}")
     return reading
 
 
@@ -90,26 +90,27 @@ def discover(
     answers: Answers | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return the machine that an open NVML, /sys below ``root`` and /proc below ``proc_root`` describe.
+    """Read the machine by an open NVML, and by /sys and /proc of the host.
 
     Args:
         nvml: The open library.
-        root: Where the host's /sys is.
-        proc_root: Where /proc is; None for ``root``.
-        answers: Those of earlier readings, which stand where a question fails; gets those of this one.
-        kept: The network cards of earlier readings, which stand while pods have them; gets those of this one.
+        root: Folder that contains the host's /sys.
+        proc_root: Folder that contains the host's /proc; None for ``root``.
+        answers: Answers of earlier readings, used if a query fails; updated with the answers of this reading.
+        kept: NICs of earlier readings, which stay in the machine while pods use them; updated with those of this one.
 
     Raises:
         NvmlError: NVML does not even say how many GPUs there are.
-        OSError: /sys cannot be looked at.
+        OSError: /sys cannot be read.
     """
     answers = Answers() if answers is None else answers
     answers.begin(nvml)
+    # A GPU may be lost while the machine is read: then read again, without it. The last reading counts in any case.
     for _ in range(_TRIES):
         problems: list[Problem] = []
         gpus = read_gpus(nvml, problems, answers)
         reading = _describe(nvml, gpus, problems, answers, kept, root=root, proc_root=proc_root)
-        if all(_answers(nvml, gpu) for gpu in gpus.found):
+        if all(_still_responds(nvml, gpu) for gpu in gpus.found):
             break
     return reading
 
@@ -119,8 +120,8 @@ def empty(root: Path) -> Machine:
     return Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
 
 
-def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
-    """Return whether a GPU still answers after all that was asked; else the machine is not as it was described."""
+def _still_responds(nvml: Nvml, gpu: GpuFacts) -> bool:
+    """Return whether a GPU still responds, under the same uuid, after the machine was read."""
     try:
         return nvml.uuid(gpu.handle) == gpu.uuid
     except NvmlError:
@@ -128,7 +129,7 @@ def _answers(nvml: Nvml, gpu: GpuFacts) -> bool:
 
 
 def _is_in_mig_mode(nvml: Nvml, gpu: GpuFacts) -> bool:
-    """Return whether a GPU is in MIG mode, or is by now: a claim may have changed that since it was asked."""
+    """Return whether a GPU is in MIG mode: a claim may have turned it on since the GPU was read."""
     try:
         return gpu.mig is not None or nvml.mig_mode(gpu.handle)[0]
     except NvmlError:
@@ -137,7 +138,7 @@ def _is_in_mig_mode(nvml: Nvml, gpu: GpuFacts) -> bool:
 
 def _describe(
     nvml: Nvml,
-    every: Gpus,
+    read: Gpus,
     problems: list[Problem],
     answers: Answers,
     kept: KeptNics | None,
@@ -145,16 +146,29 @@ def _describe(
     root: Path,
     proc_root: Path | None,
 ) -> Reading:
-    gpus = every.found
+    """Return the reading for GPUs whose own facts were read: adds links, paths, NICs and faults.
+
+    Args:
+        nvml: The open library.
+        read: The GPUs that answered, and how many did not.
+        problems: Receives what could not be read.
+        answers: See ``discover``.
+        kept: See ``discover``.
+        root: Folder that contains the host's /sys.
+        proc_root: Folder that contains the host's /proc; None for ``root``.
+    """
+    gpus = read.found
     if not gpus:
-        return Reading(machine=empty(root), problems=tuple(problems), lost=every.lost, silent=every.silent)
-    asked = NvmlQuery("machine", problems, answers, who=_DRIVER)
+        return Reading(machine=empty(root), problems=tuple(problems), lost=read.lost, silent=read.silent)
+
+    # 1. Where GPUs and NICs are, and how they are linked.
+    driver_query = NvmlQuery("machine", problems, answers, who=_DRIVER)
     tree = PciTree(root)
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
-            said = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
-            problems.append(Problem(f"GPU {gpu.index}", "/sys", said))
-    cards = nic_discovery.read_nics(root, tree, problems, kept)
+            text = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
+            problems.append(Problem(f"GPU {gpu.index}", "/sys", text))
+    nics = nic_discovery.read_nics(root, tree, problems, kept)
     switched = nvlink_matrix.switch_links(gpus, pci_class=tree.pci_class)
     matrix, refused = nvlink_matrix.link_matrix(nvml, gpus, switched, problems, answers)
     nodes = sysfs.numa_nodes(root)
@@ -166,22 +180,26 @@ def _describe(
     )
     _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
+
+    # 2. The machine.
     machine = Machine(
         name=sysfs.product_name(root),
         gpus=tuple(_gpu(gpu, tree, numa, count) for gpu, numa, count in zip(gpus, numas, switched, strict=True)),
         links=matrix,
         paths=_paths(nvml, gpus, places, problems, answers),
-        nics=tuple(card.nic for card in cards),
-        nic_paths=nic_discovery.nic_paths(cards, places, tree),
+        nics=tuple(card.nic for card in nics),
+        nic_paths=nic_discovery.nic_paths(nics, places, tree),
         numa=nodes,
         link_gbps=_link_gbps(gpus),
         socket_gbps=nccl_bandwidths.socket_gbps(cpu),
-        cuda_version=asked.ask_once(nvml.cuda_version, default="", quiet=NEWER, needed=False),
-        driver_version=asked.ask_once(nvml.driver_version, default=""),
+        cuda_version=driver_query.ask_once(nvml.cuda_version, default="", quiet=NEWER, needed=False),
+        driver_version=driver_query.ask_once(nvml.driver_version, default=""),
         cpu=cpu,
-        pci=tree.listed([gpu.pci for gpu in gpus] + [card.nic.pci for card in cards]),
+        pci=tree.listed([gpu.pci for gpu in gpus] + [card.nic.pci for card in nics]),
         virtual=virtual,
     )
+
+    # 3. What is wrong with it.
     problems += [
         Problem(f"GPU {gpu.index}", "persistence mode", "off: whenever nobody uses it, it sleeps and forgets; see docs")
         for gpu in gpus
@@ -191,41 +209,65 @@ def _describe(
         gpu.uuid: condition.read(nvml, gpu.handle, gpu.fabric, NvmlQuery(f"GPU {gpu.index} condition", problems))
         for gpu in gpus
     }
-    linked = [
-        Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count))
-        for gpu, count in zip(gpus, switched, strict=True)
-        if gpu.mig is None
-    ]
-    whole = not (every.lost or every.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
-    short = health_links.lost(linked, whole=whole)
-    # These are kept off already, or have no peer access for another reason.
-    apart = {
-        i
-        for i in {i for pair in refused for i in pair}
-        if gpus[i].uuid in short
-        or any(fault.kind == "fabric" for fault in conditions[gpus[i].uuid].faults)
-        or _is_in_mig_mode(nvml, gpus[i])
-    }
-    pairs = peer_access.faulty(
-        [(i, j) for i, j in refused if i not in apart and j not in apart],
-        switched=[i for i, count in enumerate(switched) if count and i not in apart],
-    )
-    short |= health_links.refused(machine, peer_access.fewest(pairs))
+    all_present = not (read.lost or read.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
+    link_faults = _link_faults(nvml, machine, gpus, conditions, switched, refused, all_present=all_present)
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
-    failing = Fault("unreadable", "", "NVML does not answer all questions about it")
+    unreadable = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(
         machine=check(machine),
         problems=tuple(problems),
         unsure=unsure,
         faults={
-            uuid: (*state.faults, *short.get(uuid, ()), *([failing] if uuid in unsure else []))
+            uuid: (*state.faults, *link_faults.get(uuid, ()), *([unreadable] if uuid in unsure else []))
             for uuid, state in conditions.items()
         },
         sound=frozenset(uuid for uuid, state in conditions.items() if state.sound),
         rows={uuid: state.row for uuid, state in conditions.items() if state.row is not None},
-        lost=every.lost,
-        silent=every.silent,
+        lost=read.lost,
+        silent=read.silent,
     )
+
+
+def _link_faults(
+    nvml: Nvml,
+    machine: Machine,
+    gpus: Sequence[GpuFacts],
+    conditions: Mapping[str, condition.Condition],
+    switched: Sequence[int],
+    refused: Collection[tuple[int, int]],
+    *,
+    all_present: bool,
+) -> dict[str, tuple[Fault, ...]]:
+    """Return the faults of NVLinks by the GPU's uuid: links that are down, and pairs without peer access.
+
+    Args:
+        nvml: The open library.
+        machine: The machine that the GPUs are in.
+        gpus: The facts of its GPUs, in the machine's order.
+        conditions: The state of each GPU, by uuid.
+        switched: Number of links to NVSwitches, by GPU.
+        refused: Pairs of GPUs without peer access.
+        all_present: Whether no GPU of the server is known to be missing.
+    """
+    linked = [
+        Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count))
+        for gpu, count in zip(gpus, switched, strict=True)
+        if gpu.mig is None
+    ]
+    faults = health_links.lost(linked, whole=all_present)
+    # The missing peer access of these GPUs is explained: they have a fault already, or are in MIG mode.
+    explained = {
+        i
+        for i in {i for pair in refused for i in pair}
+        if gpus[i].uuid in faults
+        or any(fault.kind == "fabric" for fault in conditions[gpus[i].uuid].faults)
+        or _is_in_mig_mode(nvml, gpus[i])
+    }
+    faulty_pairs = peer_access.faulty(
+        [(i, j) for i, j in refused if i not in explained and j not in explained],
+        switched=[i for i, count in enumerate(switched) if count and i not in explained],
+    )
+    return faults | health_links.refused(machine, peer_access.fewest(faulty_pairs))
 
 
 def _numa(
@@ -236,12 +278,16 @@ def _numa(
     problems: list[Problem],
     answers: Answers,
 ) -> int | None:
-    """Return a GPU's NUMA node by /sys, and by NVML if the firmware gave /sys none (-1); None if neither names one."""
+    """Return a GPU's NUMA node by /sys, else by NVML; None if neither names exactly one.
+
+    /sys has none (-1) if the firmware did not say it.
+    """
     if seat is not None and seat.numa is not None:
         return seat.numa
-    asked = NvmlQuery(f"GPU {gpu.index}", problems, answers, who=gpu.uuid)
+    query = NvmlQuery(f"GPU {gpu.index}", problems, answers, who=gpu.uuid)
     none: tuple[int, ...] = ()
-    nearest = asked.ask_once(nvml.numa_nodes, gpu.handle, default=none, quiet=NEWER | {INVALID_ARGUMENT}, needed=False)
+    nearest = query.ask_once(nvml.numa_nodes, gpu.handle, default=none, quiet=NEWER | {INVALID_ARGUMENT}, needed=False)
+    # NVML also names nodes that hold memory only.
     with_cpus = {node.id for node in nodes if node.cpus or node.cpumap} & set(nearest)
     return with_cpus.pop() if len(with_cpus) == 1 else None
 
@@ -280,18 +326,18 @@ def _pcie_gbps(gpu: GpuFacts, tree: PciTree) -> float:
 def _paths(
     nvml: Nvml, gpus: tuple[GpuFacts, ...], places: tuple[Place, ...], problems: list[Problem], answers: Answers
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return NVML's paths, and where it has none, those that /sys implies."""
+    """Return the g x g PCIe path types: NVML's, or what /sys implies if NVML names none."""
     matrix = [[PathType.SELF] * len(gpus) for _ in gpus]
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus[:i]):
-            asked = nvlink_matrix.of_two(b, a, problems, answers)
-            path = asked.ask_once(nvml.ancestor, b.handle, a.handle, default=None, quiet=NEWER)
+            query = nvlink_matrix.of_two(b, a, problems, answers)
+            path = query.ask_once(nvml.ancestor, b.handle, a.handle, default=None, quiet=NEWER)
             matrix[i][j] = matrix[j][i] = pcie_path(places[i], places[j]) if path is None else path
     return tuple(tuple(row) for row in matrix)
 
 
 def _link_gbps(gpus: tuple[GpuFacts, ...]) -> float:
-    """Return the bandwidth of one link of the slowest kind here; 0 where no link is up."""
+    """Return the bandwidth of one NVLink of the slowest type on this machine, GB/s; 0 if no link is up."""
     linked = [gpu for gpu in gpus if gpu.links]
     known = [nccl_bandwidths.link_gbps(gpu.sm) for gpu in linked if gpu.sm]
     rates = [nvlink_matrix.link_gbps_by_rate(gpu.link_mbps) for gpu in linked if gpu.link_mbps]
