@@ -63,9 +63,9 @@ class Nics:
         self._ways: dict[str, Ways] = {}  # by node: the paths between NICs and GPUs
         # What claims have. A place is a node and a PCI address: several drivers may publish one NIC.
         self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}  # by pool; also of NICs that are not shown now
-        self._held: dict[Key, frozenset[Given | Place]] = {}
-        self._places: dict[Key, frozenset[Place]] = {}
-        self._holders: dict[Place, set[Key]] = {}
+        self._held: dict[Key, frozenset[Given | Place]] = {}  # by claim: its NICs, by name or by place
+        self._places: dict[Key, frozenset[Place]] = {}  # by claim
+        self._holders: dict[Place, set[Key]] = {}  # the claims with a NIC at a place
         self._given_of: dict[tuple[str, str], set[Key]] = {}  # by pool: claims with NICs of it
         self.counts = Counts(nodes, self)
 

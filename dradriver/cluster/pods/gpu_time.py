@@ -158,7 +158,7 @@ class GpuTime:
         self._who = who
         self._results = results
         self._clock = clock
-        self._holds: dict[Key, _Hold] = {}
+        self._holds: dict[Key, _Hold] = {}  # by claim: what it holds now, and since when
         self.changed: Event[[str, float, float]] = Event()
         self.charges: dict[str, dict[str, float]] = {}
         self.charged: Event[[str, Mapping[str, float]]] = Event()
