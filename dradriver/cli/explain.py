@@ -98,25 +98,27 @@ async def _explain(
     output: str,
     no_color: bool,
 ) -> None:
+    """Print why a pod waits, or what it got. A table comes in two parts, because reading the cluster takes a while."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pod = await _read(client, server, namespace, name)
-        said = subject(pod)
+        pod_subject = subject(pod)
         if output == "table":
-            show(document.head(said), no_color=no_color)
-            sys.stdout.flush()  # people read on while the cluster is being read
-        from dradriver.cli.explainer.verdict import verdict  # here: it takes longer to load than the pod to read
+            show(document.head(pod_subject), no_color=no_color)
+            sys.stdout.flush()
+        # Imported here: loading it takes longer than reading the pod.
+        from dradriver.cli.explainer.verdict import verdict
 
-        drivers = await policies_in_force.driver_namespace(client, driver_namespace)
-        judged = await verdict(client, server, pod, policies, drivers)
-    for trouble in judged.unread:
+        namespace_of_driver = await policies_in_force.driver_namespace(client, driver_namespace)
+        pod_verdict = await verdict(client, server, pod, policies, namespace_of_driver)
+    for trouble in pod_verdict.unread:
         warn(trouble)
     if output == "table":
-        more = document.rest(said, judged)
-        if more.sections:
+        second_part = document.rest(pod_subject, pod_verdict)
+        if second_part.sections:
             click.echo()
-            show(more, no_color=no_color)
+            show(second_part, no_color=no_color)
         return
-    show_as(output, document=lambda: document.head(said), data=lambda: document.data(said, judged))
+    show_as(output, document=lambda: document.head(pod_subject), data=lambda: document.data(pod_subject, pod_verdict))
 
 
 async def _read(client: Client, server: ServerConfig, namespace: str, name: str) -> Pod:

@@ -72,43 +72,56 @@ def document(left: FreeGpus) -> Document:
     title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{promised}{closed}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     if left.agents_gone:
-        named = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)
-        said = f"{AGENT_GONE}: {named}; pods run on their GPUs, which are not counted here; see gputopo verify"
-        blocks.append(Notes(lines=(Cell(said, Tone.ERROR),)))
+        nodes = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)
+        message = f"{AGENT_GONE}: {nodes}; pods run on their GPUs, which are not counted here; see gputopo verify"
+        blocks.append(Notes(lines=(Cell(message, Tone.ERROR),)))
+    blocks += [_sets_table(left), _shares_table(left), _slices_table(left)]
+    if left.gangs:
+        blocks.append(_gangs_table(left))
+    if left.sets:
+        blocks.append(_picture(left, title))
+    return report(*blocks, title=title)
+
+
+def _sets_table(left: FreeGpus) -> Table:
     columns = (
         Column("product"), Column("size", number=True), Column("sets", number=True), Column("level"),
         Column("all-reduce"), Column("nodes", number=True), Column("such as"),
     )  # fmt: skip
-    rows = [
+    rows = tuple(
         words(
-            one.product, str(one.size), str(one.sets), one.level, f"{one.busbw_gbps:g} GB/s" if one.busbw_gbps else "",
-            str(one.nodes), one.node,
+            group.product, str(group.size), str(group.sets), group.level,
+            f"{group.busbw_gbps:g} GB/s" if group.busbw_gbps else "", str(group.nodes), group.node,
         )
-        for one in left.sets
-    ]  # fmt: skip
-    blocks.append(Table(title="Sets of whole GPUs", columns=columns, rows=tuple(rows)))
-    shares = tuple(
-        words(
-            one.product, str(one.gpus), f"{one.cores} %", f"{one.memory_mib} MiB", str(one.quarters),
-            f"{one.largest} %",
-        )
-        for one in left.shares
+        for group in left.sets
     )  # fmt: skip
+    return Table(title="Sets of whole GPUs", columns=columns, rows=rows)
+
+
+def _shares_table(left: FreeGpus) -> Table:
     heads = ("product", "GPUs", "compute", "memory", "shares of 0.25", "largest share")
-    blocks.append(Table(title="Left for shares", columns=tuple(Column(head) for head in heads), rows=shares))
-    slices = tuple(words(one.product, one.profile, str(one.slices)) for one in left.slices)
-    named_columns = tuple(Column(head) for head in ("product", "profile", "slices"))
-    blocks.append(Table(title="Left for MIG slices", columns=named_columns, rows=slices))
-    if left.gangs:
-        gangs = tuple(words(one.level, str(one.gpus), str(one.pods), str(one.nodes), one.domain) for one in left.gangs)
-        counted = (
-            Column("level"), Column("GPUs a pod", number=True), Column("pods", number=True),
-            Column("nodes", number=True), Column("where"),
-        )  # fmt: skip
-        blocks.append(Table(title="Largest gang by level of the network", columns=counted, rows=gangs))
-    if left.sets:
-        blocks.append(_picture(left, title))
-    return report(*blocks, title=title)
+    rows = tuple(
+        words(
+            share.product, str(share.gpus), f"{share.cores} %", f"{share.memory_mib} MiB", str(share.quarters),
+            f"{share.largest} %",
+        )
+        for share in left.shares
+    )  # fmt: skip
+    return Table(title="Left for shares", columns=tuple(map(Column, heads)), rows=rows)
+
+
+def _slices_table(left: FreeGpus) -> Table:
+    rows = tuple(words(profile.product, profile.profile, str(profile.slices)) for profile in left.slices)
+    return Table(title="Left for MIG slices", columns=tuple(map(Column, ("product", "profile", "slices"))), rows=rows)
+
+
+def _gangs_table(left: FreeGpus) -> Table:
+    columns = (
+        Column("level"), Column("GPUs a pod", number=True), Column("pods", number=True), Column("nodes", number=True),
+        Column("where"),
+    )  # fmt: skip
+    rows = tuple(words(gang.level, str(gang.gpus), str(gang.pods), str(gang.nodes), gang.domain) for gang in left.gangs)
+    return Table(title="Largest gang by level of the network", columns=columns, rows=rows)
 
 
 def _picture(left: FreeGpus, title: str) -> Bars:

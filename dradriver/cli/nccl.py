@@ -56,12 +56,13 @@ def write(
     server = None if like is None else read_machine(like)
     if bus_ids:
         machine = complete(machine, bus_ids=[reduced(busid.strip()) for busid in bus_ids.split(",")])
-    made_up = not all(gpu.pci for gpu in machine.gpus)
-    text = files.write(with_bus_ids(machine) if made_up else machine, like=server)
-    for guess in _guesses(machine, made_up=made_up, like=server):
+    lacks_bus_ids = not all(gpu.pci for gpu in machine.gpus)
+    text = files.write(with_bus_ids(machine) if lacks_bus_ids else machine, like=server)
+    for guess in _guesses(machine, made_up=lacks_bus_ids, like=server):
         warn(guess)
-    for loss in [] if server is None else lost(machine, like=server):
-        warn(loss)
+    if server is not None:
+        for loss in lost(machine, like=server):
+            warn(loss)
     if output is None:
         click.echo(text, nl=False)
     else:
@@ -69,29 +70,38 @@ def write(
 
 
 def _guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterator[str]:
-    """Yield what the file has that the source does not say, and what it cannot have for that."""
+    """Yield warnings about what the written file has to guess, or has to leave out, because the source lacks it.
+
+    Args:
+        machine: The machine, as its source describes it.
+        made_up: Whether bus ids had to be made up.
+        like: The server under a virtual machine, if the user names it.
+    """
     if made_up:
         yield "the source has no bus ids, those in the file are made up: give the GPUs' own with --bus-ids"
-    if machine.pci:
-        unknown = without_rate(machine) if like is None else []
-        if unknown:
-            more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+    if machine.pci:  # the source has the PCI tree: only rates can be missing
+        devices_without_rate = without_rate(machine) if like is None else []
+        if devices_without_rate:
+            more_count = len(devices_without_rate) - _MOST_NAMED
+            more = f" and {more_count} more" if more_count > 0 else ""
             yield (
-                f"{', '.join(unknown[:_MOST_NAMED])}{more}: the source does not say the PCIe rate, so NCCL takes it "
+                f"{', '.join(devices_without_rate[:_MOST_NAMED])}{more}: "
+                "the source does not say the PCIe rate, so NCCL takes it "
                 'for Gen 3: write it into the source as link_speed="32.0 GT/s PCIe"'
             )
         return
     if not all(gpu.product for gpu in machine.gpus):
         rate = machine.gpus[0].pcie_gbps
         yield f"the source does not say the GPUs' PCIe rate, the file has {rate:g} GB/s: give theirs with --product"
-    hidden = [
+    omitted_nics = [
         nic.name
         for nic, row in zip(machine.nics, machine.nic_paths, strict=True)
         if not nic.pci and (like is not None or min(row) <= PathType.PXB)
     ]
-    if hidden:
+    if omitted_nics:
         yield (
-            f"{', '.join(hidden)}: no bus ids, so the file leaves them out, and NCCL sees them far from the GPUs, "
+            f"{', '.join(omitted_nics)}: "
+            "no bus ids, so the file leaves them out, and NCCL sees them far from the GPUs, "
             "which are below switches of the file's own: give them with --bus-ids behind the GPUs'"
         )
 

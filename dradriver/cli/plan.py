@@ -33,9 +33,10 @@ from dradriver.view.output import safe_json, show
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer to one line: a choice without a node; the last two where a size of messages was given.
+    """The chosen GPUs of one machine, as JSON.
 
-    Without ``busbw_gbps`` where nothing can be predicted, and ``bandwidth_gbps`` where nobody knows it.
+    ``busbw_gbps`` and ``bandwidth_gbps`` are left out if they are not known for the machine's vendor. The two fields
+    ``allreduce_...`` are set only if the question has a message size.
     """
 
     gpus: tuple[int, ...]
@@ -124,12 +125,18 @@ def plan(
     """
     if batch and file == "-":
         raise click.UsageError("standard input has the questions of --batch; give --policies a file")
-    clustered = {"--near": near or None, "--kubeconfig": kubeconfig, "--context": context}
-    clustered |= {"--driver-namespace": driver_namespace}
-    if gang is None and (needless := [option for option, value in clustered.items() if value is not None]):
-        raise click.UsageError(f"only --gang PODSxGPUS looks at a cluster: give it, or leave out {', '.join(needless)}")
-    given = None if file is None else load(file)
-    policies = given or DEFAULTS
+    cluster_options = {
+        "--near": near or None, "--kubeconfig": kubeconfig, "--context": context,
+        "--driver-namespace": driver_namespace,
+    }  # fmt: skip
+    unused_options = [option for option, value in cluster_options.items() if value is not None]
+    if gang is None and unused_options:
+        raise click.UsageError(
+            f"only --gang PODSxGPUS looks at a cluster: give it, or leave out {', '.join(unused_options)}"
+        )
+
+    file_policies = None if file is None else load(file)
+    policies = file_policies or DEFAULTS
     if batch and gang is None:
         answer_lines(sys.stdin.buffer, policies)
         return
@@ -148,26 +155,30 @@ def plan(
         **words,
     )
     if gang is not None:
-        from dradriver.cli import plan_gang  # here, for it reads a cluster, and planning offline is to start fast
+        # Imported here: it reads a cluster, and planning offline must start fast.
+        from dradriver.cli import plan_gang
 
-        alone = {"--machine": source, "--free": free, "--gpus": gpus, "--containers": containers}
-        alone |= {"--batch": batch or None, "--message-size": words["message_size"] or None}
-        alone |= {"--parts": words["parts"] or None}
-        asked = msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, alone))
+        machine_options = {
+            "--machine": source, "--free": free, "--gpus": gpus, "--containers": containers, "--batch": batch or None,
+            "--message-size": words["message_size"] or None, "--parts": words["parts"] or None,
+        }  # fmt: skip
+        pod_question = msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, machine_options))
         driver = plan_gang.Driver(kubeconfig, context, driver_namespace)
-        plan_gang.run(gang, asked, near, file=given, driver=driver, output=output)
+        plan_gang.run(gang, pod_question, near, file=file_policies, driver=driver, output=output)
         return
+
     machine, question = told(read_machine(question.machine), question, policies)
     warn_of(machine)
     if output == "json":
         click.echo(as_line(reply(machine, question, policies)))
         return
-    wish = request(question, policies)
-    if isinstance(wish, Whole):
-        choice = choose(machine, free_gpus(machine, question), wish)
-        show(document(machine, wish, choice, estimate(machine, question, choice)))
+    gpu_request = request(question, policies)
+    if isinstance(gpu_request, Whole):
+        choice = choose(machine, free_gpus(machine, question), gpu_request)
+        show(document(machine, gpu_request, choice, estimate(machine, question, choice)))
     else:
-        show(plan_parts.document(machine, wish, plan_parts.choose_parts(machine, question.free, question.parts, wish)))
+        part_choice = plan_parts.choose_parts(machine, question.free, question.parts, gpu_request)
+        show(plan_parts.document(machine, gpu_request, part_choice))
 
 
 def reply(machine: Machine, question: Question, policies: Policies) -> Answer | plan_parts.PartAnswer:
@@ -176,11 +187,11 @@ def reply(machine: Machine, question: Question, policies: Policies) -> Answer | 
     Raises:
         DriverError: The question cannot be asked, or has no answer.
     """
-    wish = request(question, policies)
-    if isinstance(wish, Whole):
-        choice = choose(machine, free_gpus(machine, question), wish)
+    gpu_request = request(question, policies)
+    if isinstance(gpu_request, Whole):
+        choice = choose(machine, free_gpus(machine, question), gpu_request)
         return answer(machine, choice, estimate(machine, question, choice))
-    return plan_parts.answer(plan_parts.choose_parts(machine, question.free, question.parts, wish))
+    return plan_parts.answer(plan_parts.choose_parts(machine, question.free, question.parts, gpu_request))
 
 
 def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
@@ -239,7 +250,15 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
 
 
 def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
-    """Return what ``gputopo plan`` prints for people about the GPUs that it chose."""
+    """Return what ``gputopo plan`` prints for people about the GPUs that it chose.
+
+    Args:
+        machine: The machine.
+        wish: The request for whole GPUs.
+        choice: The chosen GPUs.
+        estimated: Time of an all-reduce; None if no message size was given.
+    """
+    # Some vendors' links have no known rate, and some libraries no model of all-reduce: the rows say so.
     rate = "line rate" if choice.level is Level.NVLINK else f"as {machine.vendor.library} counts it"
     bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
     if not machine.vendor.rated or (len(choice.gpus) > 1 and not choice.bandwidth_gbps):

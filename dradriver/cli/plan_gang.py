@@ -60,29 +60,30 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, driv
 
     Args:
         text: The gang, as for ``gpus``.
-        question: What each pod asks for.
-        near: As the annotation: ``leaf``, ``preferred leaf``.
-        file: The policies of the user's file. None takes those that the driver follows.
+        question: The request of each pod.
+        near: The network level that must hold all pods, as in the annotation: ``leaf``, ``preferred leaf``.
+        file: The policies of the user's file. None takes those that the driver uses.
         driver: The cluster.
         output: ``table`` or ``json``.
 
     Raises:
         ClusterError: The cluster cannot be read.
-        NoPlaceError: There is no place.
-        DriverError: A pod cannot ask for that.
-        click.UsageError: The gang is written wrongly, or its pods ask for parts of GPUs.
+        NoPlaceError: The cluster has no place for the gang.
+        DriverError: The request of a pod is not possible.
+        click.UsageError: The gang is written wrongly, or its pods request fractions of GPUs.
     """
     if question.share or question.memory or question.cores or question.mig_profile:
         raise click.UsageError(_PARTS)
     server = access.server(None if driver.kubeconfig is None else Path(driver.kubeconfig), driver.context)
     scene = asyncio.run(_read(server, file, driver.namespace))
-    wish = request(question, scene.policies)
-    if not isinstance(wish, Whole):  # a policy's name can stand for a part
+    pod_request = request(question, scene.policies)
+    if not isinstance(pod_request, Whole):  # the name of a policy can stand for a fraction
         raise click.UsageError(_PARTS)
-    least, pods, _ = _size(text)
+    least_pods, pods, _ = _size(text)
     near = near.strip()
     level = near.removeprefix(_PREFERRED).strip()
-    gang = GangRequest(pod=wish, pods=pods, least_pods=least, near=level, near_required=bool(near) and level == near)
+    is_required = bool(near) and level == near  # without the word "preferred"
+    gang = GangRequest(pod=pod_request, pods=pods, least_pods=least_pods, near=level, near_required=is_required)
     choice = place(scene, gang)
     if output == "json":
         click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))

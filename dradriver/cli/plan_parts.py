@@ -41,18 +41,18 @@ class PartAnswer(msgspec.Struct, kw_only=True):
 
 
 def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Share | Mig) -> PartChoice:
-    """Return the parts that a request of ``gputopo plan`` gets of a machine, every GPU of which may be divided.
+    """Return the shares or MIG slices that a request of ``gputopo plan`` gets on a machine.
 
     Args:
-        machine: The machine; MIG instances that it has are handed out as they are.
-        free: Numbers of the GPUs that nobody has whole; None for all.
-        on: What is on GPUs already: ``0:0.5,3:1g.10gb@6``.
-        request: What is wanted.
+        machine: The machine. All its GPUs can be divided; existing MIG instances are allocated as they are.
+        free: Numbers of the GPUs that are not allocated whole; None for all.
+        on: Allocated shares and MIG slices: ``0:0.5,3:1g.10gb@6``.
+        request: The request.
 
     Raises:
-        NoPlaceError: There is no place.
-        PartsError: The machine's GPUs are had whole only, or ``on`` says something that cannot be.
-        UnknownGpuError: A GPU that the machine does not have.
+        NoPlaceError: The machine has no place for the request.
+        PartsError: The vendor's GPUs cannot be divided, or ``on`` is impossible.
+        UnknownGpuError: The machine does not have a GPU of this number.
     """
     if not machine.vendor.parts:
         raise PartsError(f"GPUs of {machine.vendor.word} are had whole; ask for gpus")
@@ -60,12 +60,12 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
     fleet = Fleet()
     fleet.set_node(machine.name, machine, [gpu.index for gpu in machine.gpus] if free is None else free)
     fleet.set_offer(machine.name, offer)
-    parts: dict[int, list[Part]] = {}
-    by_number = {gpu.index: gpu for gpu in machine.gpus}
-    for word in filter(None, (word.strip() for word in on.split(","))):
-        part = _part(word, by_number)
-        parts.setdefault(part.gpu, []).append(part)
-    fleet.set_parts(machine.name, parts)
+    allocated: dict[int, list[Part]] = {}  # by the GPU's number
+    gpu_of_number = {gpu.index: gpu for gpu in machine.gpus}
+    for text in filter(None, (text.strip() for text in on.split(","))):
+        part = _part(text, gpu_of_number)
+        allocated.setdefault(part.gpu, []).append(part)
+    fleet.set_parts(machine.name, allocated)
     return fleet.rank(request, limit=1)[0]
 
 

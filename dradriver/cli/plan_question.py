@@ -112,39 +112,49 @@ def told(machine: Machine, question: Question, policies: Policies) -> tuple[Mach
 
 
 def request(question: Question, policies: Policies = DEFAULTS) -> Request:
-    """Return the request that a pod with the words and limits of the question makes.
+    """Return the request that a pod with the annotations and limits of the question makes.
 
     Raises:
-        PlanError: No count, or one that contradicts the containers.
-        DriverError: A word or a count that the annotations do not allow.
+        PlanError: The number of GPUs is missing, or contradicts the containers.
+        DriverError: The annotations do not allow a value.
     """
+    # 1. The number of GPUs of each container. A request for a fraction of a GPU needs none.
     counts = question.containers
-    part = any(text != "" for text in (question.share, question.memory, question.cores, question.mig_profile))
+    is_fraction = any(text != "" for text in (question.share, question.memory, question.cores, question.mig_profile))
     if counts is None:
-        if question.gpus is None and not part:
+        if question.gpus is None and not is_fraction:
             raise PlanError("how many GPUs? Give gpus, or containers with the count of each")
         counts = [1 if question.gpus is None else question.gpus]
     elif question.gpus is not None and question.gpus != sum(counts):
         raise PlanError(f"gpus {question.gpus} contradicts containers {listed(counts)}, which make {sum(counts)}")
-    said: dict[str, str] = {}
+    gpus_annotation = annotation_words.BY_KEY[names.GPUS]
+    gpus_of_container = {str(number): gpus_annotation.read("gpus", str(count)) for number, count in enumerate(counts)}
+
+    # 2. The request by the annotations, which the question's fields of the same names stand for.
+    gpu_request = Annotations(_annotations(question), policies).request(gpus_of_container)
+    if not isinstance(gpu_request, Whole):
+        if question.include or question.exclude or question.message_size != "":
+            raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")
+        return gpu_request
+
+    # 3. What no annotation can say.
+    include, exclude = tuple(question.include), tuple(question.exclude)
+    return msgspec.structs.replace(gpu_request, include=include, exclude=exclude, weights=policies.preference)
+
+
+def _annotations(question: Question) -> dict[str, str]:
+    """Return the annotations that the fields of a question stand for, except the number of GPUs."""
+    annotations: dict[str, str] = {}
     for word in annotation_words.EVERY:
         value = getattr(question, word.name.replace("-", "_"), "") if word.key != names.GPUS else ""
         if isinstance(value, list):
-            said[word.key] = ",".join(value)
+            annotations[word.key] = ",".join(value)
         elif isinstance(value, bool):
-            said |= {word.key: "true"} if value else {}
+            if value:
+                annotations[word.key] = "true"
         elif value not in ("", None):
-            said[word.key] = f"{value:g}" if isinstance(value, float) else str(value)
-    checked = {
-        str(number): annotation_words.BY_KEY[names.GPUS].read("gpus", str(count)) for number, count in enumerate(counts)
-    }
-    wish = Annotations(said, policies).request(checked)
-    if not isinstance(wish, Whole):
-        if question.include or question.exclude or question.message_size != "":
-            raise PlanError("include, exclude and message_size are for whole GPUs; for parts say which GPUs are free")
-        return wish
-    include, exclude = tuple(question.include), tuple(question.exclude)
-    return msgspec.structs.replace(wish, include=include, exclude=exclude, weights=policies.preference)
+            annotations[word.key] = f"{value:g}" if isinstance(value, float) else str(value)
+    return annotations
 
 
 def free_gpus(machine: Machine, question: Question) -> Sequence[int]:

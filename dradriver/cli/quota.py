@@ -39,13 +39,13 @@ _APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """What becomes of one quota.
+    """The conversion of one quota.
 
     Attributes:
-        name: The quota, with its namespace where it says one.
-        before: What it counts of GPUs.
-        after: What counts the same of claims.
-        notes: What is not the same.
+        name: The name of the quota, with its namespace if it has one.
+        before: Its lines that count GPUs of a device plugin.
+        after: The lines that count the same of claims.
+        notes: Differences between both.
         quotas: The quotas to apply.
     """
 
@@ -99,25 +99,26 @@ def convert(
             raise click.UsageError("--policies makes quotas of its own: give no others, no cluster and no --replace")
         _of_tenants(policies_file, output)
         return
+
     if file is not None:
-        given = _of_file(file)
+        old_quotas = _of_file(file)
     else:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        given = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
-    made = [converted for one in given if (converted := convert_quota(one, replace=replace)) is not None]
-    for one in made:
-        for note in one.notes:
-            warn(f"{one.name}: {note}")
-    if not made:
+        old_quotas = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
+    conversions = [converted for old in old_quotas if (converted := convert_quota(old, replace=replace)) is not None]
+    for conversion in conversions:
+        for note in conversion.notes:
+            warn(f"{conversion.name}: {note}")
+    if not conversions:
         warn("no quota names GPUs; there is nothing to convert")
-    quotas = [quota for one in made for quota in one.quotas]
+    quotas = [quota for conversion in conversions for quota in conversion.quotas]
     if output == "yaml":
         show_documents(quotas)
     else:
         rows = [
-            (one.name, ", ".join(f"{key}: {value}" for key, value in some.items()))
-            for one in made
-            for some in (one.before, one.after)
+            (conversion.name, ", ".join(f"{key}: {value}" for key, value in counts.items()))
+            for conversion in conversions
+            for counts in (conversion.before, conversion.after)
         ]
         show_as(
             output,
@@ -128,17 +129,17 @@ def convert(
 
 def _of_tenants(policies_file: str, output: str) -> None:
     """Print the quotas of a policies file's tenants."""
-    made = tenant_quotas.of_policies(policies_of(policies_file))
-    for one in made:
-        for note in one.notes:
-            warn(f"tenant {one.tenant}: {note}")
-    if not made:
+    tenants = tenant_quotas.of_policies(policies_of(policies_file))
+    for tenant in tenants:
+        for note in tenant.notes:
+            warn(f"tenant {tenant.tenant}: {note}")
+    if not tenants:
         warn("no tenant has a cap; there is nothing to write")
-    quotas = [quota for one in made for quota in one.quotas]
+    quotas = [quota for tenant in tenants for quota in tenant.quotas]
     if output == "yaml":
         show_documents(quotas)
         return
-    rows = [(one.tenant, ", ".join(f"{key}: {value}" for key, value in one.counts.items())) for one in made]
+    rows = [(tenant.tenant, ", ".join(f"{key}: {value}" for key, value in tenant.counts.items())) for tenant in tenants]
     show_as(
         output,
         document=lambda: report(table("tenant", "counts", rows=rows)),
@@ -162,8 +163,8 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
     """Return a quota that counts claims instead of a device plugin's resources; None if it names no GPUs.
 
     Args:
-        given: The quota.
-        replace: Whether it stops to count what it counted before.
+        given: The quota, as JSON data.
+        replace: Whether the new quota leaves out the device plugin's resources; else it counts both.
     """
     metadata, spec = _dict(given.get("metadata")), _dict(given.get("spec"))
     hard = {str(key): str(value) for key, value in _dict(spec.get("hard")).items()}
@@ -171,23 +172,32 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
     if not before:
         return None
     after, notes = _counted(before)
+
+    # The metadata of the new quota: what the API server sets is left out, and kubectl's copy of the old quota.
     namespace, name = metadata.get("namespace"), str(metadata.get("name") or "quota")
-    kept = {key: metadata[key] for key in _KEPT if key in metadata}
-    if isinstance(annotations := kept.get("annotations"), dict):
-        kept["annotations"] = {key: value for key, value in annotations.items() if key != _APPLIED}
-    rest = {key: value for key, value in hard.items() if not (replace and key in before)}
-    scoped = [key for key in ("scopes", "scopeSelector") if spec.get(key)]
-    if not rest | after:
+    new_metadata: dict[str, Any] = {key: metadata[key] for key in _KEPT if key in metadata}
+    if isinstance(annotations := new_metadata.get("annotations"), dict):
+        new_metadata["annotations"] = {key: value for key, value in annotations.items() if key != _APPLIED}
+
+    # Scopes select pods, and a quota with scopes counts no claims: the counts of claims then need a second quota.
+    remaining = {key: value for key, value in hard.items() if not (replace and key in before)}
+    scopes = [key for key in ("scopes", "scopeSelector") if spec.get(key)]
+    new_quotas: list[tuple[dict[str, Any], dict[str, Any]]] = []  # metadata and spec
+    if not remaining | after:
         notes.append("nothing is left of it: delete it, or write what its claims may have")
-        parts = []
-    elif scoped:
-        notes.append(f"it has {' and '.join(scoped)}, which claims have not: they are counted by a quota of their own")
-        if not rest:
+    elif scopes:
+        notes.append(f"it has {' and '.join(scopes)}, which claims have not: they are counted by a quota of their own")
+        if remaining:
+            new_quotas.append((new_metadata, spec | {"hard": remaining}))
+        else:
             notes.append("nothing is left of it: delete it")
-        own = {key: value for key, value in kept.items() if key != "name"} | {"name": f"{name[:245]}-devices"}
-        parts = [(kept, spec | {"hard": rest})] * bool(rest) + [(own, {"hard": after})] * bool(after)
+        if after:
+            device_metadata: dict[str, Any] = {key: value for key, value in new_metadata.items() if key != "name"}
+            device_metadata["name"] = f"{name[:245]}-devices"
+            new_quotas.append((device_metadata, {"hard": after}))
     else:
-        parts = [(kept, spec | {"hard": rest | after})]
+        new_quotas.append((new_metadata, spec | {"hard": remaining | after}))
+
     if not replace and names.GPU_RESOURCE in map(_resource, before):
         notes.append(
             f"it counts {names.GPU_RESOURCE} as before, too, for pods of a device plugin, each of the two up to its "
@@ -200,8 +210,8 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
         after=after,
         notes=tuple(notes),
         quotas=tuple(
-            {"apiVersion": "v1", "kind": KIND, "metadata": own_metadata, "spec": own_spec}
-            for own_metadata, own_spec in parts
+            {"apiVersion": "v1", "kind": KIND, "metadata": quota_metadata, "spec": quota_spec}
+            for quota_metadata, quota_spec in new_quotas
         ),
     )
 
@@ -219,10 +229,14 @@ def _product(key: str) -> bool:
 
 
 def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return what counts the same of claims, and what is not the same."""
-    ledger = current_ledger()
-    wholes: dict[str, int] = {}
-    slices: dict[str, int] = {}
+    """Return the quota lines that count the same amounts of claims, and notes on what they do not count.
+
+    Args:
+        before: Lines of a quota that count a device plugin's resources.
+    """
+    driver = current_ledger()
+    wholes: dict[str, int] = {}  # by DeviceClass line
+    slices: dict[str, int] = {}  # by resource
     notes = []
     for key, text in before.items():
         resource = _resource(key)
@@ -231,26 +245,28 @@ def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
         except WordError as error:
             notes.append(f"{key}: {error}")
             continue
-        if ledger is not OURS and resource != names.GPU_RESOURCE and not _product(key):
-            notes.append(f"{key}: claims that this driver makes of GPUs of {ledger.driver} are of whole ones")
+        # A quota can count both requests.X and limits.X: the smaller number binds.
+        if driver is not OURS and resource != names.GPU_RESOURCE and not _product(key):
+            notes.append(f"{key}: claims that this driver makes of GPUs of {driver.driver} are of whole ones")
         elif resource.startswith(_MIG):
             slices[resource] = min(number, slices.get(resource, number))
         elif resource in container_limits.WHOLE or _product(key):
-            of = _DEVICES.format(ledger.class_of(container_limits.vendor(key, {resource: 1})))
+            class_line = _DEVICES.format(driver.class_of(container_limits.vendor(key, {resource: 1})))
             if container_limits.product(key, {resource: 1}):
-                notes.append(f"{key}: no quota counts one product's GPUs; {of} counts all: write how many")
+                notes.append(f"{key}: no quota counts one product's GPUs; {class_line} counts all: write how many")
             else:
-                wholes[of] = min(number, wholes.get(of, number))
+                wholes[class_line] = min(number, wholes.get(class_line, number))
         else:
             notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
-    after = {of: str(number) for of, number in wholes.items()}
+
+    after = {class_line: str(number) for class_line, number in wholes.items()}
     if slices:
         after[MIG] = str(sum(slices.values()))
         if len(slices) > 1:
             notes.append(f"{', '.join(slices)}: {MIG} counts slices of all profiles together")
-    every = [*map(_DEVICES.format, ledger.vendor_of), *((MIG, SHARE) if ledger is OURS else ())]
-    open_ = [key for key in every if key not in after]
-    if open_:
-        zeros = " and ".join(f"{key}: 0" for key in open_)
+    all_lines = [*map(_DEVICES.format, driver.vendor_of), *((MIG, SHARE) if driver is OURS else ())]
+    unlimited = [line for line in all_lines if line not in after]
+    if unlimited:
+        zeros = " and ".join(f"{line}: 0" for line in unlimited)
         notes.append(f"what it does not name it does not limit: write {zeros} for none")
     return after, notes

@@ -61,16 +61,17 @@ def serve(
 
     It reads with your own rights and changes nothing. What you may not list it says. It ends with Ctrl-C.
     """
-    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # what goes wrong the page says
+    logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # the page shows warnings itself
     policies = given_policies(policies_file)
 
     def server() -> ServerConfig:
         return access.server(None if kubeconfig is None else Path(kubeconfig), context)
 
-    first = [server()]  # what is wrong with it is said here, not on the page
+    # The first login is made here, so that an error in the kubeconfig ends the command and does not wait on the page.
+    unused_logins = [server()]
 
     def login() -> ServerConfig:
-        return first.pop() if first else server()
+        return unused_logins.pop() if unused_logins else server()
 
     try:
         asyncio.run(_serve(login, policies, driver_namespace, port, address, hosts, health_port, with_key=not no_key))
@@ -89,21 +90,33 @@ async def _serve(
     *,
     with_key: bool,
 ) -> None:
+    """Serve the page, and the probes on ``health_port`` if it is given, until a signal ends the process.
+
+    Args:
+        login: Returns the API server with fresh credentials.
+        policies: The policies of the user's file. None follows those in the driver's namespace.
+        driver_namespace: The driver's namespace, if the user names it.
+        port: The page's port; 0 for a free one.
+        address: The page's address.
+        hosts: Other names by which a proxy calls the page.
+        health_port: The port of probes and metrics.
+        with_key: Whether the page's address must have a key.
+    """
     page = Page(Guard((*hosts, address), with_key=with_key))
     async with contextlib.AsyncExitStack() as stack:
-        bound = await stack.enter_async_context(page.serve(host=address, port=port))
+        bound_port = await stack.enter_async_context(page.serve(host=address, port=port))
         if health_port is not None:
             try:
                 await stack.enter_async_context(serve_health(health_port, ready=lambda: page.feed.version > 0))
             except OSError as error:
-                said = f"cannot listen on --health-port {health_port}: {error.strerror or error}"
-                raise click.ClickException(said) from error
-        click.echo(f"http://{_name(address)}:{bound}/" + (f"?key={page.guard.key}" if with_key else ""))
-        keeping = asyncio.create_task(login_session.keep(page, login, policies, driver_namespace))
+                message = f"cannot listen on --health-port {health_port}: {error.strerror or error}"
+                raise click.ClickException(message) from error
+        click.echo(f"http://{_name(address)}:{bound_port}/" + (f"?key={page.guard.key}" if with_key else ""))
+        updates = asyncio.create_task(login_session.keep(page, login, policies, driver_namespace))
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, keeping.cancel)
+            asyncio.get_running_loop().add_signal_handler(number, updates.cancel)
         with contextlib.suppress(asyncio.CancelledError):
-            await keeping
+            await updates
 
 
 def _name(address: str) -> str:

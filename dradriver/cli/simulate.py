@@ -1,4 +1,4 @@
-"""``gputopo simulate``: what each policy makes of the same jobs on the same simulated cluster."""
+"""``gputopo simulate``: the same jobs on the same simulated cluster, under each policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from dradriver.view import svg
 from dradriver.view.document import Document
 from dradriver.view.output import show
 
-_EVERY: Final = list(dict.fromkeys((*POLICIES, *MIXED)))
+_POLICY_NAMES: Final = list(dict.fromkeys((*POLICIES, *MIXED)))
 _ALL: Final = "all"
 
 R = TypeVar("R")
@@ -75,7 +75,7 @@ class SimulationError(DriverError):
     "--policy",
     "policies",
     multiple=True,
-    type=click.Choice(_EVERY),
+    type=click.Choice(_POLICY_NAMES),
     help="Only these; else all.",
 )
 @click.option(
@@ -129,11 +129,12 @@ def simulate(
     place. GPU time: what was served of it. empty GPUs, empty quads: with nothing on them, and fours of these joined by
     NVLink, mean over time. slices by count: what the scheduler does where MIG instances are made on demand.
     """
-    known = POLICIES if parts is None else MIXED
-    if strangers := [policy for policy in policies if policy not in known]:
-        raise SimulationError(f"policy {strangers[0]!r} is none of these; there are {', '.join(known)}")
-    kinds = [read_machine(source) for source in sources]
-    machines = [kinds[number % len(kinds)] for number in range(nodes)]
+    known_policies = POLICIES if parts is None else MIXED
+    for policy in policies:
+        if policy not in known_policies:
+            raise SimulationError(f"policy {policy!r} is none of these; there are {', '.join(known_policies)}")
+    node_types = [read_machine(source) for source in sources]
+    machines = [node_types[number % len(node_types)] for number in range(nodes)]
     gpus = sum(len(machine.gpus) for machine in machines)
     if not gpus:
         raise SimulationError("these machines have no GPUs")
@@ -150,45 +151,55 @@ def simulate(
                 f"--parts: there are no shares or slices of {vendor.word}'s GPUs; leave --parts out, or give machines "
                 f"of {NVIDIA.word}"
             )
-        arrivals = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
-        found_parts = [mixed.replay(machines, arrivals, policy=policy) for policy in policies or tuple(MIXED)]
-        _show(found_parts, tables.of_parts(found_parts), output=output)
+        requests = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
+        part_results = [mixed.replay(machines, requests, policy=policy) for policy in policies or tuple(MIXED)]
+        _show(part_results, tables.of_parts(part_results), output=output)
         return
+
     if file is not None and shape is not None:
         raise SimulationError("--trace and --shape: the jobs come from one of them; leave one out")
     sizes = JobSizes(machines)
     if not sizes.most:
         raise SimulationError("these machines give no pod any GPUs; look at their blocks.counts")
-    read = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
+    trace_jobs = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
 
-    def drawn(own_seed: int) -> list[Job]:
-        if read is not None:
-            return read
+    def draw_jobs(job_seed: int) -> list[Job]:
+        """Return the jobs to replay; those of a trace are the same for each seed."""
+        if trace_jobs is not None:
+            return trace_jobs
         if shape is not None:
-            return shaped_jobs.drawn(shape, jobs, gpus=gpus, load=load, seed=own_seed, cut=sizes.cut)
-        return trace.drawn(jobs, gpus=gpus, load=load, seed=own_seed, mix=sizes.mixed(trace.MIX))
+            return shaped_jobs.drawn(shape, jobs, gpus=gpus, load=load, seed=job_seed, cut=sizes.cut)
+        return trace.drawn(jobs, gpus=gpus, load=load, seed=job_seed, mix=sizes.mixed(trace.MIX))
 
-    every = range(seed, seed + seeds)
-    what = f"{jobs if read is None else len(read)} jobs{'' if shape is None else f' of {shape}'}"
-    title = f"{what} on {nodes} x {', '.join(sources)}{'' if seeds == 1 else f', mean of {seeds} seeds'}"
+    seed_range = range(seed, seed + seeds)
+    job_count = jobs if trace_jobs is None else len(trace_jobs)
+    source = "" if shape is None else f" of {shape}"
+    average = "" if seeds == 1 else f", mean of {seeds} seeds"
+    title = f"{job_count} jobs{source} on {nodes} x {', '.join(sources)}{average}"
+
     if orders:
         weights = _weights(tenants or "1")
-        found = _in_orders(
-            machines, drawn, every, orders=orders, policies=policies, weights=weights, declared=declared or 0.0,
-            communication=communication,
+        order_results = _in_orders(
+            machines, draw_jobs, seed_range, orders=orders, policies=policies, weights=weights,
+            declared=declared or 0.0, communication=communication,
         )  # fmt: skip
         if picture is not None:
-            _write(picture, tables.picture_of_orders(found, title=title))
-        _show(found, tables.of_orders(found, tenants=len(weights)), output=output)
+            _write(picture, tables.picture_of_orders(order_results, title=title))
+        _show(order_results, tables.of_orders(order_results, tenants=len(weights)), output=output)
         return
-    results = _under_policies(machines, drawn, every, policies=policies, communication=communication)
+
+    results = _under_policies(machines, draw_jobs, seed_range, policies=policies, communication=communication)
     if picture is not None:
         _write(picture, tables.picture_of_policies(results, title=title))
     _show(results, tables.of_policies(results), output=output)
 
 
 def _vendor(machines: Sequence[Machine]) -> Vendor:
-    """Return whose GPUs all of them have; a pod gets one vendor's, and a job's pods are alike."""
+    """Return the one GPU vendor of all machines.
+
+    Raises:
+        SimulationError: There are two vendors. A pod gets GPUs of one vendor, and all pods of a job are alike.
+    """
     words = sorted({machine.vendor.word for machine in machines if machine.gpus})
     if len(words) > 1:
         raise SimulationError(
@@ -199,37 +210,52 @@ def _vendor(machines: Sequence[Machine]) -> Vendor:
 
 
 def _fitting(jobs: Sequence[Job], sizes: JobSizes, *, gpus: int) -> list[Job]:
-    """Return a trace's jobs, each with as many GPUs as it can have on these machines."""
-    if (largest := next((job for job in jobs if job.gpus > sizes.most), None)) is not None:
-        most = (
-            f"the cluster has {gpus}"
-            if largest.gpus > gpus
-            else f"the largest that these machines have a place for has {sizes.most}"
-        )
-        raise SimulationError(f"job {largest.number} asks for {largest.gpus} GPUs; {most}")
+    """Return a trace's jobs, each with the next number of GPUs that a pod can have on these machines.
+
+    Raises:
+        SimulationError: A job is too large for the cluster of ``gpus`` GPUs.
+    """
+    for job in jobs:
+        if job.gpus > gpus:
+            raise SimulationError(f"job {job.number} asks for {job.gpus} GPUs; the cluster has {gpus}")
+        if job.gpus > sizes.most:
+            raise SimulationError(
+                f"job {job.number} asks for {job.gpus} GPUs; the largest that these machines have a place for has "
+                f"{sizes.most}"
+            )
     return [msgspec.structs.replace(job, gpus=sizes.fitting(job.gpus)) for job in jobs]
 
 
 def _under_policies(
     machines: Sequence[Machine],
-    drawn: Callable[[int], list[Job]],
+    draw_jobs: Callable[[int], list[Job]],
     seeds: range,
     *,
     policies: Sequence[str],
     communication: float,
 ) -> list[Result]:
-    def run(policy: str, seed: int, progress: Callable[[int], None]) -> Result:
-        one = Replay(machines, drawn(seed), policy=policy, communication=communication, seed=seed)
-        return one.run(progress=progress)
+    """Replay the jobs under each placement policy. Return one result per policy, the mean over all seeds.
 
-    return [
-        policy_replay.over_seeds(own) for own in _each(policies or tuple(POLICIES), seeds, run, len(drawn(seeds[0])))
-    ]
+    Args:
+        machines: The nodes.
+        draw_jobs: Returns the jobs of a seed.
+        seeds: The seeds to replay.
+        policies: Names of placement policies; all if empty.
+        communication: Share of a job's time that is all-reduce, 0 to 1.
+    """
+
+    def replay(policy: str, seed: int, progress: Callable[[int], None]) -> Result:
+        return Replay(machines, draw_jobs(seed), policy=policy, communication=communication, seed=seed).run(
+            progress=progress
+        )
+
+    results_by_policy = _replay_each(policies or tuple(POLICIES), seeds, replay, len(draw_jobs(seeds[0])))
+    return [policy_replay.over_seeds(results) for results in results_by_policy]
 
 
 def _in_orders(
     machines: Sequence[Machine],
-    drawn: Callable[[int], list[Job]],
+    draw_jobs: Callable[[int], list[Job]],
     seeds: range,
     *,
     orders: Sequence[str],
@@ -238,43 +264,68 @@ def _in_orders(
     declared: float,
     communication: float,
 ) -> list[OrderResult]:
+    """Replay the jobs in each order of the queue. Return one result per order, the mean over all seeds.
+
+    Args:
+        machines: The nodes.
+        draw_jobs: Returns the jobs of a seed.
+        seeds: The seeds to replay.
+        orders: Names of queue orders, or ``all``.
+        policies: The placement policy of all orders; at most one.
+        weights: The weight of each tenant.
+        declared: Share of jobs that declare a duration, 0 to 1.
+        communication: Share of a job's time that is all-reduce, 0 to 1.
+
+    Raises:
+        SimulationError: There are several policies.
+    """
     if len(policies) > 1:
         raise SimulationError("--order: give one --policy, which all of them have")
     if _ALL in orders:
+        # With one tenant some orders are the same as others: they would be rows that repeat.
         orders = [order for order in ORDERS if len(weights) > 1 or order not in SAME_ALONE]
 
-    def run(order: str, seed: int, progress: Callable[[int], None]) -> OrderResult:
-        one = OrderReplay(
+    def replay(order: str, seed: int, progress: Callable[[int], None]) -> OrderResult:
+        order_replay = OrderReplay(
             machines,
-            trace.assigned(drawn(seed), weights=weights, declared=declared, seed=seed),
+            trace.assigned(draw_jobs(seed), weights=weights, declared=declared, seed=seed),
             order=order,
             policy=policies[0] if policies else GANGS,
             communication=communication,
             weights=weights,
             seed=seed,
         )
-        return one.run(progress=progress)
+        return order_replay.run(progress=progress)
 
-    return [order_figures.over_seeds(own) for own in _each(orders, seeds, run, len(drawn(seeds[0])))]
+    results_by_order = _replay_each(orders, seeds, replay, len(draw_jobs(seeds[0])))
+    return [order_figures.over_seeds(results) for results in results_by_order]
 
 
-def _each(
-    names: Sequence[str], seeds: range, run: Callable[[str, int, Callable[[int], None]], R], jobs: int
+def _replay_each(
+    names: Sequence[str], seeds: range, replay: Callable[[str, int, Callable[[int], None]], R], jobs: int
 ) -> list[list[R]]:
-    """Return what each of some policies or orders makes of each seed; a bar shows how far it is."""
-    found: list[list[R]] = []
+    """Return for each policy or order its results, one per seed. Show a progress bar meanwhile.
+
+    Args:
+        names: The policies or orders.
+        seeds: The seeds to replay.
+        replay: Replays one name with one seed; it reports to its third argument how many jobs have left.
+        jobs: Number of jobs of one seed.
+    """
+    results_by_name: list[list[R]] = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for name in names:
             task = bar.add_task(name, total=jobs * len(seeds))
-            found.append([])
-            for done, seed in enumerate(seeds):
-                progress = partial(_advance, bar, task, done * jobs)
-                found[-1].append(run(name, seed, progress))
-    return found
+            results = []
+            for seeds_done, seed in enumerate(seeds):
+                progress = partial(_advance, bar, task, seeds_done * jobs)
+                results.append(replay(name, seed, progress))
+            results_by_name.append(results)
+    return results_by_name
 
 
-def _advance(bar: Progress, task: TaskID, before: int, done: int) -> None:
-    bar.update(task, completed=before + done)
+def _advance(bar: Progress, task: TaskID, jobs_before: int, jobs_done: int) -> None:
+    bar.update(task, completed=jobs_before + jobs_done)
 
 
 def _weights(text: str) -> list[float]:

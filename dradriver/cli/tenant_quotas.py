@@ -24,8 +24,8 @@ class TenantQuotas(msgspec.Struct, frozen=True):
 
     Attributes:
         tenant: The tenant.
-        counts: What each of them counts.
-        notes: What is not the same as its cap.
+        counts: What each quota counts, and how much.
+        notes: Differences between the quotas and the tenant's cap.
         quotas: The quotas to apply, one a namespace.
     """
 
@@ -37,23 +37,24 @@ class TenantQuotas(msgspec.Struct, frozen=True):
 
 def of_policies(policies: Policies) -> list[TenantQuotas]:
     """Return the quotas of all tenants of a policies file that have a cap which a quota can count."""
-    found = []
+    quotas = []
     for name, tenant in sorted(policies.tenants.items()):
         if not tenant.cap or tenant.admission == "kueue":
             continue
         caps = {product: cap.gpus for cap in tenant.cap for product in cap.products or (ANY,)}
-        made = of_tenant(name, tenant.namespaces, caps)
+        tenant_quotas = of_tenant(name, tenant.namespaces, caps)
         if tenant.namespace_labels:
             note = "its namespaces by labels are not in the file: apply the quota to each of them, too"
-            made = msgspec.structs.replace(made, notes=(*made.notes, note))
-        found.append(made)
-    return found
+            tenant_quotas = msgspec.structs.replace(tenant_quotas, notes=(*tenant_quotas.notes, note))
+        quotas.append(tenant_quotas)
+    return quotas
 
 
 def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float]) -> TenantQuotas:
-    """Return the quotas of a tenant: each of its namespaces gets the whole cap, for a quota is of one namespace.
+    """Return the quotas of a tenant, one for each of its namespaces.
 
-    So none is tighter than the cap, which still bounds what the driver places of all of them together.
+    A quota bounds one namespace, so each namespace gets the whole cap. The driver's own cap still bounds what it
+    places in all namespaces together.
 
     Args:
         tenant: The tenant.
@@ -62,15 +63,17 @@ def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float
     """
     notes = []
     counts: dict[str, str] = {}
-    if (most := caps.get(ANY)) is not None:
-        counts |= {DEVICES.format(each): str(math.floor(most)) for each in current_ledger().vendor_of}
-        if most != math.floor(most):
-            notes.append(f"a quota counts whole devices: {math.floor(most)} of {most:g} GPUs")
+    max_gpus = caps.get(ANY)
+    if max_gpus is not None:
+        whole_gpus = math.floor(max_gpus)
+        counts |= {DEVICES.format(device_class): str(whole_gpus) for device_class in current_ledger().vendor_of}
+        if max_gpus != whole_gpus:
+            notes.append(f"a quota counts whole devices: {whole_gpus} of {max_gpus:g} GPUs")
     products = sorted(product for product in caps if product != ANY)
     if products:
         notes.append(f"no quota counts one product's GPUs: what it may have of {', '.join(products)} is not bounded")
     if counts and current_ledger() is OURS:
-        parts = " and ".join(DEVICES.format(each) for each in (names.SHARE_CLASS, names.MIG_CLASS))
+        parts = " and ".join(DEVICES.format(device_class) for device_class in (names.SHARE_CLASS, names.MIG_CLASS))
         notes.append(f"shares and slices count one each, whatever their size, so they are not bounded: write {parts}")
     if counts and len(namespaces) > 1:
         notes.append(

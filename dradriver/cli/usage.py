@@ -73,47 +73,66 @@ def usage(
     within = period(begin, end, now=time.time())
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     policies = given_policies(policies_file)
-    found = asyncio.run(_read(server, driver_namespace, policies, within, cast("By", by)))
+    usage_report = asyncio.run(_read(server, driver_namespace, policies, within, cast("By", by)))
     match output:
         case "csv":
-            click.echo(usage_files.as_csv(found), nl=False)
+            click.echo(usage_files.as_csv(usage_report), nl=False)
         case "xlsx":
-            click.echo(usage_files.as_xlsx(found), nl=False)
+            click.echo(usage_files.as_xlsx(usage_report), nl=False)
         case _:
-            data = msgspec.to_builtins
-            show_as(output, document=lambda: document(found), data=lambda: data(found), no_color=no_color)
+            show_as(
+                output,
+                document=lambda: document(usage_report),
+                data=lambda: msgspec.to_builtins(usage_report),
+                no_color=no_color,
+            )
 
 
 async def _read(
     server: ServerConfig, driver_namespace: str | None, file: Policies | None, within: Period, by: By
 ) -> Report:
-    own = Own(file)
-    labels: dict[str, dict[str, str]] = {}
+    """Read the GPU time that the controller has written, and return the report on it.
+
+    Args:
+        server: The API server.
+        driver_namespace: The driver's namespace, if the user names it.
+        file: The policies of the user's file. None takes those in force.
+        within: The hours to report on.
+        by: What each row of the report stands for.
+
+    Raises:
+        ClusterError: The GPU time cannot be read, or there is none.
+    """
+    tenant_usage = Own(file)
+    labels: dict[str, dict[str, str]] = {}  # by namespace
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         namespace = await policies_in_force.driver_namespace(client, driver_namespace)
-        await own.read(client, server, namespace)
-        policies = own.policies
+        await tenant_usage.read(client, server, namespace)
+        policies = tenant_usage.policies
         if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
             from dradriver.controller.loop.namespaces import Namespace
 
-            spaces = await cluster_reading.listed(client, server, NAMESPACES, Namespace)
-            labels = {space.metadata.name: dict(space.metadata.labels) for space in spaces}
-    if not own.hours:
-        where = f"namespace {namespace} has no GPU time"
+            namespaces = await cluster_reading.listed(client, server, NAMESPACES, Namespace)
+            labels = {listed.metadata.name: dict(listed.metadata.labels) for listed in namespaces}
+
+    if not tenant_usage.hours:
+        # The best reason comes first: the right is missing, then what could not be read, then that nothing is there.
+        missing = f"namespace {namespace} has no GPU time"
         raise ClusterError(
-            own.refused
-            or next((said for said in own.unread if said != own.trouble), "")
-            or f"{where}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
+            tenant_usage.refused
+            or next((text for text in tenant_usage.unread if text != tenant_usage.trouble), "")
+            or f"{missing}: the controller writes it once a minute; is the driver there (--driver-namespace NAME)?"
         )
-    for trouble in own.unread:
+    for trouble in tenant_usage.unread:
         warn(trouble)
-    if within.first < min(own.hours):
-        warn(f"nothing is kept of before {Period(min(own.hours), 0).said()[0]}")
-    tenants = own.tenants(policies, {}, labels)
-    tenant_of: Callable[[str], str] = tenants.of if policies.tenants else lambda space: f"namespace/{space}"
+    first_hour = min(tenant_usage.hours)
+    if within.first < first_hour:
+        warn(f"nothing is kept of before {Period(first_hour, 0).said()[0]}")
+    tenants = tenant_usage.tenants(policies, {}, labels)
+    tenant_of: Callable[[str], str] = tenants.of if policies.tenants else lambda name: f"namespace/{name}"
     return report(
-        own.hours, own.details, by=by, within=within, prices=policies.prices, tenant_of=tenant_of,
-        counted_until=moment(own.until),
+        tenant_usage.hours, tenant_usage.details, by=by, within=within, prices=policies.prices, tenant_of=tenant_of,
+        counted_until=moment(tenant_usage.until),
     )  # fmt: skip
 
 

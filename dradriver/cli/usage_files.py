@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -56,10 +56,10 @@ def _inert(name: str) -> str:
 
 
 def as_xlsx(report: Report) -> bytes:
-    """Return a usage report as a workbook: the rows with their sum, and what they are of.
+    """Return a usage report as an Excel workbook: a sheet with the rows and their sum, and a sheet about the report.
 
     Raises:
-        click.ClickException: The package that writes it is not there.
+        click.ClickException: The package XlsxWriter, which writes it, is not installed.
     """
     try:
         import xlsxwriter
@@ -69,40 +69,53 @@ def as_xlsx(report: Report) -> bytes:
         ) from None
     content = io.BytesIO()
     options = {
-        "constant_memory": True,
-        "strings_to_formulas": False,
+        "constant_memory": True,  # cells must be written row by row
+        "strings_to_formulas": False,  # names in the report are untrusted
         "strings_to_urls": False,
         "strings_to_numbers": False,
     }
     with xlsxwriter.Workbook(content, options) as book:
-        bold, hours, money = (
-            book.add_format(form) for form in ({"bold": True}, {"num_format": _HOURS}, {"num_format": _MONEY})
-        )
-        sheet = book.add_worksheet("usage")
-        titles, words = heads(report), len(HEADS[report.by])
-        for column, title in enumerate(titles):
-            sheet.write_string(0, column, title, bold)
-        formats = [money if "cost" in title else hours for title in titles[words:]]
-        for line, row in enumerate(report.rows, 1):
-            for column, word in enumerate(row.key):
-                sheet.write_string(line, column, word)
-            for column, value in enumerate(numbers(row, report)):
-                sheet.write_number(line, words + column, value, formats[column])
-        last = len(report.rows) + 1
-        sheet.write_string(last, 0, "total", bold)
-        for column, value in enumerate(numbers(report.total, report)):
-            sheet.write_number(last, words + column, value, formats[column])
-        sheet.set_column(0, words - 1, _WIDTH)
-        sheet.set_column(words, len(titles) - 1, _WIDTH // 2)
-        sheet.freeze_panes(1, words)
-        sheet.autofilter(0, 0, last - 1, len(titles) - 1)
-        about = book.add_worksheet("about")
-        facts = (
-            ("from (UTC)", report.begin), ("to (UTC)", report.end), ("counted until (UTC)", report.counted_until),
-            ("by", report.by), ("currency", report.currency),
-        )  # fmt: skip
-        for line, (name, fact) in enumerate(facts):
-            about.write_string(line, 0, name, bold)
-            about.write_string(line, 1, fact)
-        about.set_column(0, 1, _WIDTH)
+        bold = book.add_format({"bold": True})
+        _write_rows(book, report, bold)
+        _write_about(book, report, bold)
     return content.getvalue()
+
+
+def _write_rows(book: Any, report: Report, bold: Any) -> None:
+    """Write the sheet ``usage``: a head, the rows of a report, and their sum."""
+    hours_format, money_format = book.add_format({"num_format": _HOURS}), book.add_format({"num_format": _MONEY})
+    sheet = book.add_worksheet("usage")
+    titles, name_columns = heads(report), len(HEADS[report.by])
+    formats = [money_format if "cost" in title else hours_format for title in titles[name_columns:]]
+
+    def write_numbers(line: int, row: Row) -> None:
+        for column, value in enumerate(numbers(row, report)):
+            sheet.write_number(line, name_columns + column, value, formats[column])
+
+    for column, title in enumerate(titles):
+        sheet.write_string(0, column, title, bold)
+    for line, row in enumerate(report.rows, 1):
+        for column, name in enumerate(row.key):
+            sheet.write_string(line, column, name)
+        write_numbers(line, row)
+    total_line = len(report.rows) + 1
+    sheet.write_string(total_line, 0, "total", bold)
+    write_numbers(total_line, report.total)
+
+    sheet.set_column(0, name_columns - 1, _WIDTH)
+    sheet.set_column(name_columns, len(titles) - 1, _WIDTH // 2)
+    sheet.freeze_panes(1, name_columns)
+    sheet.autofilter(0, 0, total_line - 1, len(titles) - 1)
+
+
+def _write_about(book: Any, report: Report, bold: Any) -> None:
+    """Write the sheet ``about``: the period of a report, and what its rows stand for."""
+    sheet = book.add_worksheet("about")
+    facts = (
+        ("from (UTC)", report.begin), ("to (UTC)", report.end), ("counted until (UTC)", report.counted_until),
+        ("by", report.by), ("currency", report.currency),
+    )  # fmt: skip
+    for line, (name, fact) in enumerate(facts):
+        sheet.write_string(line, 0, name, bold)
+        sheet.write_string(line, 1, fact)
+    sheet.set_column(0, 1, _WIDTH)

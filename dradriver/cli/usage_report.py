@@ -1,7 +1,8 @@
-"""GPU time added up by whoever is asked about, with what it costs. No I/O."""
+"""The report of ``gputopo usage``: GPU time added up by tenant, namespace, workload, pod or product. No I/O."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
@@ -23,23 +24,23 @@ HEADS: Final[dict[str, tuple[str, ...]]] = {
 REST: Final = "(others)"  # no object is called so
 UNKNOWN: Final = "(unknown)"
 ALONE: Final = "(pods alone)"
-_NEGLIGIBLE_S: Final = 1.0  # of all the pods of a row: what rounding each leaves
+_NEGLIGIBLE_S: Final = 1.0  # so far the rounded seconds of a row's pods may be from the row's seconds
 _SLOT: Final = {"whole": 0, "share": 1, "slice": 2}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What one of those that are asked about had. All text in it is safe to print.
+    """The GPU time of one tenant, namespace, workload, pod or product. All text in it is safe to print.
 
     Attributes:
-        key: Who, a word for each of ``HEADS``.
-        gpu_hours: Hours of GPUs, shares and slices as their part of one.
-        whole_hours: Of these, of whole GPUs.
-        share_hours: Of shares.
-        slice_hours: Of MIG slices.
-        idle_hours: How many of all did nothing.
-        cost: What the hours cost, as far as they have a price; None without any price.
-        idle_cost: What those that did nothing cost.
-        unpriced_hours: How many have no price.
+        key: The names that tell it apart, one for each of ``HEADS``.
+        gpu_hours: GPU hours; a share or a MIG slice counts as its fraction of a GPU.
+        whole_hours: GPU hours of whole GPUs.
+        share_hours: GPU hours of shares.
+        slice_hours: GPU hours of MIG slices.
+        idle_hours: GPU hours during which the GPU was idle.
+        cost: Cost of the hours that have a price; None if no GPU has a price.
+        idle_cost: Cost of the idle hours.
+        unpriced_hours: GPU hours without a price.
     """
 
     key: tuple[str, ...]
@@ -54,16 +55,16 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is asked for.
+    """A usage report.
 
     Attributes:
-        begin: From when, as Kubernetes writes times.
-        end: Until before when.
-        counted_until: Until when was counted; empty where nothing was.
-        by: Who is told apart.
-        currency: Of costs; empty where none is said.
-        rows: The dearest first, else those with most hours.
-        total: All of them together.
+        begin: Begin of the period, as Kubernetes writes times.
+        end: End of the period (exclusive).
+        counted_until: Time of the last count; empty if nothing was counted.
+        by: What each row stands for.
+        currency: The currency of costs; empty if the prices name none.
+        rows: The rows, the highest cost first, then the most hours.
+        total: The sum of all rows.
     """
 
     begin: str
@@ -120,27 +121,26 @@ def report(
 
     Args:
         hours: GPU-seconds by hour.
-        details: What is known of them beside.
-        by: Whom to tell apart.
-        within: Which hours.
-        prices: What GPUs cost.
-        tenant_of: Gives whose a namespace is.
-        counted_until: Until when was counted, as Kubernetes writes times.
+        details: Idle seconds and pods by hour; hours long ago have none.
+        by: What each row of the report stands for.
+        within: The hours to report on.
+        prices: Prices of GPUs per hour.
+        tenant_of: Returns the tenant of a namespace.
+        counted_until: Time of the last count, as Kubernetes writes times.
     """
-    per_hour = {product: prices.per_hour(product) for product in _products(hours, within)}
-    sums: dict[tuple[str, ...], _Sum] = {}
+    price_of = {product: prices.per_hour(product) for product in _products(hours, within)}
+    sums: defaultdict[tuple[str, ...], _Sum] = defaultdict(_Sum)
     total = _Sum()
     key_of = _key_of(by, tenant_of)
-    for hour in range(within.first, within.end) if within.end - within.first < len(hours) else sorted(hours):
-        if hour in hours and within.first <= hour < within.end:
-            for bucket, pod, seconds, idle in _parts(hours[hour], details.get(hour), pods=by == "pod"):
-                price = per_hour[bucket.product]
-                if (one := sums.get(key := key_of(bucket, pod))) is None:
-                    one = sums[key] = _Sum()
-                one.add(bucket.kind, seconds, idle, price)
-                total.add(bucket.kind, seconds, idle, price)
+    for hour in sorted(hours):
+        if not within.first <= hour < within.end:
+            continue
+        for bucket, pod, seconds, idle_s in _parts(hours[hour], details.get(hour), pods=by == "pod"):
+            price = price_of[bucket.product]
+            sums[key_of(bucket, pod)].add(bucket.kind, seconds, idle_s, price)
+            total.add(bucket.kind, seconds, idle_s, price)
     priced = bool(prices.gpus)
-    rows = [one.row(key, priced=priced) for key, one in sums.items()]
+    rows = [row_sum.row(key, priced=priced) for key, row_sum in sums.items()]
     begin, end = within.said()
     return Report(
         begin=begin, end=end, counted_until=counted_until, by=by, currency=prices.currency,
@@ -174,26 +174,30 @@ def _workload(owner: str) -> str:
 def _parts(
     rows: dict[Bucket, float], detail: Detail | None, *, pods: bool
 ) -> Iterator[tuple[Bucket, str, float, float]]:
-    """Yield an hour's buckets, or their pods: seconds, and how many of them were idle.
+    """Yield for each bucket of an hour, or for each of its pods: bucket, pod, GPU-seconds, idle GPU-seconds.
 
-    The pods of a bucket never come to more than it: what rounding makes of them is taken back from the last.
+    Args:
+        rows: The GPU-seconds of each bucket in this hour.
+        detail: Idle seconds and pods of this hour; None if they are not kept.
+        pods: Whether to divide buckets by pod. Seconds of no known pod follow with an empty pod name.
     """
-    idle = {} if detail is None else detail.idle
+    idle_of = {} if detail is None else detail.idle
     if not pods or detail is None:
         for bucket, seconds in rows.items():
-            yield bucket, "", seconds, min(idle.get(bucket, 0.0), seconds)
+            yield bucket, "", seconds, min(idle_of.get(bucket, 0.0), seconds)
         return
-    left = {bucket: [seconds, min(idle.get(bucket, 0.0), seconds)] for bucket, seconds in rows.items()}
-    for (bucket, pod), (had, did_nothing) in detail.pods.items():
-        if (rest := left.get(bucket)) is None:
+
+    # Pods are rounded one by one, so their sum may differ a little from the bucket. The report must add up to the
+    # buckets: a pod gets at most what is left, and a negligible rest goes to the last pod.
+    left = {bucket: (seconds, min(idle_of.get(bucket, 0.0), seconds)) for bucket, seconds in rows.items()}
+    for (bucket, pod), (pod_s, pod_idle_s) in detail.pods.items():
+        if bucket not in left:
             continue
-        seconds = min(had, rest[0])
-        if rest[0] - seconds < _NEGLIGIBLE_S:
-            seconds = rest[0]
-        nothing = min(did_nothing, rest[1], seconds)
-        rest[0] -= seconds
-        rest[1] -= nothing
-        yield bucket, pod, seconds, nothing
-    for bucket, (seconds, nothing) in left.items():
+        left_s, left_idle_s = left[bucket]
+        seconds = left_s if left_s - pod_s < _NEGLIGIBLE_S else pod_s
+        idle_s = min(pod_idle_s, left_idle_s, seconds)
+        left[bucket] = left_s - seconds, left_idle_s - idle_s
+        yield bucket, pod, seconds, idle_s
+    for bucket, (seconds, idle_s) in left.items():
         if seconds > 0:
-            yield bucket, "", seconds, min(nothing, seconds)
+            yield bucket, "", seconds, min(idle_s, seconds)

@@ -1,4 +1,4 @@
-"""``gputopo verify``: whether the driver, a cluster and its nodes are as they should be, and what to do where not."""
+"""``gputopo verify``: checks of the driver, a cluster and its nodes, each with what to do if it fails."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from dradriver.view.output import show_as, show_documents
 from dradriver.view.terminal_text import plain
 
 _TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
-_NOT_LOOKED: Final = 2
+_NOT_CHECKED: Final = 2  # the exit status if the checks could not be made
 _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all rights that gputopo needs"
 
 
@@ -98,25 +98,25 @@ def verify(
             return access.server(None if kubeconfig is None else Path(kubeconfig), context)
 
         if as_job and node is not None:
-            made = asyncio.run(_job(server(), driver_namespace, node))
-            show_documents([made])
-            name = f"job/{made['metadata']['name']}"
-            logs = f"kubectl -n {made['metadata']['namespace']} logs -f --pod-running-timeout=5m {name}"
+            node_job = asyncio.run(_job(server(), driver_namespace, node))
+            show_documents([node_job])
+            name = f"job/{node_job['metadata']['name']}"
+            logs = f"kubectl -n {node_job['metadata']['namespace']} logs -f --pod-running-timeout=5m {name}"
             click.echo(plain(f"What it finds, once it is applied: {logs}"), err=True)
             return
         if this_machine:
-            found = _machine(server, node, driver_namespace, driver_root, host_root, cdi_root)
+            findings = _check_machine(server, node, driver_namespace, driver_root, host_root, cdi_root)
         else:
-            found = asyncio.run(_cluster(server(), driver_namespace, namespace, node or ""))
+            findings = asyncio.run(_check_cluster(server(), driver_namespace, namespace, node or ""))
     except DriverError as error:
         click.echo(f"Error: {plain(str(error))}", err=True)
-        raise click.exceptions.Exit(_NOT_LOOKED) from None
-    show_as(output, document=lambda: document(found), data=lambda: data(found), no_color=no_color)
-    if worst(found) is Status.FAIL:
+        raise click.exceptions.Exit(_NOT_CHECKED) from None
+    show_as(output, document=lambda: document(findings), data=lambda: data(findings), no_color=no_color)
+    if worst(findings) is Status.FAIL:
         raise click.exceptions.Exit(1)
 
 
-def _machine(
+def _check_machine(
     server: Callable[[], ServerConfig],
     node: str | None,
     driver_namespace: str | None,
@@ -124,111 +124,145 @@ def _machine(
     host_root: Path,
     cdi_root: Path,
 ) -> list[Finding]:
+    """Check the hardware and the container runtime of this machine.
+
+    Args:
+        server: Returns the API server; it is called only if ``node`` is given.
+        node: The node that this machine is; its ResourceSlices are compared with the machine. None skips that.
+        driver_namespace: The driver's namespace, if the user names it.
+        driver_root: Root of the file system that holds the NVIDIA driver.
+        host_root: Where the host's files are.
+        cdi_root: Where the container runtime looks for CDI specifications.
+    """
     from dradriver.cli.verifier import container_checks, machine_checks, nic_checks
 
-    before = nic_checks.read(host_root)
-    read = machine_checks.read(driver_root=driver_root, host_root=host_root)
-    found: list[Finding] = []
-    own: Machine | None = None
-    if isinstance(read, Finding):
-        found.append(read)
+    # Error counters of NICs are read before and after the GPUs: only those that grow are a fault of now.
+    nics_before = nic_checks.read(host_root)
+    reading = machine_checks.read(driver_root=driver_root, host_root=host_root)
+    findings: list[Finding] = []
+    machine: Machine | None = None
+    if isinstance(reading, Finding):
+        findings.append(reading)
     else:
-        own = read.machine
-        found += machine_checks.findings(read, driver_root=driver_root, host_root=host_root)
-    found += nic_checks.findings(before, nic_checks.read(host_root), own, host_root=host_root)
-    ledger = current_ledger()
+        machine = reading.machine
+        findings += machine_checks.findings(reading, driver_root=driver_root, host_root=host_root)
+    findings += nic_checks.findings(nics_before, nic_checks.read(host_root), machine, host_root=host_root)
+
+    allocating_driver = current_ledger()
     if node is not None:
         try:
-            pieces, namespace = asyncio.run(_published(server(), node, driver_namespace))
-            ledger = ledger if ledger is not OURS else cluster_checks.ledger_of(pieces)
-            if own is None:
-                said = "there is no machine to compare them with: this one cannot be read"
-                found.append(warned("slices", said, "see the check driver"))
+            slices, namespace = asyncio.run(_published(server(), node, driver_namespace))
+            if allocating_driver is OURS:
+                allocating_driver = cluster_checks.ledger_of(slices)
+            if machine is None:
+                message = "there is no machine to compare them with: this one cannot be read"
+                findings.append(warned("slices", message, "see the check driver"))
             else:
-                found.append(machine_checks.against_slices(own, _machine_of(pieces), node, namespace))
+                findings.append(machine_checks.against_slices(machine, _machine_of(slices), node, namespace))
         except TopologyError as error:
-            found.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))
+            findings.append(failed("slices", str(error), "restart the node agent's pod, which writes its slices anew"))
         except DriverError as error:
-            found.append(warned("slices", f"they cannot be read: {error}", "the other checks need no API server"))
-    found += container_checks.findings(own, host_root=host_root, cdi_root=cdi_root, own=ledger is OURS)
-    return found
+            findings.append(warned("slices", f"they cannot be read: {error}", "the other checks need no API server"))
+
+    is_ours = allocating_driver is OURS
+    findings += container_checks.findings(machine, host_root=host_root, cdi_root=cdi_root, own=is_ours)
+    return findings
 
 
 async def _published(server: ServerConfig, node: str, driver_namespace: str | None) -> tuple[list[ResourceSlice], str]:
     """Return a node's slices of all drivers, and the namespace where the driver is installed."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         of_node = f"spec.nodeName={node}"
-        pieces = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
-        return pieces, await policies_in_force.driver_namespace(client, driver_namespace)
+        slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_node)
+        return slices, await policies_in_force.driver_namespace(client, driver_namespace)
 
 
-def _machine_of(pieces: Iterable[ResourceSlice]) -> Machine | None:
-    return resource_slices.read_machine([one for one in pieces if one.spec.driver == names.DRIVER])
+def _machine_of(slices: Iterable[ResourceSlice]) -> Machine | None:
+    return resource_slices.read_machine([piece for piece in slices if piece.spec.driver == names.DRIVER])
 
 
-async def _cluster(server: ServerConfig, named: str | None, namespace: str, node: str) -> list[Finding]:
-    """Return what is found; ``named`` is the driver's namespace if the user names it."""
+async def _check_cluster(
+    server: ServerConfig, named_namespace: str | None, try_namespace: str, node: str
+) -> list[Finding]:
+    """Check a cluster's nodes and the driver's parts.
+
+    Args:
+        server: The API server.
+        named_namespace: The driver's namespace, if the user names it; else it is looked for.
+        try_namespace: Where the creation of a pod is tried (dry run).
+        node: The only node to check. Empty checks all nodes, and the parts of the driver that belong to no node.
+
+    Raises:
+        ClusterError: There is no such node, or the server does not let us read what the checks need.
+    """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        driver_namespace = await policies_in_force.driver_namespace(client, named)
+        driver_namespace = await policies_in_force.driver_namespace(client, named_namespace)
         nodes: list[dict[str, Any]] = await cluster_reading.listed(client, server, NODES, dict)
         if node:
-            nodes = [one for one in nodes if one["metadata"]["name"] == node]
+            nodes = [listed_node for listed_node in nodes if listed_node["metadata"]["name"] == node]
             if not nodes:
                 raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
         classes: list[dict[str, Any]] = await cluster_reading.listed(client, server, DEVICE_CLASSES, dict)
-        pieces = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
-        gone, wanted, unread = await _agents(client, server, driver_namespace, nodes, pieces)
+        slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
+        gone_nodes, agents_wanted, unread = await _agents(client, server, driver_namespace, nodes, slices)
         seen = Seen(
             nodes=nodes,
-            slices=pieces,
+            slices=slices,
             pods=await cluster_reading.listed(client, server, PODS, dict, namespace=driver_namespace),
             leases=await cluster_reading.listed(client, server, LEASES, dict, namespace=driver_namespace),
-            classes=frozenset(one["metadata"]["name"] for one in classes),
+            classes=frozenset(device_class["metadata"]["name"] for device_class in classes),
             namespace=driver_namespace,
             only=node,
-            gone=gone,
-            agents_wanted=wanted,
+            gone=gone_nodes,
+            agents_wanted=agents_wanted,
         )
-        now = cluster_checks.clock(client.connection.date)  # leases have times of the cluster, maybe not this machine's
-        found = [*cluster_checks.findings(seen, now=now), *unread]
-        if not node:
-            stored = await policies_in_force.read(client, server, driver_namespace)
-            used = await policies_checks.ask(client, seen.pods, driver_namespace)
-            found.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
-            hooks: list[dict[str, Any]] = await cluster_reading.listed(client, server, MUTATING_WEBHOOKS, dict)
-            hooks += await cluster_reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
-            found += webhook_checks.certificates(hooks, driver_namespace, now=now)
-            try:
-                if webhook_checks.excludes(hooks, driver_namespace, namespace):
-                    found.append(webhook_checks.not_asked(namespace))
-                else:
-                    found.append(await webhook_checks.asked(client, namespace))
-                found += await rights_checks.findings(client, driver_namespace)
-            except (ApiError, Unreachable) as error:
-                raise cluster_reading.refused(error, server, PODS) from error
-    return found
+        # Leases and certificates have times of the cluster, and this machine's clock may differ.
+        now = cluster_checks.clock(client.connection.date)
+        findings = [*cluster_checks.findings(seen, now=now), *unread]
+        if node:
+            return findings
+
+        stored = await policies_in_force.read(client, server, driver_namespace)
+        used = await policies_checks.ask(client, seen.pods, driver_namespace)
+        findings.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
+
+        hooks: list[dict[str, Any]] = await cluster_reading.listed(client, server, MUTATING_WEBHOOKS, dict)
+        hooks += await cluster_reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
+        findings += webhook_checks.certificates(hooks, driver_namespace, now=now)
+        try:
+            if webhook_checks.excludes(hooks, driver_namespace, try_namespace):
+                findings.append(webhook_checks.not_asked(try_namespace))
+            else:
+                findings.append(await webhook_checks.asked(client, try_namespace))
+            findings += await rights_checks.findings(client, driver_namespace)
+        except (ApiError, Unreachable) as error:
+            raise cluster_reading.refused(error, server, PODS) from error
+    return findings
 
 
 async def _agents(
-    client: Client, server: ServerConfig, namespace: str, nodes: list[dict[str, Any]], pieces: list[ResourceSlice]
+    client: Client, server: ServerConfig, namespace: str, nodes: list[dict[str, Any]], slices: list[ResourceSlice]
 ) -> tuple[tuple[GoneNode, ...] | None, int, list[Finding]]:
-    """Return the nodes whose agent is gone, how many agents the DaemonSet wants, and what may not be read."""
-    there = {str(one["metadata"]["name"]) for one in nodes}
-    gone: tuple[GoneNode, ...] | None = None
-    wanted, unread = 0, []
+    """Return the nodes whose agent is gone, how many agents the DaemonSet wants, and warnings.
+
+    A warning says what the server does not let us read. The nodes are then None, and the number is 0.
+    """
+    node_names = {str(node["metadata"]["name"]) for node in nodes}
+    gone_nodes: tuple[GoneNode, ...] | None = None
+    agents_wanted, warnings = 0, []
     try:
         claims = await cluster_reading.listed(client, server, RESOURCE_CLAIMS, cluster_reading.read_claim)
-        gone = tuple(cluster_view.gone_views(pieces, claims, is_node=there.__contains__))
+        gone_nodes = tuple(cluster_view.gone_views(slices, claims, is_node=node_names.__contains__))
     except ClusterError as error:
-        unread.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
+        warnings.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
     try:
-        found: list[dict[str, Any]] = await cluster_reading.listed(
+        daemon_sets: list[dict[str, Any]] = await cluster_reading.listed(
             client, server, DAEMON_SETS, dict, namespace=namespace, label_selector=SELECTOR
         )
-        wanted = agent_checks.desired(found)
+        agents_wanted = agent_checks.desired(daemon_sets)
     except ClusterError as error:
-        unread.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
-    return gone, wanted, unread
+        warnings.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
+    return gone_nodes, agents_wanted, warnings
 
 
 async def _job(server: ServerConfig, driver_namespace: str | None, node: str) -> dict[str, Any]:
@@ -243,18 +277,23 @@ async def _job(server: ServerConfig, driver_namespace: str | None, node: str) ->
     return job.manifest(node, agent, namespace=namespace)
 
 
-def document(found: Sequence[Finding]) -> Document:
-    """Return what ``gputopo verify`` prints: what is wrong with its cure, the worst first, then what is well."""
+def document(findings: Sequence[Finding]) -> Document:
+    """Return what ``gputopo verify`` prints: the findings with their cures, the worst first, and their counts."""
     order = (Status.FAIL, Status.WARN, Status.PASS)
     rows = tuple(
-        (Cell(one.status.value, _TONES[one.status]), Cell(one.check), Cell(one.said), Cell(one.cure))
-        for one in sorted(found, key=lambda one: order.index(one.status))
+        (
+            Cell(finding.status.value, _TONES[finding.status]),
+            Cell(finding.check),
+            Cell(finding.said),
+            Cell(finding.cure),
+        )
+        for finding in sorted(findings, key=lambda finding: order.index(finding.status))
     )
-    counts = ", ".join(f"{sum(one.status is each for one in found)} {each.value}" for each in order)
+    counts = ", ".join(f"{sum(finding.status is status for finding in findings)} {status.value}" for status in order)
     columns = (Column("status"), Column("check"), Column("seen"), Column("cure"))
     return report(Table(columns=columns, rows=rows), Notes(lines=(Cell(counts),)))
 
 
-def data(found: Sequence[Finding]) -> dict[str, Any]:
+def data(findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the results of ``gputopo verify`` for programs."""
-    return {"status": worst(found).value, "findings": [msgspec.to_builtins(one) for one in found]}
+    return {"status": worst(findings).value, "findings": [msgspec.to_builtins(finding) for finding in findings]}

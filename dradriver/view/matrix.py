@@ -1,4 +1,4 @@
-"""A matrix as a picture: cells in colours, in the order that shows the groups; bars and frames of groups; marks."""
+"""An SVG picture of a link matrix: coloured cells with groups side by side, their bars and frames, and marks."""
 
 from __future__ import annotations
 
@@ -11,51 +11,61 @@ from dradriver.view.palette import GROUPS
 from dradriver.view.svg_elements import LINE, MARGIN, Drawing, box, pixels, text
 from dradriver.view.terminal_text import cut, plain
 
-HIGH: Final = 26  # of a cell
-_WIDE: Final = 46  # of a cell, at least
-_BAR: Final = 20  # of a group's bar
+HIGH: Final = 26  # height of a cell, in pixels, as all lengths here
+_WIDE: Final = 46  # least width of a cell
+_BAR: Final = 20  # width of a group's bar
 _MOST: Final = 48  # characters of a mark
 
 
 def draw(matrix: Matrix, *, side: int) -> Drawing:
-    """Return the picture of a matrix; its heads are the first row of height ``HIGH``.
+    """Return the picture of a matrix. Its first row, of height ``HIGH``, has the heads of the columns.
 
-    A bar left of the rows is a group, with the group's number; a frame on the diagonal is a group whose members are
-    adjacent. Devices that all hang on one switch are drawn as that (``switch``).
+    From left to right: marks, names of devices, bars of groups, cells. A bar is a group, with the group's number. A
+    frame on the diagonal is a group whose members are adjacent. If one switch joins all devices, the switch is drawn
+    instead (``switch``).
 
     Args:
-        matrix: What to draw.
-        side: The width of the marks, ``side`` of all matrices that stand below each other.
+        matrix: The matrix.
+        side: The width of the marks in pixels: the largest ``side`` of all matrices that stand below each other.
     """
-    if word := switch.link(matrix):
-        return switch.draw(matrix, word)
-    names = max(map(pixels, ("GPU00", *matrix.devices))) + 16
-    left = side + names + len(matrix.groupings) * _BAR + 4
-    wide = max(_WIDE, max(map(pixels, matrix.devices)) + 8)
+    if link_name := switch.link(matrix):
+        return switch.draw(matrix, link_name)
+    names_width = max(map(pixels, ("GPU00", *matrix.devices))) + 16
+    cells_x = side + names_width + len(matrix.groupings) * _BAR + 4
+    cell_width = max(_WIDE, max(map(pixels, matrix.devices)) + 8)
+
+    # Marks.
     lines = [text(matrix.marked, x=MARGIN + 6, y=HIGH / 2, kind="start small")] if matrix.marks else []
     for row, device in enumerate(matrix.order):
         if device < len(matrix.marks):
             lines += _mark(matrix.marks[device], y=(row + 1) * HIGH, wide=side - MARGIN)
-    for n, grouping in enumerate(matrix.groupings):
-        x = side + names + n * _BAR
+
+    # Bars of groups.
+    for number, grouping in enumerate(matrix.groupings):
+        x = side + names_width + number * _BAR
         if grouping.names:
             lines.append(text(grouping.title, x=x + _BAR / 2, y=HIGH / 2, kind="small"))
         lines += _bars(matrix, grouping, x=x)
+
+    # Heads, names and cells.
     for column, device in enumerate(matrix.order):
-        lines.append(text(matrix.devices[device], x=left + (column + 0.5) * wide, y=HIGH / 2))
+        lines.append(text(matrix.devices[device], x=cells_x + (column + 0.5) * cell_width, y=HIGH / 2))
     for row, device in enumerate(matrix.order):
         y = (row + 1) * HIGH
-        lines.append(text(matrix.devices[device], x=side + names - 6, y=y + HIGH / 2, kind="end"))
+        lines.append(text(matrix.devices[device], x=side + names_width - 6, y=y + HIGH / 2, kind="end"))
         for column, other in enumerate(matrix.order):
-            lines += _cell(matrix.cells[device][other], x=left + column * wide, y=y, wide=wide)
+            lines += _cell(matrix.cells[device][other], x=cells_x + column * cell_width, y=y, wide=cell_width)
+
+    # Frames cover the cells: those of the first grouping are drawn last, above all others.
     for grouping in reversed(matrix.groupings):
-        lines += _frames(matrix, grouping, left=left, wide=wide)
+        lines += _frames(matrix, grouping, left=cells_x, wide=cell_width)
+
     count = len(matrix.order)
-    across, y = left + count * wide + MARGIN, (count + 1) * HIGH + 2
-    if said := _legend(matrix):
-        lines.append(text(said, x=MARGIN, y=y + LINE / 2, kind="start small"))
-        across, y = max(across, MARGIN + pixels(said) + MARGIN), y + LINE
-    return Drawing(lines, across, y)
+    width, height = cells_x + count * cell_width + MARGIN, (count + 1) * HIGH + 2
+    if legend := _legend(matrix):
+        lines.append(text(legend, x=MARGIN, y=height + LINE / 2, kind="start small"))
+        width, height = max(width, MARGIN + pixels(legend) + MARGIN), height + LINE
+    return Drawing(lines, width, height)
 
 
 def _legend(matrix: Matrix) -> str:

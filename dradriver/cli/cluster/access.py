@@ -46,19 +46,20 @@ def _usual_paths() -> list[Path]:
 
 
 def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path) -> Credentials:
-    """Return the credentials that a user's exec plugin answers; it may ask questions on a terminal.
+    """Run a user's exec plugin, and return its credentials. It may ask questions on a terminal.
 
     Args:
-        spec: The user's ``exec``.
-        cluster: The cluster's entry, for plugins that want to know it.
+        spec: The field ``exec`` of the user in the kubeconfig.
+        cluster: The cluster in the kubeconfig, which some plugins ask for.
         folder: The kubeconfig's folder, where the plugin runs.
 
     Raises:
         ConfigError: The plugin cannot be run, failed, or answered nothing to log in with.
     """
+    # A kubeconfig can hold anything: ``command`` is for messages only.
     command = spec.get("command") if isinstance(spec, dict) else None
     command = command[:_MOST_TOLD] if isinstance(command, str) else shown(command)
-    try:
+    try:  # imported here, because few users have a plugin
         from kubernetes.config.config_exception import ConfigException
         from kubernetes.config.exec_provider import ExecProvider
         from kubernetes.config.kube_config import ConfigNode
@@ -66,7 +67,7 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
         raise ConfigError(f"exec plugin {command}: running it needs the Python package kubernetes") from error
     try:
         status = ExecProvider(ConfigNode("exec", spec), str(folder), ConfigNode("cluster", cluster)).run()
-        answer = Credentials(
+        credentials = Credentials(
             token=str(status.get("token") or ""),
             client_cert=str(status.get("clientCertificateData") or "").encode(),
             client_key=str(status.get("clientKeyData") or "").encode(),
@@ -77,8 +78,8 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
         raise ConfigError(
             plain(f"exec plugin {command} gave no credentials: {str(error)[:_MOST_TOLD]}{hint}")
         ) from error
-    if not answer.token and not (answer.client_cert and answer.client_key):
+    if not credentials.token and not (credentials.client_cert and credentials.client_key):
         raise ConfigError(
             plain(f"exec plugin {command}: its answer has neither a token nor clientCertificateData with clientKeyData")
         )
-    return answer
+    return credentials

@@ -107,7 +107,16 @@ async def listed(
     label_selector: str | None = None,
     field_selector: str | None = None,
 ) -> list[T]:
-    """Return what is read of all objects of a kind from a cluster's API server.
+    """Return all objects of a kind from a cluster's API server, as ``Client.list`` reads them.
+
+    Args:
+        client: An entered client.
+        server: The server, for messages.
+        resource: The kind of objects.
+        kind: The type to read each object as, or a function that reads it.
+        namespace: The only namespace to list; None for all.
+        label_selector: Selects objects by labels.
+        field_selector: Selects objects by fields.
 
     Raises:
         ClusterError: The server does not answer or refuses; the message says what to ask for.

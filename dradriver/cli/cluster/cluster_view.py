@@ -46,26 +46,38 @@ def show_cluster(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print the cluster's nodes, or only those named, and on stderr a warning for each that cannot be shown.
+    """Print the nodes of a cluster with the holders of their GPUs; warnings go to stderr.
 
-    A node whose agent is gone is shown by who holds its GPUs: nobody knows its machine any more.
-    With a namespace only those of whose GPUs its claims hold some, or are promised some.
+    A node whose agent is gone has no slices, so its machine is not known. It is shown with the holders of its GPUs.
+
+    Args:
+        kubeconfig: The user's kubeconfig file; None for the usual one.
+        context: The context in it; None for the current one.
+        nodes: Names of the nodes to show; all if empty.
+        namespace: Show only nodes with GPUs that claims of this namespace hold.
+        output: The format.
+        no_color: Whether to print without colours.
 
     Raises:
         ConfigError: How to reach the cluster is not known.
         ClusterError: It cannot be read, or there is nothing to show.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    pieces, claims, every, doubts = asyncio.run(_read(server))
-    if not pieces and not every:
+    slices, claims, gone_nodes, doubts = asyncio.run(_read(server))
+    if not slices and not gone_nodes:
         raise cluster_reading.ClusterError(cluster_reading.nothing_published(server))
-    gone = [node for node in every if not nodes or node.name in nodes]
-    wanted = [name for name in nodes if name not in {node.name for node in every}]
-    shown, warnings = views(pieces, claims, only=wanted) if wanted or not nodes else ([], [])
+
+    gone = [node for node in gone_nodes if not nodes or node.name in nodes]
+    names_with_agent = [name for name in nodes if name not in {node.name for node in gone_nodes}]
+    shown: list[NodeView] = []
+    warnings: list[str] = []
+    if names_with_agent or not nodes:  # else only nodes without an agent are named, and empty names mean all
+        shown, warnings = views(slices, claims, only=names_with_agent)
     for warning in (*doubts, *warnings):
         warn(warning)
+
     if not shown and not gone:
-        known = {piece.spec.pool.name for piece in pieces if piece.spec.driver == names.DRIVER}
+        known = {piece.spec.pool.name for piece in slices if piece.spec.driver == names.DRIVER}
         listed = ", ".join(sorted(known, key=natural))
         raise cluster_reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {listed}")
     if namespace is not None:
@@ -249,7 +261,12 @@ def _holders(node: NodeView) -> Table:
 
 
 def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[str, Any]]:
-    """Return what ``gputopo topo --cluster`` shows as it stands in JSON and YAML; it only ever grows."""
+    """Return what ``gputopo topo --cluster`` prints as JSON and YAML; fields are only ever added.
+
+    Args:
+        nodes: The nodes with an agent.
+        gone: The nodes without one: their machine is not known.
+    """
     return [
         {
             "node": node.name,

@@ -1,9 +1,10 @@
-"""What is free in a cluster: sets of GPUs by size and quality, and what is left of GPUs that are had in parts."""
+"""Free GPUs of a cluster, for ``gputopo free`` and the page: sets of whole GPUs, room for shares and MIG slices."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,6 +26,13 @@ from dradriver.view.terminal_text import plain
 _ANYBODY: Final = Ask((), Constraints(tolerations=(("", ""),)))  # tolerates every taint
 _QUARTER: Final = 25  # percent
 _ALL: Final = 100
+
+
+class _SetKey(NamedTuple):
+    product: str
+    size: int
+    level: str
+    busbw_gbps: float
 
 
 class Sets(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,53 +115,48 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
-    """Return what is free on nodes that are ready and take new pods, tainted ones included.
+    """Return the free GPUs of nodes that are ready and take new pods, tainted nodes included.
 
     Args:
         scene: The cluster.
-        namespace: Whose view it is: some GPUs have parts of one namespace at a time.
+        namespace: The namespace that asks. Some GPUs are divided for one namespace at a time.
     """
-    picture = scene.picture
-    tenant = picture.inventory.tenant(namespace)
-    fit = open_nodes(scene)
-    sets: dict[tuple[str, int, str, float], tuple[int, list[str]]] = {}
+    cache = scene.picture
+    tenant = cache.inventory.tenant(namespace)
+    is_open = open_nodes(scene)
+    set_counts: Counter[_SetKey] = Counter()
+    set_nodes: dict[_SetKey, list[str]] = {}
     shares: list[SharesLeft] = []
     slices: Counter[tuple[str, str]] = Counter()
-    nodes = every = gpus = free = 0
-    for group in picture.fleets.of(namespace).groups:
-        slots = np.flatnonzero(group.at_rows(fit))
-        every += len(group.names)
+    all_nodes = nodes = gpus = free = 0
+    # A group has the nodes with machines that are alike; a slot is the position of a node in it.
+    for group in cache.fleets.of(namespace).groups:
+        slots = np.flatnonzero(group.at_rows(is_open))
+        all_nodes += len(group.names)
         nodes += len(slots)
         gpus += len(slots) * group.tables.size
         if not len(slots):
             continue
         masks = group.free_masks()[slots]
         free += int(np.bitwise_count(masks).sum())
+        # Nodes with the same free GPUs have the same free sets: count these once for all of them.
         for mask in np.unique(masks).tolist():
-            at = slots[masks == mask].tolist()
-            for kind, count in free_sets(group.tables, mask).items():
-                key = plain(group.machine.product), *kind
-                before, where = sets.get(key, (0, []))
-                sets[key] = before + count * len(at), [*where, *(group.names[slot] for slot in at)]
+            node_names = [group.names[slot] for slot in slots[masks == mask].tolist()]
+            for size_level_busbw, count in free_sets(group.tables, mask).items():
+                key = _SetKey(plain(group.machine.product), *size_level_busbw)
+                set_counts[key] += count * len(node_names)
+                set_nodes.setdefault(key, []).extend(node_names)
         if group.rooms is not None:
             rooms = group.rooms.seen_by(tenant)
             shares += _shares(group, rooms, slots.tolist())
             slices.update(_slices(group, rooms, slots.tolist()))
     return FreeGpus(
         nodes=nodes,
-        closed=every - nodes,
+        closed=all_nodes - nodes,
         gpus=gpus,
         free=free,
-        sets=tuple(
-            Sets(
-                product=product, size=size, level=level, busbw_gbps=busbw, sets=count, nodes=len(where),
-                node=plain(min(where, key=natural)),
-            )
-            for (product, size, level, busbw), (count, where) in sorted(
-                sets.items(), key=lambda item: (natural(item[0][0]), -item[0][1], -item[0][3], item[0][2])
-            )
-        ),
-        gangs=largest_gangs(scene, fit),
+        sets=_sets(set_counts, set_nodes),
+        gangs=largest_gangs(scene, is_open),
         promised=_promised(scene),
         agents_gone=tuple(plain(name) for name in sorted(scene.agents_gone(), key=natural)),
         shares=_by_product(shares),
@@ -164,36 +167,57 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
     )  # fmt: skip
 
 
+def _sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str]]) -> tuple[Sets, ...]:
+    """Return free sets by product, the largest first, of these the fastest first."""
+
+    def order(key: _SetKey) -> tuple[object, ...]:
+        return natural(key.product), -key.size, -key.busbw_gbps, key.level
+
+    return tuple(
+        Sets(
+            product=key.product,
+            size=key.size,
+            level=key.level,
+            busbw_gbps=key.busbw_gbps,
+            sets=counts[key],
+            nodes=len(nodes[key]),
+            node=plain(min(nodes[key], key=natural)),
+        )
+        for key in sorted(counts, key=order)
+    )
+
+
 def _promised(scene: Scene) -> int:
-    picture = scene.picture
-    waiting = (
+    """Return how many devices are kept for pods that are not bound: of claims that wait for the scheduler or a gang."""
+    cache = scene.picture
+    waiting_claims = (
         key
-        for key, claim in picture.claims.items()
+        for key, claim in cache.claims.items()
         if claim.pin is not None and (claim.devices is None or (claim.seat is not None and GO not in claim.seat.told))
     )
-    return len({device for key in waiting for device in picture.inventory.holds.of(key)})
+    return len({device for key in waiting_claims for device in cache.inventory.holds.of(key)})
 
 
 def open_nodes(scene: Scene) -> Bools:
     """Return the nodes that are ready and take new pods, tainted ones included, by row."""
     nodes = scene.picture.nodes
-    fit = nodes.eligible(_ANYBODY)
+    is_open = nodes.eligible(_ANYBODY)
     for name, node in scene.nodes.items():
         if node.spec.unschedulable and (row := nodes.find(name)) is not None:
-            fit[row] = False
-    return fit
+            is_open[row] = False
+    return is_open
 
 
 def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:
     """Return what is left for shares on each GPU of these nodes that has something left."""
     shares = []
-    opening = rooms.opening(sliced=False)
+    empty_masks = rooms.opening(sliced=False)  # by node: empty GPUs that may be divided, as a bit mask
     for slot in slots:
-        empty = rank_order.positions(int(opening[slot]))
+        empty = rank_order.positions(int(empty_masks[slot]))
         for position, gpu in enumerate(group.machine.gpus):
-            whole = position in empty
-            cores = _ALL if whole else int(rooms.cores[position, slot])
-            memory = gpu.memory_mib if whole else int(rooms.memory[position, slot])
+            is_empty = position in empty
+            cores = _ALL if is_empty else int(rooms.cores[position, slot])
+            memory = gpu.memory_mib if is_empty else int(rooms.memory[position, slot])
             if cores and memory:
                 quarters = min(cores // _QUARTER, memory // max(1, gpu.memory_mib * _QUARTER // _ALL))
                 shares.append(
@@ -208,34 +232,34 @@ def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft
 def _by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
     summed = []
     for product in sorted({share.product for share in shares}, key=natural):
-        own = [share for share in shares if share.product == product]
+        of_product = [share for share in shares if share.product == product]
         summed.append(
             SharesLeft(
                 product=product,
-                gpus=len(own),
-                cores=sum(share.cores for share in own),
-                memory_mib=sum(share.memory_mib for share in own),
-                quarters=sum(share.quarters for share in own),
-                largest=max(share.largest for share in own),
+                gpus=len(of_product),
+                cores=sum(share.cores for share in of_product),
+                memory_mib=sum(share.memory_mib for share in of_product),
+                quarters=sum(share.quarters for share in of_product),
+                largest=max(share.largest for share in of_product),
             )
         )
     return tuple(summed)
 
 
 def _slices(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[str, str]]:
-    """Return how many MIG slices of each profile have room on these nodes, each profile for itself."""
+    """Return how many MIG slices have room on these nodes, by product and profile, as if no other profile were used."""
     counts: Counter[tuple[str, str]] = Counter()
     if not rooms.offered(sliced=True):
         return counts
     profiles = {profile.name for layout in rooms.layouts if layout is not None for profile in layout.profiles}
-    opening = rooms.opening(sliced=True)
+    empty_masks = rooms.opening(sliced=True)  # by node: empty GPUs that may be divided, as a bit mask
     for name in profiles:
         ask = Slices(Mig(profiles=((name,),)))
-        used, empty = ask.most(rooms, 0), ask.most_empty(rooms, 0)
+        on_used, on_empty = ask.most(rooms, 0), ask.most_empty(rooms, 0)
         for slot in slots:
-            whole = rank_order.positions(int(opening[slot]))
+            empty = rank_order.positions(int(empty_masks[slot]))
             for position, gpu in enumerate(group.machine.gpus):
-                count = int(empty[position]) if position in whole else int(used[position, slot])
+                count = int(on_empty[position]) if position in empty else int(on_used[position, slot])
                 if count:
                     counts[plain(gpu.product), name] += count
     return counts

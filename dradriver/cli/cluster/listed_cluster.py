@@ -1,7 +1,7 @@
-"""The controller's own picture of the cluster, made from what a server lists once.
+"""The controller's cluster cache, filled from one list of each kind of object, for explain, free and the page.
 
-Of pods that are not ours only those on nodes that matter are read: on 1,000 nodes all of them would take seconds, and
-what they take of CPU and memory counts only where there are GPUs for the pod.
+Pods that are not ours are read only of nodes that matter (``fill``). Reading all of them takes seconds on 1,000 nodes,
+and the CPU and memory that they take counts only on nodes with GPUs for the pod.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
@@ -74,18 +74,18 @@ _CHANGED: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
 
 
 class Scene:
-    """The cluster.
+    """One reading of the cluster.
 
     Attributes:
-        picture: As the controller has it, once it was read.
-        policies: As the controller has them.
-        ledger: Whose devices are handed out: the controller's code is asked about the picture while it is bound.
-        claims: All claims, with the names of those who use them, by namespace and name.
+        picture: The cluster cache, as the controller has it; set by ``read``.
+        policies: The policies that the controller uses.
+        ledger: The driver that allocates GPUs. The controller's code is called while it is bound.
+        claims: All claims, with the names of their users, by namespace and name.
         nodes: All nodes, by name.
         unread: What could not be read, in words.
-        sees_agents: Whether slices, claims and nodes could be read: what may not be read is not missing.
-        tenants: Who has had how much, as far as that was read.
-        caps: What of it they may have at a time.
+        sees_agents: Whether slices, claims and nodes could be read. Else nobody can tell whether an agent is missing.
+        tenants: The tenants with their past usage, as far as that was read.
+        caps: The caps of the tenants, with what counts towards them.
     """
 
     def __init__(
@@ -110,9 +110,13 @@ class Scene:
         self._labels: dict[str, Mapping[str, str]] = {}
 
     async def read(self, *, pods_too: bool = True) -> None:
-        """Read slices, claims, nodes, and where pods are to be placed device classes and our pods."""
+        """Read the cluster once, and fill a cluster cache with it as the controller does.
+
+        Args:
+            pods_too: Whether to read device classes and our pods, too. They are needed to place a pod.
+        """
         with _warnings(self.unread):
-            slices, rules, topologies, claims, nodes, classes, ours, spaces = await asyncio.gather(
+            slices, rules, topologies, claims, nodes, classes, our_pods, namespaces = await asyncio.gather(
                 self._slices(OURS),
                 self._optional(DEVICE_TAINT_RULES, read_rule),
                 _nothing() if self.policies.network.levels else self._optional(KUEUE_TOPOLOGIES, read_topology),
@@ -127,36 +131,40 @@ class Scene:
                 self.unread.append(cluster_reading.nothing_published(self._server))
             slices += await self._theirs(slices)
             with bound(self.ledger):
-                self.picture = picture = Picture(lambda _: None, lambda: None, partition_of=self._partition_of)
+                # First the settings, then objects that others refer to, then those that refer to them.
+                self.picture = cache = Picture(lambda _: None, lambda: None, partition_of=self._partition_of)
                 self._taken.clear()
-                picture.weights = self.policies.preference
-                picture.nodes.spot_labels = self.policies.spot.labels
-                picture.levels_changed(self.policies.network.levels, self.policies.network.gbps)
+                cache.weights = self.policies.preference
+                cache.nodes.spot_labels = self.policies.spot.labels
+                cache.levels_changed(self.policies.network.levels, self.policies.network.gbps)
                 for topology in topologies:
-                    picture.topology_changed(_seen(topology))
-                picture.nccl_changed(self.policies.nccl.version)
-                picture.nic_classes_changed(self.policies.nics.every)
-                for kind, records_ in ((DEVICE_CLASSES, classes), (NODES, nodes)):
-                    for one in records_:
-                        self.take(kind, key_of(one), one)
+                    cache.topology_changed(_seen(topology))
+                cache.nccl_changed(self.policies.nccl.version)
+                cache.nic_classes_changed(self.policies.nics.every)
+                self._take_all(DEVICE_CLASSES, classes)
+                self._take_all(NODES, nodes)
                 for rule in rules:
-                    picture.taint_rule_changed(_seen(rule))
-                for kind, records_ in ((RESOURCE_SLICES, slices), (RESOURCE_CLAIMS, claims), (PODS, ours)):
-                    for one in records_:
-                        self.take(kind, key_of(one), one)
-                self._labels = {space.metadata.name: space.metadata.labels for space in spaces}
+                    cache.taint_rule_changed(_seen(rule))
+                self._take_all(RESOURCE_SLICES, slices)
+                self._take_all(RESOURCE_CLAIMS, claims)
+                self._take_all(PODS, our_pods)
+                self._labels = {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
                 self.settle()
-                picture.gpu_time.charged.add(self._charge)
-                _ = picture.inventory.fleet  # what is wrong with a machine is said here
+                cache.gpu_time.charged.add(self._charge)
+                _ = cache.inventory.fleet  # made now, so that warnings about machines are caught here
+
+    def _take_all(self, resource: Resource, records: Iterable[Any]) -> None:
+        for record in records:
+            self.take(resource, key_of(record), record)
 
     def take(self, resource: Resource, key: Key, new: Any) -> None:
-        """Bring a slice, claim, node, class or pod of ours into the picture, None where there is no such one any more.
+        """Update the cluster cache by a slice, claim, node, device class or pod of ours; None once it is deleted.
 
-        A static pod is its node's, as others' are: counted where that is looked at.
+        A pod that the scheduler alone places is left out here: ``fill`` counts it, as all other pods of its node.
         """
         if resource == RESOURCE_CLAIMS:
             _put(self.claims, key, new)
-            with bound(self.ledger):  # whose devices the record is of
+            with bound(self.ledger):  # the record has the devices of this driver
                 new = None if new is None else records.claim_record(new)
         elif resource == NODES:
             _put(self.nodes, key[1], new)
@@ -167,6 +175,7 @@ class Scene:
             self._taken[resource.plural, key] = new
         changes = [Change(key, old, new)]
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
+            # Another object of the same name: the old one was deleted.
             changes = [Change(key, old, None), Change(key, None, new)]
         with bound(self.ledger):
             for change in changes:

@@ -25,16 +25,16 @@ from dradriver.view.terminal_text import plain
 
 
 class Own:
-    """What the driver's namespace says.
+    """What the controller keeps in the driver's namespace: GPU time, reservations and policies.
 
     Attributes:
         policies: The policies to decide by: those in force, or those of the user's file.
-        hours: GPU time.
-        details: What is known of it beside.
-        until: Until when it was counted, seconds since the epoch; 0 where it was not.
-        reserved: What is reserved for whom.
+        hours: GPU time by hour.
+        details: Idle time and pods by hour.
+        until: Time of the last count, seconds since the epoch; 0 if nothing was counted.
+        reserved: The reservations of GPUs for waiting workloads.
         unread: What could not be read, in words.
-        refused: Why nothing of it could be read; empty if it could.
+        refused: Why nothing could be read; empty if it could.
         trouble: Why the policies in force are not known; empty if they are. ``unread`` has it, too.
     """
 
@@ -51,9 +51,12 @@ class Own:
         self.trouble = ""
 
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
-        """Read the tenants' GPU time and reservations from the driver's namespace; what may not be read is said."""
+        """Read GPU time, reservations and policies from the ConfigMaps of the driver's namespace.
+
+        It raises nothing: ``unread`` says what cannot be read.
+        """
         try:
-            found: list[dict[str, Any]] = await cluster_reading.listed(
+            config_maps: list[dict[str, Any]] = await cluster_reading.listed(
                 client, server, CONFIG_MAPS, dict, namespace=namespace
             )
         except ClusterError as error:
@@ -61,22 +64,25 @@ class Own:
             self.refused = str(error)
             self.unread.append(f"{trouble} The tenants' shares count only what they hold now.")
             return
-        names = frozenset(usage_config_maps.every_name())
-        kept = [
-            one
-            for config_map in found
-            if usage_config_maps.name_in(config_map) in names
-            for one in self._kept(config_map)
+
+        # Several ConfigMaps can have the same hour: the one that was counted last is right.
+        usage_names = frozenset(usage_config_maps.every_name())
+        usage = [
+            kept
+            for config_map in config_maps
+            if usage_config_maps.name_in(config_map) in usage_names
+            for kept in self._kept(config_map)
         ]
-        for one in sorted(kept, key=lambda one: one.until):
-            self.hours |= one.hours
-            self.details |= {hour: one.details.get(hour, Detail()) for hour in one.hours}
-            self.until = one.until
-        for config_map in found:
+        for kept in sorted(usage, key=lambda kept: kept.until):
+            self.hours |= kept.hours
+            self.details |= {hour: kept.details.get(hour, Detail()) for hour in kept.hours}
+            self.until = kept.until
+
+        for config_map in config_maps:
             if usage_config_maps.name_in(config_map) == reservation_config_map.NAME:
                 self._reserve(config_map)
         if self._file is None:
-            self._follow(policies_in_force.among(found, namespace))
+            self._follow(policies_in_force.among(config_maps, namespace))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read the reservations from the driver's namespace, and nothing else."""

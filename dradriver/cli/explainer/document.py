@@ -1,4 +1,4 @@
-"""What is shown of a pod: first what it says itself, then what the cluster says."""
+"""The text of ``gputopo explain`` on a pod: first what the pod itself says (``head``), then the verdict (``rest``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "promised": Tone
 
 
 def head(subject: Subject) -> Document:
-    """Return what the pod says itself."""
+    """Return the first part, which needs nothing but the pod: its state and its request."""
     title = f"Pod {subject.namespace}/{subject.pod}"
     state = _STATES[subject.state] + (f" on {subject.node}" if subject.node else "")
     rows: list[tuple[Cell, ...]] = [(Cell("state"), Cell(state, _TONES.get(subject.state, Tone.PLAIN)))]
@@ -42,7 +42,7 @@ def head(subject: Subject) -> Document:
 
 
 def rest(subject: Subject, verdict: Verdict) -> Document:
-    """Return what the cluster says."""
+    """Return the second part, which needs the whole cluster: a section for each part of the verdict that is known."""
     sections = []
 
     def add(title: str, *blocks: Block) -> None:
@@ -92,7 +92,7 @@ def _why(subject: Subject) -> str:
 
 
 def data(subject: Subject, verdict: Verdict) -> dict[str, Any]:
-    """Return all of it as it stands in JSON and YAML."""
+    """Return both parts for JSON and YAML."""
     fields: dict[str, Any] = msgspec.to_builtins(subject) | msgspec.to_builtins(verdict)
     return fields
 
@@ -123,17 +123,19 @@ def _place(place: Place) -> Table:
 
 
 def _gang(gang: Gang) -> tuple[Block, ...]:
-    by = "named by its author" if gang.made_by == "gang" else f"made by a {gang.made_by}"
-    many = f"{gang.here} pods are there, of how many is not known"
+    """Return a table of the facts about a gang, and a table of its pods."""
+    origin = "named by its author" if gang.made_by == "gang" else f"made by a {gang.made_by}"
+    size = f"{gang.here} pods are there, of how many is not known"
     if gang.least is not None and gang.most is not None:
         enough = f", {gang.least} are enough to start" if gang.least < gang.most else ""
-        of = f" of {gang.most}" if gang.most < values.MOST_PODS else ""  # a PodGroup says how few, not how many
-        many = f"{gang.here}{of} are there{enough}"
-    held = f"{gang.seated} of {gang.here} have their places, {gang.bound} are bound"
+        # A PodGroup says how few pods can start, and not how many there will be: ``most`` is then the largest number.
+        of_most = f" of {gang.most}" if gang.most < values.MOST_PODS else ""
+        size = f"{gang.here}{of_most} are there{enough}"
+    placed = f"{gang.seated} of {gang.here} have their places, {gang.bound} are bound"
     rows = [
-        words("gang", f"{gang.name}, {by}"),
-        words("state", gang.state if gang.state in _BEFORE_A_PLAN else f"{gang.state}: {held}"),
-        words("pods", many),
+        words("gang", f"{gang.name}, {origin}"),
+        words("state", gang.state if gang.state in _BEFORE_A_PLAN else f"{gang.state}: {placed}"),
+        words("pods", size),
     ]
     if gang.reach:
         slowest = f", all-reduce {gang.busbw_gbps:g} GB/s" if gang.busbw_gbps else ""
@@ -144,8 +146,8 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
     if gang.rank_hint is not None:
         rows.append(words("rank hint", str(gang.rank_hint)))
     pods = tuple(
-        words(each.pod, each.state, each.node, "" if each.rank_hint is None else str(each.rank_hint))
-        for each in gang.pods[:_NAMED]
+        words(pod.pod, pod.state, pod.node, "" if pod.rank_hint is None else str(pod.rank_hint))
+        for pod in gang.pods[:_NAMED]
     )
     columns = (Column("pod"), Column("state"), Column("node"), Column("rank hint", number=True))
     return _plain_table(rows), Table(columns=columns, rows=pods)

@@ -1,4 +1,4 @@
-"""The gang that a pod is of, as it is shown: who is there of it, and how far it is."""
+"""The gang of a pod as ``gputopo explain`` shows it: its pods, their states and their nodes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class GangPods(msgspec.Struct, frozen=True):
     """A pod's gang as it was read.
 
     Attributes:
-        of: What the pod says of it.
-        pending: All of its pods that live.
-        size: How few pods it may start with, and how many it has; else why it is not known.
-        done: How many of its pods have ended well.
+        of: The membership of one of its pods, with the gang annotations.
+        pending: All its living pods.
+        size: The fewest pods that it may start with, and all its pods; or the reason why these are not known.
+        done: Number of its pods that have succeeded.
     """
 
     of: Membership
@@ -42,54 +42,58 @@ def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Pla
     Args:
         scene: The cluster.
         gang: The gang.
-        pod: The pod that is asked about.
-        found: Places that members would get.
+        pod: The pod that the user asks about.
+        found: Places that the controller would give to members.
     """
-    members, found = gang.pending.members, found or {}
+    members, new_places = gang.pending.members, found or {}
     claims = {
         member: claim
         for member in members
         if (claim := scene.picture.claim_of(member.pod)) is not None and claim.owned_by(member.uid)
     }
-    planned = {member: claim.planned for member, claim in claims.items() if claim.planned is not None}
-    planned |= {member: place.planned for member, place in found.items() if place.planned is not None}
-    at = {member: claim.pin.choice.node for member, claim in claims.items() if claim.pin is not None}
-    at |= {member: place.node for member, place in found.items()}
-    at |= {member: member.pod.spec.node_name for member in members if member.pod.spec.node_name}
+
+    # The plan of a member, and its node: a place that it would get counts before its claim, where it runs before both.
+    plans = {member: claim.planned for member, claim in claims.items() if claim.planned is not None}
+    plans |= {member: place.planned for member, place in new_places.items() if place.planned is not None}
+    node_of = {member: claim.pin.choice.node for member, claim in claims.items() if claim.pin is not None}
+    node_of |= {member: place.node for member, place in new_places.items()}
+    node_of |= {member: member.pod.spec.node_name for member in members if member.pod.spec.node_name}
+    by_index = sorted(node_of, key=lambda member: plans[member].index if member in plans else len(members))
+
     states = {member: state(scene, member) for member in members}
-    ordered = sorted(at, key=lambda member: planned[member].index if member in planned else len(members))
-    first = next(iter(planned.values()), None)
     size = gang.size if isinstance(gang.size, tuple) else None
-    if scene.picture.gangs.started(gang.pending.key) and planned and size is None:
-        size = (max(each.size for each in planned.values()),) * 2
+    if scene.picture.gangs.started(gang.pending.key) and plans and size is None:
+        planned_size = max(plan.size for plan in plans.values())
+        size = (planned_size, planned_size)
+    any_plan = next(iter(plans.values()), None)  # the network level and the bandwidth are the same in all
     pods = tuple(
         GangPod(
             pod=plain(member.pod.metadata.name),
             state=states[member],
-            node=plain(at.get(member, "")),
-            rank_hint=planned[member].index if member in planned else None,
+            node=plain(node_of.get(member, "")),
+            rank_hint=plans[member].index if member in plans else None,
         )
         for member in members
     )
     return Gang(
         name=plain(_name(gang.of)),
         made_by=gang.of.member.made_by,
-        state=_whole(scene, gang, states, size),
+        state=_gang_state(scene, gang, states, size),
         here=len(members),
         least=None if size is None else size[0],
         most=None if size is None else size[1],
         seated=sum(state in ("seated", "told", "bound") for state in states.values()),
         bound=sum(state == "bound" for state in states.values()),
-        nodes=tuple(map(plain, dict.fromkeys(at[member] for member in ordered))),
-        reach="" if first is None else plain(first.reach),
-        busbw_gbps=0.0 if first is None else first.busbw_gbps,
-        rank_hint=next((each.rank_hint for each in pods if each.pod == plain(pod.metadata.name)), None),
+        nodes=tuple(map(plain, dict.fromkeys(node_of[member] for member in by_index))),
+        reach="" if any_plan is None else plain(any_plan.reach),
+        busbw_gbps=0.0 if any_plan is None else any_plan.busbw_gbps,
+        rank_hint=next((shown.rank_hint for shown in pods if shown.pod == plain(pod.metadata.name)), None),
         pods=pods,
     )
 
 
 def _name(of: Membership) -> str:
-    """Return what people call a gang: the name that was written, or that of what made its pods."""
+    """Return the name of a gang for people: the one that its author wrote, or the name of its pods' owner."""
     if of.wants is not None and of.wants.written is not None:
         return of.wants.written
     return of.member.identity.rpartition("-")[0] if of.member.read is None else of.member.read.name
@@ -107,14 +111,18 @@ def state(scene: Scene, member: Member) -> str:
     return "planned" if member.pod.gated else "lifted"
 
 
-def _whole(scene: Scene, gang: GangPods, states: Mapping[Member, str], size: Size | None) -> str:
-    """Return how far a gang is, as docs/gangs.md has it."""
+def _gang_state(scene: Scene, gang: GangPods, states: Mapping[Member, str], size: Size | None) -> str:
+    """Return the state of a gang, with the names of docs/gangs.md."""
     if scene.picture.gangs.started(gang.pending.key):
         return "started"
     claims = [scene.picture.claim_of(member.pod) for member in states if gang_plan.has_claim(scene.picture, member)]
     if any(claim is not None and claim.deleting for claim in claims):
         return "given back"
     if claims:
-        every = set(states.values())
-        return "planned" if every <= {"planned", "gated"} else "seated" if every == {"seated"} else "lifted"
-    return "unknown" if size is None else "gathering" if len(states) + gang.done < size[0] else "waiting"
+        pod_states = set(states.values())
+        if pod_states <= {"planned", "gated"}:
+            return "planned"
+        return "seated" if pod_states == {"seated"} else "lifted"
+    if size is None:
+        return "unknown"
+    return "gathering" if len(states) + gang.done < size[0] else "waiting"

@@ -1,6 +1,7 @@
-"""Which sets of GPUs are free for a pod, and which would be if others ended.
+"""Sets of GPUs for ``gputopo explain``: those that are free for a pod, and those that would be if other pods ended.
 
-Only sets of whole GPUs are looked at all at once, as arrays; for parts of GPUs the claims are taken away one by one.
+For whole GPUs all sets of a node are compared at once, as arrays of bit masks. For fractions of GPUs the claims are
+taken away one by one, and the pod is planned without each.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from dradriver.topology.natural import natural
 from dradriver.view.terminal_text import plain
 
 SHOWN: Final = 5
-_LOOKED_AT: Final = 32  # nodes whose holders are looked at
-_TRIED: Final = 256  # claims that are taken away to see
-_AT_ONCE: Final = 1 << 22  # sets of nodes that are compared at a time
+_BETTER: Final = 1.01  # times the bandwidth that a pod has
+_LOOKED_AT: Final = 32  # nodes whose claims are looked at
+_TRIED: Final = 256  # claims that are taken away one by one, or sets of which the claims are compared
+_AT_ONCE: Final = 1 << 22  # pairs of a node and a set that are compared at a time
 
 
 def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
@@ -112,30 +114,49 @@ def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -
 def _nearest(
     scene: Scene, group: NodeGroup, request: Whole, fit: Bools, namespace: str
 ) -> Iterator[tuple[int, str, NodeGroup, Ints, int]]:
-    """Yield of each node how many GPUs its nearest sets lack, its name, and these sets with what is free there."""
+    """Yield for each node of a group the sets of which the fewest GPUs are not free now.
+
+    Args:
+        scene: The cluster.
+        group: Nodes with machines that are alike.
+        request: The request.
+        fit: The nodes to look at, by row: (rows,).
+        namespace: The namespace of the pod.
+
+    Yields:
+        The number of GPUs that are not free, the node's name, its group, these sets as bit masks, and the mask of the
+        GPUs that are free now.
+    """
     tables, suitable = group.tables, group.suitable(request)
     include = group.include(request)
     if request.gpus > tables.size or include is None:
         return
-    members = tables.members(request.gpus)
-    sets = members[
-        tables.allowed(fallback_criteria.required(request, include=include))[members] & (members & ~suitable == 0)
-    ]
+
+    # 1. The sets that the request allows, and the nodes.
+    sets_of_size = tables.members(request.gpus)
+    is_allowed = tables.allowed(fallback_criteria.required(request, include=include))[sets_of_size]
+    is_suitable = sets_of_size & ~suitable == 0
+    sets = sets_of_size[is_allowed & is_suitable]
     slots = np.flatnonzero(group.at_rows(fit))
     if not len(sets) or not len(slots):
         return
-    can = np.array([_can_be_free(scene, group, slot, namespace) for slot in slots.tolist()], np.int64)
-    now = group.free_masks()[slots].astype(np.int64)
+
+    # 2. How many GPUs each set lacks on each node: (nodes, sets). A set with a GPU that cannot become free lacks more
+    #    than there are. Some nodes at a time, to bound the memory.
+    free_now = group.free_masks()[slots].astype(np.int64)
+    can_be_free = free_now | np.array(
+        [_can_be_free(scene, group, slot, namespace) for slot in slots.tolist()], np.int64
+    )
     step = max(1, _AT_ONCE // len(sets))
     for start in range(0, len(slots), step):
-        some = slice(start, start + step)
-        missing = np.bitwise_count(sets[None, :] & ~now[some, None]).astype(np.int64)
-        missing[(sets[None, :] & ~(can | now)[some, None]) != 0] = tables.size + 1
-        least = missing.min(axis=1)
-        for at, count in enumerate(least.tolist()):
+        nodes = slice(start, start + step)
+        lacking = np.bitwise_count(sets[None, :] & ~free_now[nodes, None]).astype(np.int64)
+        lacking[(sets[None, :] & ~can_be_free[nodes, None]) != 0] = tables.size + 1
+        least = lacking.min(axis=1)
+        for index, count in enumerate(least.tolist()):
             if count <= tables.size:
-                name = group.names[int(slots[start + at])]
-                yield count, name, group, sets[missing[at] == count], int(now[start + at])
+                name = group.names[int(slots[start + index])]
+                yield count, name, group, sets[lacking[index] == count], int(free_now[start + index])
 
 
 def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> int:
@@ -201,30 +222,34 @@ def _only(fit: Bools, row: int | None) -> Bools:
 
 
 def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> list[Help]:
-    """Return the sets that would be better than what a pod has: of a higher rung, or of more bandwidth.
+    """Return sets that are better than the set that a pod has, each with the pods that would have to end.
+
+    The search asks for something more than the pod has: a preference that it did not get, or 1 % more bandwidth.
 
     Args:
         scene: The cluster.
-        wish: The pod's; what its own claim holds counts as free.
-        choice: What it has.
-        fit: The nodes that are looked at, by row.
+        wish: The placement request of the pod; the GPUs of its own claim count as free.
+        choice: The set that it has.
+        fit: The nodes to look at, by row: (rows,).
     """
     request = wish.request
     assert isinstance(request, Whole)
     if choice.fallback:
-        request = msgspec.structs.replace(request, required=(*request.required, choice.fallback[0]))
+        better_request = msgspec.structs.replace(request, required=(*request.required, choice.fallback[0]))
     elif choice.score == 100:
-        return []
+        return []  # no set of the machine is better
     elif choice.busbw_gbps:
-        request = msgspec.structs.replace(request, min_busbw_gbps=max(choice.busbw_gbps * 1.01, request.min_busbw_gbps))
-    elif choice.level is not Level.NVLINK:  # no bandwidth can be predicted, so links alone compare
-        request = msgspec.structs.replace(request, required=(*request.required, Constraint.NVLINK))
+        least = max(choice.busbw_gbps * _BETTER, request.min_busbw_gbps)
+        better_request = msgspec.structs.replace(request, min_busbw_gbps=least)
+    # Without a predicted bandwidth the links decide, and then the line rate.
+    elif choice.level is not Level.NVLINK:
+        better_request = msgspec.structs.replace(request, required=(*request.required, Constraint.NVLINK))
     elif choice.bandwidth_gbps:
-        least = max(choice.bandwidth_gbps * 1.01, request.min_bandwidth_gbps)
-        request = msgspec.structs.replace(request, min_bandwidth_gbps=least)
+        least = max(choice.bandwidth_gbps * _BETTER, request.min_bandwidth_gbps)
+        better_request = msgspec.structs.replace(request, min_bandwidth_gbps=least)
     else:
         return []
-    return helps(scene, wish, request, fit)
+    return helps(scene, wish, better_request, fit)
 
 
 def _numbers(group: NodeGroup, mask: int) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What a pod has, is promised or would get, as it is shown."""
+"""The place of a pod as ``gputopo explain`` shows it: the GPUs that it has, is to get or would get."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from dradriver.view.terminal_text import plain
 
 
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:
-    """Return a choice as it is shown, with the chosen GPUs' uuids by the claim's requests."""
-    every = tuple(plain(uuid) for each in uuids.values() for uuid in each)
+    """Return a choice as it is shown; ``uuids`` has the uuids of the chosen GPUs by the claim's requests."""
+    all_uuids = tuple(plain(uuid) for of_request in uuids.values() for uuid in of_request)
     if isinstance(choice, PartChoice):
-        parts = [part for some in choice.containers for part in some]
+        parts = [part for container in choice.containers for part in container]
         return Place(
             node=plain(choice.node),
             gpus=choice.gpus,
-            uuids=every,
+            uuids=all_uuids,
             parts=tuple(plain(results.described(part)) for part in parts),
         )
     return Place(
         node=plain(choice.node),
         gpus=choice.gpus,
-        uuids=every,
+        uuids=all_uuids,
         level=choice.level.value,
         busbw_gbps=round(choice.busbw_gbps, 2),
         bandwidth_gbps=round(choice.bandwidth_gbps, 2),
@@ -40,27 +40,32 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def given(scene: Scene, key: Key, request: Request) -> Place | None:
-    """Return what the scheduler gave a claim that nobody chose for; None where that is nothing, or not known.
+    """Return the place that the scheduler gave a claim for which the controller had chosen no GPUs.
 
     Args:
         scene: The cluster.
         key: The claim.
-        request: What its pod asks for.
+        request: The request of its pod.
+
+    Returns:
+        None if the claim has no GPUs, or GPUs that are not known here.
     """
     inventory = scene.picture.inventory
     nodes = {node for node, _ in inventory.holds.of(key)}
     node = nodes.pop() if len(nodes) == 1 else ""
-    known = inventory.uuids(node)
-    held = {number: inventory.holders((node, slices.device_name(known[number]))) for number in sorted(known)}
-    taken = {number: claims[key] for number, claims in held.items() if key in claims}
-    if not taken:
+    uuid_of = inventory.uuids(node)
+    allocations = {number: inventory.holders((node, slices.device_name(uuid_of[number]))) for number in sorted(uuid_of)}
+    usage_of = {number: by_claim[key] for number, by_claim in allocations.items() if key in by_claim}
+    if not usage_of:
         return None
-    uuids = {"": tuple(known[number] for number in taken)}
+    uuids = {"": tuple(uuid_of[number] for number in usage_of)}
+
     group = next((group for group in inventory.fleet.groups if node in group.names), None)
-    if isinstance(request, Whole) and len(taken) == request.gpus and group is not None:
-        choice = group.describe(group.mask_of(taken.keys()), request)
+    if isinstance(request, Whole) and len(usage_of) == request.gpus and group is not None:
+        choice = group.describe(group.mask_of(usage_of.keys()), request)
         return place_of(msgspec.structs.replace(choice, node=node), uuids)
-    parts = [part_on(number, part) for number, each in taken.items() for part in each or ()]
-    return msgspec.structs.replace(
-        place_of(PartChoice(containers=(tuple(parts),), node=node), uuids), gpus=tuple(taken)
-    )
+
+    # Fractions, or whole GPUs of which the links are not known: these have no parts, so their numbers are set here.
+    parts = [part_on(number, part) for number, usage in usage_of.items() for part in usage or ()]
+    place = place_of(PartChoice(containers=(tuple(parts),), node=node), uuids)
+    return msgspec.structs.replace(place, gpus=tuple(usage_of))

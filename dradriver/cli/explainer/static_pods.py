@@ -1,4 +1,4 @@
-"""Pods that the scheduler alone places: what they wait for, and what is free for them."""
+"""The verdict of ``gputopo explain`` on static pods, which the scheduler alone places: what they wait for."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def claim_of(scene: Scene, pod: Pod) -> Claim | None:
 
 
 async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
-    """Return what there is to say of a pod that the scheduler alone places.
+    """Return the verdict on a pod that the scheduler alone places.
 
     Args:
         scene: The cluster, read.
         pod: The pod.
-        claim: Its claim, as far as there is one.
+        claim: The claim that Kubernetes made for it; None if there is none yet.
     """
     try:
         request = resolved.read(pod.metadata.annotations).request
@@ -48,36 +48,38 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
     place = None if claim is None else given(scene, claim.key, request)
     if pod.spec.node_name:
         return Verdict(place=place)
+
+    # The pod waits: the template, the claim and its devices come one after another, and one of them is missing.
     entry = next((entry for entry in pod.spec.resource_claims if entry.name == names.POD_CLAIM), None)
-    name = (entry and entry.resource_claim_template_name) or ""
-    there = None
+    template = (entry and entry.resource_claim_template_name) or ""
+    has_template = None  # not known
     if await scene.read_templates(pod.metadata.namespace):
-        there = (pod.metadata.namespace, name) in scene.picture.templates.known
-    made_by = Static(
-        template=plain(name),
-        there=there,
+        has_template = (pod.metadata.namespace, template) in scene.picture.templates.known
+    progress = Static(
+        template=plain(template),
+        there=has_template,
         claim="" if claim is None else plain(claim.metadata.name),
         allocated=claim is not None and claim.status.allocation is not None,
     )
-    return Verdict(reason=_waits(pod, made_by), static=made_by, place=place, free=await free(scene, pod, request))
+    return Verdict(reason=_waits(pod, progress), static=progress, place=place, free=await free(scene, pod, request))
 
 
-def _waits(pod: Pod, made_by: Static) -> str:
-    """Return what a static pod waits for, by what there is already: template, claim, devices."""
-    if made_by.allocated:
+def _waits(pod: Pod, progress: Static) -> str:
+    """Return what a static pod waits for: its template, its claim, the claim's devices, or the scheduler."""
+    if progress.allocated:
         return f"its claim has its devices; {said(pod)}"
-    if made_by.claim:
+    if progress.claim:
         return said(pod)
-    if made_by.there is False and made_by.template != claim_alternatives.template_name(
+    if progress.there is False and progress.template != claim_alternatives.template_name(
         pod.metadata.annotations[names.REQUEST]
     ):
-        return f"ResourceClaimTemplate {made_by.template} is not the one of its annotations; create the pod anew"
-    if made_by.there is False:
+        return f"ResourceClaimTemplate {progress.template} is not the one of its annotations; create the pod anew"
+    if progress.there is False:
         return (
-            f"the controller has yet to make ResourceClaimTemplate {made_by.template}; if that lasts, its Events say "
+            f"the controller has yet to make ResourceClaimTemplate {progress.template}; if that lasts, its Events say "
             "why, or no controller is at work"
         )
-    return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {made_by.template}"
+    return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {progress.template}"
 
 
 def said(pod: Pod) -> str:

@@ -1,4 +1,4 @@
-"""What the controller makes of a pod: its own review and decision, over what was read once."""
+"""The verdict of ``gputopo explain`` on a pod: the controller's own review and decision on one reading of a cluster."""
 
 from __future__ import annotations
 
@@ -23,58 +23,63 @@ from dradriver.view.terminal_text import plain
 
 
 async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, drivers: str) -> Verdict:
-    """Return what is to be said of a pod, as far as the server lets us read.
+    """Return why a pod waits or what it got. What may not be read is listed in ``unread``.
 
     Args:
-        client: The server's, entered.
+        client: An entered client.
         server: The server, for messages.
         pod: The pod.
-        policies: Those that the controller follows, if the caller knows them. None reads them.
-        drivers: The driver's namespace, which has them and what tenants have had; empty where nobody knows it.
+        policies: The policies that the controller uses. None reads them from the cluster.
+        drivers: The driver's namespace, which has the policies and the tenants' usage; empty if it is not known.
     """
     key = claim_key(pod)
     unread: list[str] = []
 
-    async def told(uid: str, about: str) -> list[Happening]:
+    async def read_events(uid: str, about: str) -> list[Happening]:
         try:
             return await pod_history.events(client, server, pod.metadata.namespace, uid, about)
         except ClusterError as error:
             unread.append(str(error))
             return []
 
+    # A pod that has ended, or that the driver does not place, has a history and no verdict: nothing else is read.
     if pod.finished or not (pod.placed or pod.static):
-        events = await told(pod.metadata.uid, "pod")
+        events = await read_events(pod.metadata.uid, "pod")
         return Verdict(happened=pod_history.in_order([*pod_history.own(pod, None), *events]), unread=tuple(unread))
+
     if policies is None:
         followed = await policies_in_force.read(client, server, drivers)
         policies = followed.policies
         unread += filter(None, [followed.trouble])
-    own = Own(policies)
-    scene = Scene(client, server, policies, own=own)
+
+    tenant_usage = Own(policies)
+    scene = Scene(client, server, policies, own=tenant_usage)
     if policies.tenants and drivers:
-        await own.read(client, server, drivers)
+        await tenant_usage.read(client, server, drivers)
     elif policies.queue.reservation.after_minutes and drivers:
-        await own.read_reservations(client, server, drivers)
-    unread += own.unread
-    events, _ = await asyncio.gather(told(pod.metadata.uid, "pod"), scene.read())
+        await tenant_usage.read_reservations(client, server, drivers)
+    unread += tenant_usage.unread
+    events, _ = await asyncio.gather(read_events(pod.metadata.uid, "pod"), scene.read())
+
     claim = static_pods.claim_of(scene, pod) if key is None else scene.claims.get(key)
     if claim is not None and not claim.owned_by(pod.metadata.uid):
-        claim = None  # somebody else's under the same name
+        claim = None  # another pod's claim of the same name
     if claim is not None:
-        events += await told(claim.metadata.uid, "claim")
+        events += await read_events(claim.metadata.uid, "claim")
+
     with bound(scene.ledger):
-        judged = await (static_pods.static(scene, pod, claim) if pod.static else _judged(scene, pod))
+        pod_verdict = await (static_pods.static(scene, pod, claim) if pod.static else _controller_verdict(scene, pod))
     return msgspec.structs.replace(
-        judged,
-        reason=plain(judged.reason),
-        nearest=plain(judged.nearest),
+        pod_verdict,
+        reason=plain(pod_verdict.reason),
+        nearest=plain(pod_verdict.nearest),
         happened=pod_history.in_order([*pod_history.own(pod, claim), *events]),
         unread=tuple(dict.fromkeys([*scene.unread, *unread])),
     )
 
 
-async def _judged(scene: Scene, pod: Pod) -> Verdict:
-    """Return what the controller would make of a pod, alone or with its gang."""
+async def _controller_verdict(scene: Scene, pod: Pod) -> Verdict:
+    """Return what the controller would decide about a pod, alone or with its gang."""
     scene.put(pod)
     key = pod.metadata.namespace, pod.metadata.name
     gang = None
@@ -84,9 +89,9 @@ async def _judged(scene: Scene, pod: Pod) -> Verdict:
         gang = await workload_reader.read_gang(scene, pod)
     try:
         workload = await workload_reader.read(scene, pod, gang)
-        judged = await workload.verdict()
+        pod_verdict = await workload.verdict()
     except NotReadyError as error:
-        judged = Verdict(reason=str(error))
-    if gang is None or judged.gang is not None:
-        return judged
-    return msgspec.structs.replace(judged, gang=gang_shown.described(scene, gang, pod))
+        pod_verdict = Verdict(reason=str(error))
+    if gang is None or pod_verdict.gang is not None:
+        return pod_verdict
+    return msgspec.structs.replace(pod_verdict, gang=gang_shown.described(scene, gang, pod))

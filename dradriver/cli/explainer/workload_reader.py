@@ -20,71 +20,83 @@ from dradriver.queue.pending import Member, PendingWorkload
 
 
 class NotReadyError(Exception):
-    """No place is looked for. The message says why, and is empty if what could not be read says it."""
+    """The controller does not look for a place. The message says why; it is empty if ``Scene.unread`` says it."""
 
 
 async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
-    """Return the gang of a pod, with what its volumes and its owner say; None for a pod that is in none."""
-    picture = scene.picture
-    own = picture.gangs.of((pod.metadata.namespace, pod.metadata.name))
-    if own is None:
+    """Return the gang of a pod, and read what placing the gang needs; None for a pod that is in no gang."""
+    gangs = scene.picture.gangs
+    membership = gangs.of((pod.metadata.namespace, pod.metadata.name))
+    if membership is None:
         return None
-    keys = picture.gangs.pods(own.gang)
-    of = picture.gangs.said(own.gang)
+    gang = membership.gang
+    keys = gangs.pods(gang)
+    gang_membership = gangs.said(gang)  # with the annotations that count for the whole gang
+
+    # The size may be in the pods' annotations; only otherwise the pods' owners are read.
     owners = scene.owners()
-    if (size := size_of(own.gang, of, owners)) is None:
+    size = size_of(gang, gang_membership, owners)
+    if size is None:
         await owners.read()
-        size = size_of(own.gang, of, owners)
-    if isinstance(size, Alone):
-        picture.gangs.dissolve(own.gang)
+        size = size_of(gang, gang_membership, owners)
+    if isinstance(size, Alone):  # by its owner it is no gang
+        gangs.dissolve(gang)
         return None
-    if of.member.read is not None and of.member.read.kind == "PodGroup":
-        await scene.read_groups(own.gang[0])
-    pods = [picture.pods[key] for key in keys]
+
+    if gang_membership.member.read is not None and gang_membership.member.read.kind == "PodGroup":
+        await scene.read_groups(gang[0])
+    pods = [scene.picture.pods[key] for key in keys]
     await _read_templates(scene, pods)
     members = await _members(scene, pods)
     for member in members:
-        member.near, member.may_nominate = own.gang[1], False
+        member.near, member.may_nominate = gang[1], False
     await _read_nics(scene, members)
-    ranked = [(member, picture.gangs.rank(key)) for member, key in zip(members, keys, strict=True)]
-    return GangPods(of, PendingWorkload(*in_order(ranked), key=own.gang), size, done_of(picture.gangs, of, owners))
+    ranked = [(member, gangs.rank(key)) for member, key in zip(members, keys, strict=True)]
+    succeeded = done_of(gangs, gang_membership, owners)
+    return GangPods(gang_membership, PendingWorkload(*in_order(ranked), key=gang), size, succeeded)
 
 
 async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
-    """Return the workload of a pod.
+    """Return the workload that the controller would place for a pod: its gang, or the pod alone.
 
     Args:
         scene: The cluster.
-        pod: The pod that is asked about.
-        gang: Its gang. A pod of a gang that has started gets its place by itself.
+        pod: The pod that the user asks about.
+        gang: Its gang; None if it is in none. A pod of a gang that has started is placed alone.
 
     Raises:
-        NotReadyError: The pod lacks something without which no place is looked for.
+        NotReadyError: The controller does not look for a place yet, because the pod lacks something.
     """
-    asked = None if gang is None else next(each for each in gang.pending.members if each.uid == pod.metadata.uid)
-    if gang is not None and asked is not None and not scene.picture.gangs.started(gang.pending.key):
-        try:
-            _ = asked.wish
-        except WordError as error:
-            raise NotReadyError(str(error)) from error
-        return GangWorkload(scene, asked, gang)
+    gang_member = None
+    if gang is not None:
+        gang_member = next(member for member in gang.pending.members if member.uid == pod.metadata.uid)
+        if not scene.picture.gangs.started(gang.pending.key):
+            _check_request(gang_member)
+            return GangWorkload(scene, gang_member, gang)
+
     if not await _read_templates(scene, [pod]):
         raise NotReadyError
     (member,) = await _members(scene, [pod])
-    waits = pod.gated and scene.picture.claim_of(pod) is None
-    if waits and (lacking := scene.picture.lacking_of(pod)) is not None:
+    is_waiting = pod.gated and scene.picture.claim_of(pod) is None
+    lacking = scene.picture.lacking_of(pod)
+    if is_waiting and lacking is not None:
         raise NotReadyError(lacking.text)
-    try:
-        _ = member.wish
-    except WordError as error:
-        if pod.gated:
-            raise NotReadyError(str(error)) from error
+    if pod.gated:
+        _check_request(member)
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
         raise NotReadyError("it is being deleted, and gets no place any more")
     if not scene.whole:
         raise NotReadyError
     await _read_nics(scene, [member])
-    return PodWorkload(scene, asked or member, PendingWorkload(member), gang)
+    return PodWorkload(scene, gang_member or member, PendingWorkload(member), gang)
+
+
+def _check_request(member: Member) -> None:
+    """Raise NotReadyError if the request of a pod cannot be read."""
+    try:
+        _ = member.wish
+    except WordError as error:
+        raise NotReadyError(str(error)) from error
 
 
 async def _read_templates(scene: Scene, pods: Sequence[Pod]) -> bool:

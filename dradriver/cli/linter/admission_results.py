@@ -58,20 +58,21 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of one pod, claim or template of an object; of an object without any, of the object.
+    """The webhook's answer to one pod, pod template or claim of an object; or to the object if it has none of these.
 
     Attributes:
         source: The file.
-        document: Which of its documents.
-        line: Where the object begins.
+        document: The number of the document in the file.
+        line: The line where the object begins.
         kind: The object's kind.
-        name: Its name, with its namespace where it says one.
-        path: Where in it the pod's template stands; empty for a pod.
-        ours: Whether the driver has to do with it.
+        name: The object's name, with its namespace if it has one.
+        path: The path of the pod template in the object; empty for a pod.
+        ours: Whether the webhook changes or refuses it.
         errors: Why it is refused.
-        warnings: What would be said, though it is admitted.
-        notes: What becomes of a pod that asks for GPUs by limits alone, here and where such pods are translated.
-        pod: The pod as it would be stored; None where there is none, or it is refused, or it stays as it is.
+        warnings: Warnings, though it is admitted.
+        notes: What the webhook does with a pod that requests GPUs by limits alone, if its namespace is not one where
+            such pods are translated into claims.
+        pod: The pod as it would be stored; None if there is no pod, or it is refused or not changed.
     """
 
     source: str
@@ -88,48 +89,62 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results(document: Document, admission: Admission, *, translate: bool = False) -> Iterator[Result]:
-    """Yield what the webhook would answer to the pods and claims of a manifest.
+    """Yield the webhook's answers to the pods of an object of a manifest, or to the claim that it is.
 
     Args:
         document: The object.
         admission: The webhook.
-        translate: Whether its namespace is one where pods without our words are translated.
+        translate: Whether pods of its namespace that only have GPU limits are translated into claims.
+
+    Yields:
+        A result for each pod or pod template; one for the object if it has none, or is refused itself.
     """
     kind = document.data["kind"]
-    head = Result(
+    object_result = Result(
         source=document.source, document=document.number, line=document.line(), kind=plain(kind), name=_name(document)
     )  # fmt: skip
     if kind in CLAIMS:
-        yield _claim(head, document, admission)
+        yield _claim(object_result, document, admission)
         return
-    answer = _copied(document, admission)
+
+    # 1. The webhook copies annotations of a workload, as a JobSet, into its pod templates. It can refuse the workload.
+    answer = _admit_workload(document, admission)
     if not answer.allowed:
-        yield msgspec.structs.replace(head, ours=True, errors=(_finding(document, (), answer.status.message),))
+        yield msgspec.structs.replace(object_result, ours=True, errors=(_finding(document, (), answer.status.message),))
         return
-    near_misses = () if kind == "Pod" else _near_misses(document)
-    made = document
+    admitted = document
     if answer.ops:
-        made = msgspec.structs.replace(document, data=patched(document.data, answer.ops))
-    found = False
-    for pod in pods(made):
-        found = True
-        result = _pod(head, document, admission, pod.path, pod.manifest, translate)
-        result, near_misses = msgspec.structs.replace(result, warnings=(*near_misses, *result.warnings)), ()
-        yield result if result.errors or _copies(document) or not pod.path else _with_missed(result, document, pod.path)
-    if not found:
-        head = msgspec.structs.replace(head, warnings=near_misses)
-        yield _with_unread_templates(_with_words_of_no_pod(head, document), document)
+        admitted = msgspec.structs.replace(document, data=patched(document.data, answer.ops))
+
+    # 2. Its pods. Misspelled annotations of the object are reported once, with the first pod.
+    object_warnings = () if kind == "Pod" else _near_misses(document)
+    has_pods = False
+    for pod in pods(admitted):
+        result = _pod(object_result, document, admission, pod.path, pod.manifest, translate)
+        if not has_pods:
+            result = msgspec.structs.replace(result, warnings=(*object_warnings, *result.warnings))
+        has_pods = True
+        is_template = bool(pod.path)
+        if is_template and not result.errors and not _is_copied(document):
+            result = _warn_of_uncopied_annotations(result, document, pod.path)
+        yield result
+
+    # 3. An object without pods.
+    if not has_pods:
+        object_result = msgspec.structs.replace(object_result, warnings=object_warnings)
+        object_result = _warn_of_annotations_without_pod(object_result, document)
+        yield _warn_of_unread_steps(object_result, document)
 
 
-def _copied(document: Document, admission: Admission) -> _Response:
-    """Return what the webhook answers to what makes pods, before there are any."""
-    if not _copies(document):
+def _admit_workload(document: Document, admission: Admission) -> _Response:
+    """Return the webhook's answer to an object that makes pods; it is asked only about kinds that it copies from."""
+    if not _is_copied(document):
         return _Response(allowed=True)
     return _answer(admission.mutate_workload(_request(document.data, document.data["kind"]))[0])
 
 
-def _copies(document: Document) -> bool:
-    """Return whether the webhook copies words from an object into its pods' templates."""
+def _is_copied(document: Document) -> bool:
+    """Return whether the webhook copies annotations from an object of this kind into its pod templates."""
     return GROUPS.get(document.data["kind"]) == str(document.data.get("apiVersion")).partition("/")[0]
 
 
@@ -150,26 +165,40 @@ def _claim(head: Result, document: Document, admission: Admission) -> Result:
 
 
 def _pod(
-    head: Result, document: Document, admission: Admission, path: Path, manifest: dict[str, Any], translate: bool
+    object_result: Result,
+    document: Document,
+    admission: Admission,
+    path: Path,
+    manifest: dict[str, Any],
+    translate: bool,
 ) -> Result:
-    head = msgspec.structs.replace(head, path=plain(".".join(map(str, path))))
+    """Return the webhook's answer to a pod.
+
+    Args:
+        object_result: The result of the object, which names it.
+        document: The object.
+        admission: The webhook.
+        path: The path of the pod template in the object; empty for a pod.
+        manifest: The pod.
+        translate: See ``results``.
+    """
+    result = msgspec.structs.replace(object_result, path=plain(".".join(map(str, path))))
     request = _request(manifest, "Pod")
     answer = _answer(admission.mutate_pod(request)[0])
-    limited = (
-        answer if answer.ops or not answer.allowed else _answer(admission.mutate_pod(request, created=by_limits)[0])
-    )
+    # A pod that is admitted without a change has no annotations of ours, but its GPU limits can be translated.
+    translated = answer
+    if answer.allowed and not answer.ops:
+        translated = _answer(admission.mutate_pod(request, created=by_limits)[0])
     if translate:
-        answer = limited
+        answer = translated
     if not answer.allowed:
-        return msgspec.structs.replace(
-            head, ours=True, errors=(_finding(document, path, answer.status.message),)
-        )  # fmt: skip
+        return msgspec.structs.replace(result, ours=True, errors=(_finding(document, path, answer.status.message),))
     notes = []
-    if limited is not answer and (limited.ops or not limited.allowed):
-        there = "it gets ours" if limited.allowed else f"it is refused: {limited.status.message}"
-        notes.append(Finding(line=document.line((*path, "spec")), message=plain(_LEFT + there)))
+    if translated is not answer and (translated.ops or not translated.allowed):
+        outcome = "it gets ours" if translated.allowed else f"it is refused: {translated.status.message}"
+        notes.append(Finding(line=document.line((*path, "spec")), message=plain(_LEFT + outcome)))
     return msgspec.structs.replace(
-        head,
+        result,
         ours=bool(answer.ops),
         warnings=tuple(_finding(document, path, text) for text in answer.warnings),
         notes=tuple(notes),
@@ -177,8 +206,8 @@ def _pod(
     )
 
 
-def _with_missed(result: Result, document: Document, path: Path) -> Result:
-    """Return the result with a warning where words stand above a template that has none."""
+def _warn_of_uncopied_annotations(result: Result, document: Document, path: Path) -> Result:
+    """Return the result with a warning if the object has annotations of ours and its pod template has none."""
     missed = next(iter(_words(document.data)), "")
     if not missed or _words(_at(document.data, path)):
         return result
@@ -190,8 +219,8 @@ def _with_missed(result: Result, document: Document, path: Path) -> Result:
     return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
 
-def _with_words_of_no_pod(result: Result, document: Document) -> Result:
-    """Return the result of an object without a pod's template, with a warning where a pod's words stand on it."""
+def _warn_of_annotations_without_pod(result: Result, document: Document) -> Result:
+    """Return the result of an object without pods, with a warning if it has annotations that belong on pods."""
     key = next((key for key in _words(document.data) if key in _OF_PODS or key.startswith(names.ALIAS_PREFIX)), "")
     if not key:
         return result
@@ -200,8 +229,8 @@ def _with_words_of_no_pod(result: Result, document: Document) -> Result:
     return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
 
-def _with_unread_templates(result: Result, document: Document) -> Result:
-    """Return the result with a warning where it is of an Argo workflow with GPUs: its steps are no pod templates."""
+def _warn_of_unread_steps(result: Result, document: Document) -> Result:
+    """Return the result with a warning if the object is an Argo workflow with GPUs: its steps are not looked into."""
     group = str(document.data.get("apiVersion")).partition("/")[0]
     text = msgspec.json.encode(document.data).decode()
     if group != _ARGO or not any(word in text for word in _OF_GPUS):
@@ -215,7 +244,7 @@ def _with_unread_templates(result: Result, document: Document) -> Result:
 
 
 def _near_misses(document: Document) -> tuple[Finding, ...]:
-    """Return a warning for each key that nobody reads on what makes pods, or on what has none."""
+    """Return a warning for each annotation or label of an object that looks like a misspelled one of ours."""
     keys = _keys(document.data, "annotations"), _keys(document.data, "labels")
     return tuple(_finding(document, (), text) for text in misspelled.warnings(*keys))
 
@@ -271,7 +300,7 @@ def _finding(document: Document, path: Path, message: str) -> Finding:
 
 
 def _place(document: Document, path: Path, message: str) -> Path:
-    """Return the place that a message is about, as far as it says one."""
+    """Return the path in the document that a message of the webhook is about, by the text that it begins with."""
     key = message.partition(":")[0]
     for what, name in (("annotations", key), ("labels", key.removeprefix("label "))):
         if not names.is_ours(key) and name in _keys(_at(document.data, path), what):

@@ -131,17 +131,22 @@ def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
 def documents(text: bytes, source: str) -> Iterator[Document]:
     """Yield the objects of a YAML or JSON manifest; those of a ``List`` one by one.
 
+    Args:
+        text: The manifest.
+        source: Its file name, for messages.
+
     Raises:
-        DocumentError: It cannot be read from here on.
+        DocumentError: The manifest cannot be read from here on. Objects before this place were yielded.
     """
     try:
-        told = text.decode()
+        manifest = text.decode()
     except UnicodeDecodeError as error:
-        raise DocumentError(f"{source}:{text[: error.start].count(10) + 1}: no UTF-8") from None
-    _check_depth(told, source)
+        line = text[: error.start].count(b"\n") + 1
+        raise DocumentError(f"{source}:{line}: no UTF-8") from None
+    _check_depth(manifest, source)
     number = 0
     try:
-        loader = _Loader(told)
+        loader = _Loader(manifest)
         while loader.check_node():
             number += 1
             node = loader.get_node()

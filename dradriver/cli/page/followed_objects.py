@@ -166,16 +166,22 @@ class Mirror(Client):
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]  # noqa: A002
     ) -> tuple[builtins.list[T], str]:
-        """Return the followed objects of a kind, or ask the API server for them."""
-        for one in self._followed:
-            source = one.source
-            asked = (resource, namespace, label_selector, field_selector)
-            if asked == (source.resource, source.namespace, source.labels, source.fields):
-                if one.reflector is None or not one.reflector.synced.is_set():
-                    raise one.trouble if isinstance(one.trouble, ApiError) else ApiError(503, "", "not read yet")
-                made = _made(source, type)
-                kept = (made(item) for item in one.reflector.store.values())
-                return [item for item in kept if item is not None], ""
+        """Return objects as ``Client.list`` does: from memory if exactly this query is followed, else from the server.
+
+        Raises:
+            ApiError: The query is followed and was not read yet, or may not be read.
+        """
+        query = (resource, namespace, label_selector, field_selector)
+        for followed in self._followed:
+            source = followed.source
+            if query == (source.resource, source.namespace, source.labels, source.fields):
+                if followed.reflector is None or not followed.reflector.synced.is_set():
+                    trouble = followed.trouble
+                    raise trouble if isinstance(trouble, ApiError) else ApiError(503, "", "not read yet")
+                convert = _conversion(source, type)
+                objects = (convert(item) for item in followed.reflector.store.values())
+                # Objects of which the caller's reader keeps nothing are left out. No resourceVersion: nobody watches.
+                return [item for item in objects if item is not None], ""
         return await super().list(
             resource,
             namespace=namespace,
@@ -212,61 +218,70 @@ class Mirror(Client):
             elif one.trouble is not None:
                 yield plain(f"{resource.plural} are as they were: the API server does not answer ({one.trouble})")
 
-    async def _follow(self, client: Client, one: _Followed) -> NoReturn:
-        rest = 0.0
+    async def _follow(self, client: Client, followed: _Followed) -> NoReturn:
+        # If the user may list a kind and not watch it, following ends at once: it must not be listed all the time.
+        rest_s = 0.0
         while True:
             began = time.monotonic()
-            await self._follow_once(client, one)
-            await asyncio.sleep(rest)  # what may be listed and not watched must not be listed all the time
-            rest = REST_S if time.monotonic() - began < REST_S else 0.0
+            await self._follow_once(client, followed)
+            await asyncio.sleep(rest_s)
+            rest_s = REST_S if time.monotonic() - began < REST_S else 0.0
 
-    async def _follow_once(self, client: Client, one: _Followed) -> None:
-        """Follow a source in all namespaces, and where that is forbidden in the user's own.
+    async def _follow_once(self, client: Client, followed: _Followed) -> None:
+        """Follow a source in all namespaces, or in the user's own if all namespaces are forbidden.
 
-        Returns when what could be read is refused, or all namespaces are to be tried again. What was known stays until
-        the next turn has read it, or knows that it may not.
+        It returns when the server refuses what could be read before, or when all namespaces are to be tried again. The
+        objects that were known stay until the next call has read them, or knows that it may not.
         """
-        source = one.source
-        places = [source.namespace, self._config.namespace] if self._can_narrow(source) else [source.namespace]
-        for place in places:
-            one.trouble = None
-            one.refused.clear()
-            one.again.clear()
-            reflector = self._reflector(client, one, place)
-            following = asyncio.create_task(reflector.run())
-            tasks: list[asyncio.Task[Any]] = [following]
-            tasks += [asyncio.create_task(event.wait()) for event in (reflector.synced, one.refused)]
+        source = followed.source
+        namespaces = [source.namespace, self._config.namespace] if self._can_narrow(source) else [source.namespace]
+        for namespace in namespaces:
+            followed.trouble = None
+            followed.refused.clear()
+            followed.again.clear()
+            reflector = self._reflector(client, followed, namespace)
+            running = asyncio.create_task(reflector.run())
+            tasks: list[asyncio.Task[Any]] = [running]
+            tasks += [asyncio.create_task(event.wait()) for event in (reflector.synced, followed.refused)]
             try:
+                # 1. Wait until the objects are read, or refused. If all namespaces are refused, try the user's own.
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                if reflector.synced.is_set() or place == places[-1]:
-                    one.reflector, one.narrowed = reflector, place != source.namespace
-                    one.settled.set()
-                    self._changed(source.resource, None)
-                    ends = [asyncio.create_task(_lost(one, reflector)), asyncio.create_task(one.again.wait())]
-                    tasks += ends
-                    await asyncio.wait((following, *ends), return_when=asyncio.FIRST_COMPLETED)
-                    if following.done():
-                        following.result()
-                    return
+                if not reflector.synced.is_set() and namespace != namespaces[-1]:
+                    continue
+
+                # 2. This reflector counts from now on, even if the last namespace is refused, too: rights may come.
+                followed.reflector, followed.narrowed = reflector, namespace != source.namespace
+                followed.settled.set()
+                self._changed(source.resource, None)
+
+                # 3. Follow until the reads are refused, or ``widen`` asks for another try.
+                ends = [asyncio.create_task(_lost(followed, reflector)), asyncio.create_task(followed.again.wait())]
+                tasks += ends
+                await asyncio.wait((running, *ends), return_when=asyncio.FIRST_COMPLETED)
+                if running.done():
+                    running.result()  # it never ends by itself: this raises its error
+                return
             finally:
                 for task in tasks:
                     task.cancel()
 
-    def _reflector(self, client: Client, one: _Followed, namespace: str | None) -> Reflector[Any]:
-        source = one.source
+    def _reflector(self, client: Client, followed: _Followed, namespace: str | None) -> Reflector[Any]:
+        """Return a reflector of a source in a namespace (None is all), which reports its changes and its trouble."""
+        source = followed.source
 
-        def troubled(trouble: DriverError | None) -> None:
-            before, one.trouble = one.trouble, trouble
+        def on_trouble(trouble: DriverError | None) -> None:
+            """Note what keeps the objects from being read; None once they can be read."""
+            before, followed.trouble = followed.trouble, trouble
             if isinstance(trouble, ApiError) and trouble.status == 401:
                 self.unauthorized.set()
             if _forbidden(trouble):
-                one.refused.set()
+                followed.refused.set()
             else:
-                one.refused.clear()
+                followed.refused.clear()
             if _forbidden(before) != _forbidden(trouble):
-                self._changed(source.resource, None)
+                self._changed(source.resource, None)  # all objects of the kind appear, or are in doubt
             elif str(before) != str(trouble):
-                self._wake()
+                self._wake()  # only the message on the page changes
 
         return Reflector(
             client,
@@ -276,24 +291,25 @@ class Mirror(Client):
             label_selector=source.labels,
             field_selector=source.fields,
             on_change=lambda change: self._changed(source.resource, change.key),
-            on_trouble=troubled,
+            on_trouble=on_trouble,
         )
 
     def _can_narrow(self, source: Source) -> bool:
         return source.resource.namespaced and source.namespace is None and bool(self._config.namespace)
 
 
-async def _lost(one: _Followed, reflector: Reflector[Any]) -> None:
-    """Return when what could be read is refused; what is refused from the beginning may still come."""
+async def _lost(followed: _Followed, reflector: Reflector[Any]) -> None:
+    """Return when objects that could be read are refused. Objects refused from the beginning do not count."""
     await reflector.synced.wait()
-    await one.refused.wait()
+    await followed.refused.wait()
 
 
 def _forbidden(trouble: DriverError | None) -> bool:
     return isinstance(trouble, ApiError) and trouble.forbidden
 
 
-def _made(source: Source, wanted: Any) -> Callable[[Any], Any]:
+def _conversion(source: Source, wanted: Any) -> Callable[[Any], Any]:
+    """Return the function that makes an object of the wanted type from one that is followed."""
     if wanted == source.read:
-        return lambda kept: kept
+        return lambda item: item
     return source.made[wanted]

@@ -49,13 +49,13 @@ class Live:
     """
 
     def __init__(self, mirror: Mirror, server: ServerConfig, policies: Policies | None, driver_namespace: str) -> None:
-        """Know nothing yet.
+        """Read nothing yet; ``update`` reads.
 
         Args:
-            mirror: What is followed.
+            mirror: The objects that are followed.
             server: The API server, for messages.
             policies: The policies of the user's file. None follows those in the driver's namespace.
-            driver_namespace: The driver's own; empty for nowhere.
+            driver_namespace: The driver's namespace; empty if it is not known.
         """
         self.scene: Scene
         self.views: dict[str, NodeView] = {}
@@ -67,12 +67,12 @@ class Live:
         self._policies = policies
         self._namespace = driver_namespace
         self._pieces: dict[str, dict[str, ResourceSlice]] = {}  # by pool and name
-        self._alone: set[str] = set()  # names of slices that say what a machine is, and hand out nothing
+        self._alone: set[str] = set()  # names of slices that only describe a machine: another driver has its GPUs
         self._claims: dict[str, dict[Key, Claim]] = {}  # by pool and key
-        self._where: dict[Key, frozenset[str]] = {}
-        self._changes: dict[tuple[Resource, Key], None] = {}
-        self._anew = True
-        self._own_changed = False
+        self._where: dict[Key, frozenset[str]] = {}  # the pools of each claim
+        self._changes: dict[tuple[Resource, Key], None] = {}  # objects that changed since the last update
+        self._anew = True  # whether the next update reads everything again
+        self._own_changed = False  # whether policies or the tenants' usage changed
 
     @property
     def unread(self) -> tuple[str, ...]:
@@ -139,8 +139,9 @@ class Live:
         return nodes | scene.nodes.keys() | self._claims.keys()
 
     def _take(self, resource: Resource, key: Key) -> set[str]:
+        """Update the cluster by one object that changed. Returns the names of the nodes that look different."""
         new = self._mirror.find(resource, key)
-        kept = new
+        record = new
         dirty: set[str] = set()
         if resource == NODES:
             dirty = {key[1]}
@@ -148,24 +149,22 @@ class Live:
             dirty = self._put_claim(key, new)
         elif resource == PODS:
             self._put_pod(key, new)
-        else:
-            if self._whose(new):
+        else:  # a slice
+            if self._may_change_driver(new):
                 self._anew = True
                 return dirty
             with bound(self.scene.ledger):
-                kept = None if new is None else slice_records.slice_record(new)
+                record = None if new is None else slice_records.slice_record(new)
             dirty = self._put_piece(key[1], new)
         try:
-            self.scene.take(resource, key, kept)
-        except (
-            Exception
-        ):  # as the store does with handlers: what one object does to the picture costs no other anything
+            self.scene.take(resource, key, record)
+        except Exception:  # an error that one object meets must not keep the others from the page
             logger.exception("%s %s could not be taken in; all is read anew", resource.plural, "/".join(key))
             self._anew = True
         return dirty
 
-    def _whose(self, piece: ResourceSlice | None) -> bool:
-        """Return whether a slice may change whose devices are handed out: then the picture is another one."""
+    def _may_change_driver(self, piece: ResourceSlice | None) -> bool:
+        """Return whether a slice may change which driver allocates GPUs: then the whole cache is filled again."""
         if piece is None or not _ours(piece):
             return bool(self._alone) and self.scene.ledger is OURS
         return is_machine_alone(piece) and not self._alone

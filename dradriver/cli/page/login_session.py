@@ -61,7 +61,14 @@ async def keep(
 
 
 async def _session(page: Page, server: ServerConfig, policies: Policies | None, named: str | None) -> None:
-    """Follow one login until the server does not know it any more."""
+    """Keep the page up to date with one login, until the server refuses the login's credentials.
+
+    Args:
+        page: The page.
+        server: The API server, with the credentials.
+        policies: The policies of the user's file. None follows those in the driver's namespace.
+        named: The driver's namespace, if the user names it.
+    """
     agent = f"gputopo/{__version__}"
     async with Client(server, user_agent=agent) as client:
         driver_namespace = await policies_in_force.driver_namespace(client, named)
@@ -76,18 +83,18 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
     mirror = Mirror(server, sources(driver_namespace), changed, wake.set, user_agent=agent)
     async with mirror, asyncio.TaskGroup() as tasks:
         running: list[asyncio.Task[None]] = [tasks.create_task(mirror.run())]
-        reading = tasks.create_task(_until_settled(page, mirror, wake))
-        refused = tasks.create_task(mirror.unauthorized.wait())
+        first_reading = tasks.create_task(_until_settled(page, mirror, wake))
+        unauthorized = tasks.create_task(mirror.unauthorized.wait())
         try:
-            await asyncio.wait((reading, refused), return_when=asyncio.FIRST_COMPLETED)
-            if not refused.done():
+            await asyncio.wait((first_reading, unauthorized), return_when=asyncio.FIRST_COMPLETED)
+            if not unauthorized.done():
                 live = Live(mirror, server, policies, driver_namespace)
                 details = Asked(live, mirror, server, driver_namespace)
                 running.append(tasks.create_task(_follow(page, live, mirror, details, server, wake)))
-                await refused
+                await unauthorized
         finally:
-            page.details = None
-            for task in (*running, reading, refused):
+            page.details = None  # they would ask with the refused credentials
+            for task in (*running, first_reading, unauthorized):
                 task.cancel()
 
 
@@ -110,26 +117,37 @@ async def _until_settled(page: Page, mirror: Mirror, wake: asyncio.Event) -> Non
 async def _follow(
     page: Page, live: Live, mirror: Mirror, details: Asked, server: ServerConfig, wake: asyncio.Event
 ) -> NoReturn:
-    anew = time.monotonic() + ANEW_S
+    """Bring the page up to date after each change, at least once a minute, and read all again every ``ANEW_S``.
+
+    Args:
+        page: The page.
+        live: The cluster as the page shows it.
+        mirror: The objects that are followed.
+        details: Answers the page's questions about one object.
+        server: The API server, whose address the page shows.
+        wake: Set after each change.
+    """
+    next_full_reading = time.monotonic() + ANEW_S
     while True:
         wake.clear()
         began = time.monotonic()
-        if began > anew:
-            anew = began + ANEW_S
+        if began > next_full_reading:
+            next_full_reading = began + ANEW_S
             mirror.widen()
             live.read_anew()
         try:
-            dirty = await live.update()
-            # First the nodes: one that cannot be shown is left out of what the rest is made from.
-            nodes = page_pieces.node_pieces(live, dirty)
+            changed_nodes = await live.update()
+            # The nodes come first: a node that cannot be shown is left out of all that follows.
+            nodes = page_pieces.node_pieces(live, changed_nodes)
             page.feed.publish(nodes, page_pieces.common(live, server=server.url))
             page.details = details
         except Exception as error:  # a bug that one object meets must not end the page: it says so and goes on
             logger.exception("the page could not be brought up to date")
             live.read_anew()
             _tell(page, f"an error in this program: {type(error).__name__}: {error}; what is shown is older")
-        spent = time.monotonic() - began
-        await asyncio.sleep(min(max(QUIET_S, REST * spent), LONGEST_REST_S))
+        # Rest in proportion to the work, so that a large cluster that changes all the time does not keep a core busy.
+        spent_s = time.monotonic() - began
+        await asyncio.sleep(min(max(QUIET_S, REST * spent_s), LONGEST_REST_S))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MINUTE_S):
                 await wake.wait()

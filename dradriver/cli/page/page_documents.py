@@ -10,36 +10,41 @@ from dradriver.view.terminal_text import plain
 
 
 def health(live: Live) -> Document:
-    """Return the page's document on health: GPUs that nobody gets, nodes that take no pods, what is odd."""
-    gpus: list[tuple[Cell, ...]] = []
-    nodes: list[tuple[Cell, ...]] = []
-    mig: list[tuple[Cell, ...]] = []
+    """Return the page's document on health: GPUs out of service, nodes that take no new pods, and what looks wrong."""
+    # 1. The rows of the three tables.
+    blocked_gpus: list[tuple[Cell, ...]] = []
+    closed_nodes: list[tuple[Cell, ...]] = []
+    mig_gpus: list[tuple[Cell, ...]] = []
     for name in sorted(live.views, key=natural):
         view = live.views[name]
         for gpu in view.gpus:
             if gpu.blocked:
-                row = words(name, gpu.gpu.label, gpu.blocked, "; ".join(one.words for one in gpu.holders))
-                (mig if gpu.blocked.startswith("in MIG mode") else gpus).append(row)
-        gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
+                row = words(name, gpu.gpu.label, gpu.blocked, "; ".join(holder.words for holder in gpu.holders))
+                is_in_mig_mode = gpu.blocked.startswith("in MIG mode")
+                (mig_gpus if is_in_mig_mode else blocked_gpus).append(row)
+        blocked_gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
         if why := live.closed(name):
-            nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
+            closed_nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
     gone = sorted(live.gone.values(), key=lambda node: natural(node.name))
-    nodes += [words(node.name, node.why, str(len(node.gpus)), "0") for node in gone]
-    doubts = tuple(Cell(one, Tone.WARNING) for name in sorted(live.doubts, key=natural) for one in live.doubts[name])
-    bad = {0: "no GPU is out of service", 1: "1 GPU is out of service"}.get(
-        len(gpus), f"{len(gpus)} GPUs are out of service"
+    closed_nodes += [words(node.name, node.why, str(len(node.gpus)), "0") for node in gone]
+
+    # 2. The sentence above them.
+    blocked_text = {0: "no GPU is out of service", 1: "1 GPU is out of service"}.get(
+        len(blocked_gpus), f"{len(blocked_gpus)} GPUs are out of service"
     )
-    shut = {0: "all nodes with GPUs take new pods", 1: "1 node takes no new pods"}.get(
-        len(nodes), f"{len(nodes)} nodes take no new pods"
+    closed_text = {0: "all nodes with GPUs take new pods", 1: "1 node takes no new pods"}.get(
+        len(closed_nodes), f"{len(closed_nodes)} nodes take no new pods"
     )
-    heads = tuple(map(Column, ("node", "GPU", "why", "held by")))
-    columns = (Column("node"), Column("why"), Column("GPUs", number=True), Column("free", number=True))
+
+    gpu_columns = tuple(map(Column, ("node", "GPU", "why", "held by")))
+    node_columns = (Column("node"), Column("why"), Column("GPUs", number=True), Column("free", number=True))
     blocks: list[Block] = [
-        Notes(lines=(Cell(f"{bad}; {shut}"),)),
-        Table(title="GPUs out of service", columns=heads, rows=tuple(gpus)),
-        Table(title="Nodes that take no new pods", columns=columns, rows=tuple(nodes)),
-        Table(title="GPUs in MIG mode", columns=heads, rows=tuple(mig)),
+        Notes(lines=(Cell(f"{blocked_text}; {closed_text}"),)),
+        Table(title="GPUs out of service", columns=gpu_columns, rows=tuple(blocked_gpus)),
+        Table(title="Nodes that take no new pods", columns=node_columns, rows=tuple(closed_nodes)),
+        Table(title="GPUs in MIG mode", columns=gpu_columns, rows=tuple(mig_gpus)),
     ]
+    doubts = tuple(Cell(text, Tone.WARNING) for name in sorted(live.doubts, key=natural) for text in live.doubts[name])
     if doubts:
         blocks.append(Table(title="What looks wrong", columns=(Column(),), rows=tuple((cell,) for cell in doubts)))
     return report(*blocks)

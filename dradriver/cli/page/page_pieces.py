@@ -191,31 +191,34 @@ def _unbound(live: Live) -> Iterator[tuple[str, str]]:
 
 
 def _waiting(live: Live, queue: list[Waits]) -> Iterator[tuple[str, bytes]]:
-    """Yield those who wait, by their turn; after them by their age those who are in no line: static, promised."""
-    turn = {one.name: one.position for one in queue}
+    """Yield the page's pieces on pods that are not bound: by their position in the queue, then by age.
+
+    Pods that are not in the queue come last: static pods, and those with a tentative placement.
+    """
+    position_of = {waits.name: waits.position for waits in queue}
     gangs = live.scene.picture.gangs
 
     def order(key: tuple[str, str]) -> tuple[float, str, tuple[str, str]]:
-        own = gangs.of(key)
-        name = plain("/".join(key if own is None else own.gang))
-        return turn.get(name, float("inf")), live.pods[key].metadata.creation_timestamp or "", key
+        membership = gangs.of(key)
+        workload = plain("/".join(key if membership is None else membership.gang))
+        return position_of.get(workload, float("inf")), live.pods[key].metadata.creation_timestamp or "", key
 
-    places = sorted((order(key), key) for key in _unbound(live))
-    for number, ((position, _, _), key) in enumerate(places[:MOST_WAITING]):
-        said = subject(live.pods[key])
-        own = gangs.of(key)
+    ordered = sorted((order(key), key) for key in _unbound(live))
+    for number, ((position, _, _), key) in enumerate(ordered[:MOST_WAITING]):
+        pod = subject(live.pods[key])
+        membership = gangs.of(key)
         shown = {
             "at": number,
             "turn": None if position == float("inf") else position,
-            "namespace": said.namespace,
-            "pod": said.pod,
-            "gang": "" if own is None else cut(plain(own.gang[1]), _LONG),
-            "state": said.state,
-            "wish": cut(said.wish, _LONG),
-            "since": said.created,
-            "why": cut(said.said or said.refused or _nothing_said(said.state), 2 * _LONG),
+            "namespace": pod.namespace,
+            "pod": pod.pod,
+            "gang": "" if membership is None else cut(plain(membership.gang[1]), _LONG),
+            "state": pod.state,
+            "wish": cut(pod.wish, _LONG),
+            "since": pod.created,
+            "why": cut(pod.said or pod.refused or _nothing_said(pod.state), 2 * _LONG),
         }
-        yield f"pod/{said.namespace}/{said.pod}", encoder.encode(shown)
+        yield f"pod/{pod.namespace}/{pod.pod}", encoder.encode(shown)
 
 
 def _nothing_said(state: str) -> str:

@@ -1,4 +1,4 @@
-"""A day of whole GPUs, shares and MIG slices on a simulated cluster: what each policy has a place for.
+"""A simulated day of requests for whole GPUs, shares and MIG slices, for ``gputopo simulate --parts``.
 
 Requests that find no place at once are turned away, so that every policy meets the same requests at the same time.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import heapq
 import random
+import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -26,6 +28,7 @@ SLICES: Final = {(1, 1): 0.40, (1, 2): 0.10, (2, 2): 0.25, (3, 4): 0.20, (4, 4):
 WHOLES: Final = {1: 0.50, 2: 0.20, 4: 0.20, 8: 0.10}
 _MEDIAN_S: Final = 1800.0
 _SPREAD: Final = 1.2
+_MEASURED_EVERY: Final = 16  # arrivals: looking at all GPUs costs more than a decision
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -64,25 +67,29 @@ class Result(msgspec.Struct, kw_only=True):
 def drawn(
     count: int, machines: Sequence[Machine], *, load: float, parts: float, seed: int, sliced: float = 0.7
 ) -> list[Arrival]:
-    """Return requests for whole GPUs and parts that come by chance (Poisson), with log-normal durations.
+    """Draw requests for whole GPUs and fractions, which arrive at random (Poisson) and have log-normal durations.
 
     Args:
-        count: How many.
-        machines: The cluster's; slices are asked for by the profiles of the first one.
-        load: Share of the cluster that they would keep busy if all were served.
-        parts: Share of them that are of parts.
+        count: Number of requests.
+        machines: The nodes; MIG slices are requested by the profiles of the first.
+        load: Share of the cluster that the requests would keep busy if all were served.
+        parts: Share of the requests that are for a fraction of a GPU.
         seed: The same seed gives the same requests.
-        sliced: Share of the parts that are MIG slices, where the machines have MIG.
+        sliced: Share of the fractions that are MIG slices, if the machines have MIG.
     """
     rng = random.Random(seed)  # noqa: S311  # chance, no secret
     profiles = _profiles(machines[0])
-    asked = [_asked(rng, profiles, parts=parts, sliced=sliced if profiles else 0.0) for _ in range(count)]
-    mean_s = _MEDIAN_S * 2.718281828 ** (_SPREAD**2 / 2)
-    total = sum(len(machine.gpus) for machine in machines)
-    rate = load * total / (sum(gpus for _, gpus in asked) / count * mean_s)
+    requests = [_asked(rng, profiles, parts=parts, sliced=sliced if profiles else 0.0) for _ in range(count)]
+
+    # The rate of arrivals per second that gives the load: GPUs of the cluster by the mean GPU time of a request.
+    mean_duration_s = _MEDIAN_S * 2.718281828 ** (_SPREAD**2 / 2)  # of a log-normal distribution
+    mean_gpus = sum(gpus for _, gpus in requests) / count
+    cluster_gpus = sum(len(machine.gpus) for machine in machines)
+    rate = load * cluster_gpus / (mean_gpus * mean_duration_s)
+
     now = 0.0
     arrivals = []
-    for request, gpus in asked:
+    for request, gpus in requests:
         now += rng.expovariate(rate)
         arrivals.append(Arrival(now, request, _MEDIAN_S * rng.lognormvariate(0, _SPREAD), gpus))
     return arrivals
@@ -110,42 +117,57 @@ def _asked(
 def replay(
     machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str, books: Policy | None = None
 ) -> Result:
-    """Replay whole GPUs, shares and MIG slices under one of ``POLICIES``, or one that keeps these books."""
+    """Replay requests for whole GPUs, shares and MIG slices. A request without a place is turned away.
+
+    Args:
+        machines: The nodes.
+        arrivals: The requests, by arrival.
+        policy: The placement policy, one of ``POLICIES``; it names the result.
+        books: The policy's own state, if it is not one of ``POLICIES``.
+    """
     books = books or POLICIES[policy](machines)
-    quads = [_quads(machine) for machine in machines]
-    leaving: list[tuple[float, int, Taken]] = []
-    served = {kind: [0, 0] for kind in (Whole, Share, Mig)}
-    gpu_time, times = [0.0, 0.0], []
-    empty = free_quads = now = 0.0
+    count_quads = [_quads(machine) for machine in machines]
+
+    def quads(gpus_of_machines: Sequence[Sequence[int]]) -> int:
+        return sum(count(gpus) for count, gpus in zip(count_quads, gpus_of_machines, strict=True))
+
+    running: list[tuple[float, int, Taken]] = []  # a heap by end time
+    requested: Counter[type] = Counter()
+    served: Counter[type] = Counter()
+    requested_gpu_s = served_gpu_s = 0.0
+    decision_times_s = []
+    empty_gpu_s = empty_quad_s = measured_at = 0.0
     for number, arrival in enumerate(arrivals):
-        while leaving and leaving[0][0] <= arrival.at_s:
-            books.give_back(heapq.heappop(leaving)[2])
-        if number % 16 == 0:
-            passed, now = arrival.at_s - now, arrival.at_s
-            left = books.empty()
-            empty += passed * sum(map(len, left))
-            free_quads += passed * sum(count(gpus) for count, gpus in zip(quads, left, strict=True))
-        begun = time.perf_counter()
+        while running and running[0][0] <= arrival.at_s:
+            books.give_back(heapq.heappop(running)[2])
+        if number % _MEASURED_EVERY == 0:
+            passed_s, measured_at = arrival.at_s - measured_at, arrival.at_s
+            empty_gpus = books.empty()
+            empty_gpu_s += passed_s * sum(map(len, empty_gpus))
+            empty_quad_s += passed_s * quads(empty_gpus)
+
+        started = time.perf_counter()
         taken = books.place(arrival.request)
-        times.append(time.perf_counter() - begun)
-        counts = served[type(arrival.request)]
-        counts[0] += 1
-        gpu_time[0] += arrival.gpus * arrival.duration_s
+        decision_times_s.append(time.perf_counter() - started)
+
+        kind = type(arrival.request)
+        requested[kind] += 1
+        requested_gpu_s += arrival.gpus * arrival.duration_s
         if taken is not None:
-            counts[1] += taken.served
-            gpu_time[1] += arrival.gpus * arrival.duration_s * taken.served
-            heapq.heappush(leaving, (arrival.at_s + arrival.duration_s, number, taken))
-    every = [tuple(gpu.index for gpu in machine.gpus) for machine in machines]
-    asked, had = (served[Share][n] + served[Mig][n] for n in (0, 1))
+            # A request that is not served holds its GPU and cannot use it (see ``Taken``).
+            served[kind] += taken.served
+            served_gpu_s += arrival.gpus * arrival.duration_s * taken.served
+            heapq.heappush(running, (arrival.at_s + arrival.duration_s, number, taken))
+    all_gpus = [tuple(gpu.index for gpu in machine.gpus) for machine in machines]
     return Result(
         policy=policy,
-        parts_served=had / max(asked, 1),
-        slices_served=served[Mig][1] / max(served[Mig][0], 1),
-        wholes_served=served[Whole][1] / max(served[Whole][0], 1),
-        gpu_time_served=gpu_time[1] / gpu_time[0],
-        empty_gpus=empty / now / sum(map(len, every)),
-        empty_quads=free_quads / now / max(sum(count(gpus) for count, gpus in zip(quads, every, strict=True)), 1),
-        decision_s=sorted(times)[len(times) // 2],
+        parts_served=(served[Share] + served[Mig]) / max(requested[Share] + requested[Mig], 1),
+        slices_served=served[Mig] / max(requested[Mig], 1),
+        wholes_served=served[Whole] / max(requested[Whole], 1),
+        gpu_time_served=served_gpu_s / requested_gpu_s,
+        empty_gpus=empty_gpu_s / measured_at / sum(map(len, all_gpus)),
+        empty_quads=empty_quad_s / measured_at / max(quads(all_gpus), 1),
+        decision_s=statistics.median_high(decision_times_s),
     )
 
 

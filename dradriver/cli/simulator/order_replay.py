@@ -1,4 +1,4 @@
-"""Jobs come, wait in an order, run and leave; what the order makes of them."""
+"""A simulation of one order of the queue: jobs arrive, wait, run and leave. ``gputopo simulate --order`` calls it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dradriver.topology.machine import Machine
 
 
 class OrderReplay:
-    """One cluster, one order, one policy of placement, one trace; a job starts with all of its pods or not at all."""
+    """The replay of a trace in one queue order. A job starts with all of its pods or not at all."""
 
     def __init__(
         self,
@@ -34,76 +34,91 @@ class OrderReplay:
         seed: int = 1,
         until_s: float | None = None,
     ) -> None:
-        """Prepare it.
+        """Prepare the replay; ``run`` replays.
 
         Args:
             machines: The nodes.
             jobs: The jobs, by arrival.
             order: One of ``ORDERS``.
-            policy: Which set a job gets, one of ``POLICIES``.
-            communication: Share of a job's time that is all-reduce on the best set.
-            weights: By tenant.
-            seed: For policies that decide by chance.
-            until_s: When it stops, though jobs still wait; those count as if they began then. None: when all have left.
+            policy: The placement policy, one of ``POLICIES``.
+            communication: Share of a job's time that is all-reduce on the best set, 0 to 1.
+            weights: The weight of each tenant.
+            seed: Seed of placement policies that choose at random.
+            until_s: Time at which the replay stops; jobs that still wait count as started then. None replays until
+                all jobs have left.
         """
         self._cluster = Cluster(machines)
         self._jobs = jobs
-        self._name = order
-        self._turns = ORDERS[order].turn
-        self._rule = ORDERS[order].backfilling
+        self._order_name = order
+        self._turn_rule = ORDERS[order].turn
+        self._backfilling = ORDERS[order].backfilling
         self._policy = policy
         self._communication = communication
         self._weights = weights
         self._rng = random.Random(seed)  # noqa: S311  # chance, no secret
-        self._lines = Lines(len(weights))
-        self._leaving: list[tuple[float, int, Running]] = []
-        last = max(job.arrival_s for job in jobs) if until_s is None else until_s
         self._until_s = until_s
+        # What waits and what runs.
+        self._queues = Lines(len(weights))  # one queue per tenant
+        self._arrived: list[Waiting] = []  # in the current step
+        self._running: list[tuple[float, int, Running]] = []  # a heap by end time
+        self._gpus_of_tenant = [0] * len(weights)
+        self._finished = 0
+        # Kinds of jobs (numbers of GPUs of their pods) that found no place since GPUs were freed: not tried again.
+        self._no_place_unreserved = Blocked()  # no place outside the reserved GPUs
+        self._no_place_anywhere = Blocked()  # no place even if the reserved GPUs are used
+        # What is measured.
+        last = max(job.arrival_s for job in jobs) if until_s is None else until_s
         self._figures = Figures(gpus=self._cluster.gpus, last=last, weights=weights)
         self._shares = Shares(lambda: self._figures.now)
-        self._reserving = Reserving(self._cluster, self._rule.terms or Terms())
-        self._held = [0] * len(weights)
-        self._blocked = Blocked()  # kinds without a place, beside what is reserved
-        self._nowhere = Blocked()  # the same with what is reserved
-        self._came: list[Waiting] = []
-        self._finished = 0
+        self._reserving = Reserving(self._cluster, self._backfilling.terms or Terms())
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> OrderResult:
-        """Replay all jobs in one order of the queue; ``progress`` is told how many have left."""
-        coming = iter(self._jobs)
-        job = next(coming, None)
-        while job is not None or self._lines or self._leaving:
-            times = [self._leaving[0][0]] if self._leaving else []
-            if job is not None:
-                times.append(job.arrival_s)
-            times += self._moments()
-            assert times, "a job that waits alone finds the cluster empty"
-            if self._until_s is not None and min(times) > self._until_s:
+        """Replay all jobs in one order of the queue.
+
+        Args:
+            progress: Called with the number of jobs that have left.
+        """
+        future_jobs = iter(self._jobs)
+        next_job = next(future_jobs, None)
+        while next_job is not None or self._queues or self._running:
+            # 1. Go to the next event: a job ends, a job arrives, or a reservation is due.
+            event_times = [self._running[0][0]] if self._running else []
+            if next_job is not None:
+                event_times.append(next_job.arrival_s)
+            event_times += self._reservation_times()
+            assert event_times, "a job that waits alone finds the cluster empty"
+            if self._until_s is not None and min(event_times) > self._until_s:
                 self._advance(self._until_s)
                 break
-            self._advance(max(min(times), self._figures.now))
-            freed = self._leave()
-            if freed and progress is not None:
+            self._advance(max(min(event_times), self._figures.now))
+
+            # 2. Free the GPUs of jobs that have ended.
+            has_freed = self._end_jobs()
+            if has_freed and progress is not None:
                 progress(self._finished)
-            self._came = []
-            while job is not None and job.arrival_s <= self._figures.now:
-                waiting = Waiting(job, pods(job.gpus, self._cluster.largest))
-                self._lines.add(waiting)
-                self._came.append(waiting)
-                job = next(coming, None)
-            self._serve(freed=freed)
-        for waiting in self._lines:
+
+            # 3. Queue the jobs that arrive.
+            self._arrived = []
+            while next_job is not None and next_job.arrival_s <= self._figures.now:
+                waiting = Waiting(next_job, pods(next_job.gpus, self._cluster.largest))
+                self._queues.add(waiting)
+                self._arrived.append(waiting)
+                next_job = next(future_jobs, None)
+
+            # 4. Start jobs.
+            self._serve(freed=has_freed)
+        for waiting in self._queues:
             self._figures.waits(waiting.job.gpus, self._figures.now - waiting.job.arrival_s)
-        return self._figures.result(self._name)
+        return self._figures.result(self._order_name)
 
     @property
     def _contended(self) -> bool:
-        return all(self._lines.counts)
+        return all(self._queues.counts)
 
-    def _moments(self) -> list[float]:
-        """Return when something is to be done though nobody comes or leaves: reservations are due, or cost too much."""
-        terms = self._rule.terms
-        if terms is None or self._rule.replanned:
+    def _reservation_times(self) -> list[float]:
+        """Return the times at which a reservation becomes due, or costs too much."""
+        terms = self._backfilling.terms
+        if terms is None or self._backfilling.replanned:
             return []
         if self._reserving.held is not None:
             at = self._reserving.runs_out_at()
@@ -112,88 +127,97 @@ class OrderReplay:
         return [at for at in due if at > self._figures.now]
 
     def _advance(self, to: float) -> None:
-        self._figures.advance(to, held=self._held, reserved_idle=self._reserving.idle, contended=self._contended)
+        self._figures.advance(
+            to, held=self._gpus_of_tenant, reserved_idle=self._reserving.idle, contended=self._contended
+        )
         self._reserving.count(to)
 
-    def _leave(self) -> bool:
-        """Let the jobs go that have run until now. Returns whether any did."""
+    def _end_jobs(self) -> bool:
+        """Free the GPUs of jobs that have run until now. Returns whether there were any."""
         freed = False
-        while self._leaving and self._leaving[0][0] <= self._figures.now:
-            running = heapq.heappop(self._leaving)[2]
+        while self._running and self._running[0][0] <= self._figures.now:
+            running = heapq.heappop(self._running)[2]
             self._cluster.give_back(running.parts)
             self._reserving.ends(running)
             self._hold(running.tenant, -running.gpus)
             self._finished += 1
             freed = True
         if freed:
-            self._blocked.clear()
-            self._nowhere.clear()
+            self._no_place_unreserved.clear()
+            self._no_place_anywhere.clear()
         return freed
 
     def _serve(self, *, freed: bool) -> None:
-        """Start whom the order lets start now, and reserve."""
-        before = self._reserving.held
-        if self._rule.replanned:
+        """Start the jobs that the order lets start now, and reserve GPUs; ``freed`` says whether jobs have ended."""
+        reservation_before = self._reserving.held
+        if self._backfilling.replanned:
             self._backfill_easy(freed=freed)
         else:
             self._reserving.look(self._figures.now)
             if freed:
                 self._start_holder()
             self._start_in_turn()
-            if self._rule.terms is not None:
+            if self._backfilling.terms is not None:
                 self._reserve()
-        # Who may run on reserved GPUs changes when they do, or when they are free; else only new ones need be asked.
-        self._start_on_reserved(everybody=freed or self._reserving.held is not before)
+        # A job that could not run on the reserved GPUs still cannot, unless GPUs were freed or the reservation changed.
+        # So otherwise only the jobs that have just arrived are tried.
+        self._start_on_reserved(everybody=freed or self._reserving.held is not reservation_before)
 
     def _start_in_turn(self) -> Waiting | None:
-        """Start one after the other beside what is reserved. Returns the first that found no place."""
-        first: Waiting | None = None
-        passed = self._blocked if self._rule.no_place is NoPlace.GO_ON else None
-        heads = {
-            tenant: head
-            for tenant in range(len(self._weights))
-            if (head := self._lines.head(tenant, passed=passed)) is not None
-        }
+        """Start waiting jobs in their order on GPUs that are not reserved. Returns the first that found no place."""
+        first_without_place: Waiting | None = None
+        # Kinds of jobs to skip, if jobs without a place do not hold up the queue.
+        skipped_kinds = self._no_place_unreserved if self._backfilling.no_place is NoPlace.GO_ON else None
+        heads: dict[int, Waiting] = {}  # the first job of each tenant's queue
+
+        def update_head(tenant: int) -> None:
+            head = self._queues.head(tenant, passed=skipped_kinds)
+            if head is None:
+                heads.pop(tenant, None)
+            else:
+                heads[tenant] = head
+
+        for tenant in range(len(self._weights)):
+            update_head(tenant)
         while heads:
             waiting = min(heads.values(), key=self._turn)
-            own = waiting.job.tenant
-            started = self._start(waiting, self._blocked)
-            if not started:
-                first = first or waiting
-                if self._rule.no_place is NoPlace.STOP:
-                    return first
-                if self._rule.no_place is NoPlace.STOP_TENANT:
-                    del heads[own]
-                    continue
-            for tenant, head in list(heads.items()):
-                if tenant != own and (passed is None or head.kind not in passed):
-                    continue
-                following = self._lines.head(tenant, passed=passed)
-                if following is None:
+            tenant = waiting.job.tenant
+            if not self._start(waiting, self._no_place_unreserved):
+                first_without_place = first_without_place or waiting
+                if self._backfilling.no_place is NoPlace.STOP:
+                    return first_without_place
+                if self._backfilling.no_place is NoPlace.STOP_TENANT:
                     del heads[tenant]
-                else:
-                    heads[tenant] = following
-        return first
+                    continue
+            # This tenant has another first job, and so have others whose first job is now of a kind without a place.
+            for other, head in list(heads.items()):
+                if other == tenant or (skipped_kinds is not None and head.kind in skipped_kinds):
+                    update_head(other)
+        return first_without_place
 
     def _backfill_easy(self, *, freed: bool) -> None:
-        """Start the first with all GPUs until one finds no place, reserve for that one, and start others beside it."""
+        """Start jobs as EASY backfilling does.
+
+        The first jobs of the queue start, on reserved GPUs too, until one finds no place. GPUs are reserved for that
+        job. Then the jobs behind it start on the other GPUs.
+        """
         while (head := min(self._heads(), key=self._turn, default=None)) is not None:
             self._reserving.lift()
-            started = self._start(head, self._nowhere)
+            is_started = self._start(head, self._no_place_anywhere)
             self._reserving.close()
-            if not started:
+            if not is_started:
                 break
-            freed = True  # what was planned is outdated
+            freed = True  # the reservation was planned without this job: plan it again
         if head is None:
             self._reserving.drop()
-            self._blocked.clear()
+            self._no_place_unreserved.clear()
         elif (freed or self._reserving.waiting is not head) and self._reserving.make(head, self._figures.now):
-            self._blocked.clear()
+            self._no_place_unreserved.clear()
         if self._start_in_turn() is not None and self._reserving.held is not None:
             self._reserving.look(self._figures.now)
 
     def _heads(self) -> list[Waiting]:
-        heads = (self._lines.head(tenant) for tenant in range(len(self._weights)))
+        heads = (self._queues.head(tenant) for tenant in range(len(self._weights)))
         return [head for head in heads if head is not None]
 
     def _start_holder(self) -> None:
@@ -202,86 +226,97 @@ class OrderReplay:
         if waiting is None:
             return
         self._reserving.lift()
-        if self._start(waiting, self._nowhere):
+        if self._start(waiting, self._no_place_anywhere):
             self._reserving.drop()
-            self._blocked.clear()
+            self._no_place_unreserved.clear()
         else:
             self._reserving.close()
 
     def _reserve(self) -> None:
-        """End or move a reservation that costs too much; make one for the first that has been blocked for too long."""
+        """End or move a reservation that costs too much. Reserve for the first job that was blocked for too long."""
         now = self._figures.now
         if self._reserving.judge(now):
-            self._blocked.clear()
+            self._no_place_unreserved.clear()
             self._start_in_turn()
         if self._reserving.held is not None:
             return
         heads = sorted(self._heads(), key=self._turn)
         by_name = {str(head.job.number): head for head in heads}
-        waiting = [blocked(head) for head in heads]
-        for each in reservation_rules.due(waiting, (), self._reserving.terms, now):
-            self._reserving.make(by_name[each.who], now)
+        blocked_heads = [blocked(head) for head in heads]
+        for due in reservation_rules.due(blocked_heads, (), self._reserving.terms, now):
+            self._reserving.make(by_name[due.who], now)
             self._figures.reservations += 1
 
     def _start_on_reserved(self, *, everybody: bool) -> None:
-        """Start those on reserved GPUs that end before they are wanted."""
+        """Start jobs on reserved GPUs if they end before the reservation begins.
+
+        Args:
+            everybody: Whether all waiting jobs are tried; else only those that have just arrived.
+        """
         if self._reserving.held is None or not self._reserving.idle:
             return
-        longest = self._reserving.longest(self._figures.now)
+        longest_s = self._reserving.longest(self._figures.now)
         if everybody:
-            some = list(self._lines.ended_within(longest, lambda kind: kind not in self._nowhere))
+            short_jobs = list(self._queues.ended_within(longest_s, lambda kind: kind not in self._no_place_anywhere))
         else:
-            declaring = ((each, each.job.declared_s) for each in self._came)
-            some = [each for each, declared_s in declaring if declared_s is not None and declared_s <= longest]
-        fitting = [waiting for waiting in some if waiting is not self._reserving.waiting]
-        for waiting in sorted(fitting, key=self._turn):
-            if waiting.kind in self._nowhere or not self._lines.has(waiting):
+            short_jobs = [
+                waiting
+                for waiting in self._arrived
+                if waiting.job.declared_s is not None and waiting.job.declared_s <= longest_s
+            ]
+        candidates = [waiting for waiting in short_jobs if waiting is not self._reserving.waiting]
+        for waiting in sorted(candidates, key=self._turn):
+            if waiting.kind in self._no_place_anywhere or not self._queues.has(waiting):
                 continue
             self._reserving.lift()
-            self._start(waiting, self._nowhere)
+            self._start(waiting, self._no_place_anywhere)
             self._reserving.close()
 
     def _turn(self, waiting: Waiting) -> tuple[float, float, int]:
-        """Return what decides whose turn it is, the least first."""
+        """Return the sort key of a waiting job; the job with the least key is served first."""
         job = waiting.job
-        first = 0.0
-        if self._turns is Turn.SHARE:
-            first = self._shares.share(str(job.tenant), self._weights[job.tenant])
-        elif self._turns is Turn.QUOTA:
+        precedence = 0.0
+        if self._turn_rule is Turn.SHARE:
+            precedence = self._shares.share(str(job.tenant), self._weights[job.tenant])
+        elif self._turn_rule is Turn.QUOTA:
+            # Jobs within their tenant's quota come before jobs that borrow from other tenants.
             quota = self._cluster.gpus * self._weights[job.tenant] / sum(self._weights)
-            first = float(self._held[job.tenant] + job.gpus > quota * (1 + 1e-9))
-        return first, job.arrival_s, job.number
+            precedence = float(self._gpus_of_tenant[job.tenant] + job.gpus > quota * (1 + 1e-9))
+        return precedence, job.arrival_s, job.number
 
     def _start(self, waiting: Waiting, without_place: Blocked) -> bool:
-        """Start a job if it finds a place; else its kind is blocked."""
+        """Start a job if it finds a place; else add its kind to ``without_place``. Returns whether it started."""
         if waiting.kind in without_place:
             return False
         parts = self._find(waiting.kind)
         if parts is None:
             without_place.add(waiting.kind)
             return False
-        contended = self._contended
-        self._lines.remove(waiting)
+        was_contended = self._contended  # before this job leaves its queue
+        self._queues.remove(waiting)
         job, now = waiting.job, self._figures.now
-        worth = self._cluster.worth(parts)
-        lasts = job.duration_s * (1 - self._communication + self._communication / worth)
+        # All-reduce takes longer in proportion on a set with less bandwidth than the best.
+        bandwidth_ratio = self._cluster.worth(parts)
+        lasts_s = job.duration_s * (1 - self._communication + self._communication / bandwidth_ratio)
         ends_at = None if job.declared_s is None else now + job.declared_s
-        if job.declared_s is not None and lasts > job.declared_s:
-            lasts = job.declared_s
+        if job.declared_s is not None and lasts_s > job.declared_s:
+            lasts_s = job.declared_s  # a job is ended at its declared duration
             self._figures.ended += 1
         running = Running(job.number, job.tenant, job.gpus, parts, now, ends_at)
-        heapq.heappush(self._leaving, (now + lasts, job.number, running))
+        heapq.heappush(self._running, (now + lasts_s, job.number, running))
         self._reserving.begins(running)
         self._hold(job.tenant, job.gpus)
-        self._figures.began(gpus=job.gpus, wait_s=now - job.arrival_s, worth=worth, lasts_s=lasts, contended=contended)
+        self._figures.began(
+            gpus=job.gpus, wait_s=now - job.arrival_s, worth=bandwidth_ratio, lasts_s=lasts_s, contended=was_contended
+        )
         return True
 
     def _hold(self, tenant: int, gpus: int) -> None:
-        self._held[tenant] += gpus
+        self._gpus_of_tenant[tenant] += gpus
         self._shares.holds(str(tenant), held=gpus, charged=gpus)
 
     def _find(self, kind: Kind) -> list[Part] | None:
-        """Take GPUs for all pods, or for none."""
+        """Take GPUs for all pods of a job, or return None. ``kind`` has the GPUs of each pod, largest first."""
         least = kind[-1]
         if sum(mask.bit_count() // least for mask in self._cluster.free) < len(kind):
             return None

@@ -68,7 +68,7 @@ class _Waiting:
 
 
 class Replay:
-    """One cluster, one policy, one trace."""
+    """The replay of a trace on a cluster under one placement policy."""
 
     def __init__(
         self, machines: Sequence[Machine], jobs: Sequence[Job], *, policy: str, communication: float, seed: int
@@ -79,7 +79,7 @@ class Replay:
         self._communication = communication
         self._rng = random.Random(seed)  # noqa: S311  # chance, no secret
         self._waiting: list[_Waiting] = []
-        self._leaving: list[tuple[float, int, list[Part]]] = []
+        self._running: list[tuple[float, int, list[Part]]] = []
         self._waits: list[float] = []
         self._worths: list[float] = []
         self._busy = self._fragmented = self._now = 0.0
@@ -88,35 +88,42 @@ class Replay:
         self._finished = 0
 
     def run(self, *, progress: Callable[[int], None] | None = None) -> Result:
-        """Replay all jobs under one placement policy; ``progress`` is told how many have left."""
-        coming = iter(self._jobs)
-        job = next(coming, None)
-        while job is not None or self._waiting or self._leaving:
-            times = [self._leaving[0][0]] if self._leaving else []
-            if job is not None:
-                times.append(job.arrival_s)
-            times += [waiting.holds_since + _PATIENCE_S for waiting in self._waiting if waiting.parts]
-            times += [waiting.not_before for waiting in self._waiting if waiting.not_before > self._now]
-            assert times, "a job that waits alone finds the cluster empty"
-            self._advance(min(times))
-            while self._leaving and self._leaving[0][0] <= self._now:
-                self._cluster.give_back(heapq.heappop(self._leaving)[2])
+        """Replay all jobs under one placement policy.
+
+        Args:
+            progress: Called with the number of jobs that have left.
+        """
+        future_jobs = iter(self._jobs)
+        next_job = next(future_jobs, None)
+        while next_job is not None or self._waiting or self._running:
+            # 1. Go to the next event: a job ends or arrives, gives its pods up, or tries again.
+            event_times = [self._running[0][0]] if self._running else []
+            if next_job is not None:
+                event_times.append(next_job.arrival_s)
+            event_times += [waiting.holds_since + _PATIENCE_S for waiting in self._waiting if waiting.parts]
+            event_times += [waiting.not_before for waiting in self._waiting if waiting.not_before > self._now]
+            assert event_times, "a job that waits alone finds the cluster empty"
+            self._advance(min(event_times))
+
+            # 2. Jobs end, then others arrive, then jobs start.
+            while self._running and self._running[0][0] <= self._now:
+                self._cluster.give_back(heapq.heappop(self._running)[2])
                 self._finished += 1
                 if progress is not None:
                     progress(self._finished)
-            while job is not None and job.arrival_s <= self._now:
-                self._waiting.append(_Waiting(job, self._cluster))
-                job = next(coming, None)
+            while next_job is not None and next_job.arrival_s <= self._now:
+                self._waiting.append(_Waiting(next_job, self._cluster))
+                next_job = next(future_jobs, None)
             self._give_up()
             self._start()
-        total = self._cluster.gpus * self._last
+        gpu_time_s = self._cluster.gpus * self._last
         return Result(
             policy=self._policy,
             best_share=mean(worth >= _SAME for worth in self._worths) if self._worths else 1.0,
             bandwidth=mean(self._worths) if self._worths else 1.0,
             mean_wait_s=mean(self._waits),
             median_wait_s=median(self._waits),
-            utilisation=self._busy / total if total else 0.0,
+            utilisation=self._busy / gpu_time_s if gpu_time_s else 0.0,
             fragmentation=self._fragmented / self._last if self._last else 0.0,
             finished=self._finished,
             given_up=self._given_up,
@@ -175,4 +182,4 @@ class Replay:
             self._worths.append(worth)
         self._waits.append(self._now - waiting.job.arrival_s)
         slower = 1 - self._communication + self._communication / worth
-        heapq.heappush(self._leaving, (self._now + waiting.job.duration_s * slower, waiting.job.number, waiting.parts))
+        heapq.heappush(self._running, (self._now + waiting.job.duration_s * slower, waiting.job.number, waiting.parts))

@@ -22,31 +22,29 @@ _DAY_S: Final = 86_400.0
 def drawn(
     shape: str, count: int, *, gpus: int, load: float, seed: int, cut: Callable[[int], int] | None = None
 ) -> list[Job]:
-    """Return simulated jobs of a published shape, by arrival, from a Monday at midnight on.
+    """Draw simulated jobs of a published shape, by arrival; time 0 is a Monday's midnight.
 
-    They come within the time in which the cluster could do ``1 / load`` times their work: each seed asks for the load
-    that was wished, however long its longest jobs are.
+    The span of the arrivals follows from the drawn jobs: their GPU time is ``load`` of what the cluster has in it. So
+    each seed has exactly this load, however long its longest jobs are.
 
     Args:
         shape: One of ``SHAPES``.
-        count: How many.
+        count: Number of jobs.
         gpus: GPUs of the cluster; larger jobs are cut to it.
-        load: GPU time asked for, as share of the cluster's.
+        load: GPU time of the jobs, as share of the cluster's.
         seed: The same seed gives the same jobs.
-        cut: How many GPUs a job has that wants so many; None where it may have any number up to all.
+        cut: Returns how many GPUs a job gets that wants a number of them; None if any number is possible.
     """
     rng = np.random.default_rng(seed)
-    sizes, lasts = fit(shape).draw(rng, count)
+    sizes, durations_s = fit(shape).draw(rng, count)
     sizes = np.minimum(sizes, gpus)
     if cut is not None:
-        every, which = np.unique(sizes, return_inverse=True)
-        sizes = np.array([cut(size) for size in every.tolist()], dtype=np.int64)[which]
-    span_s = float((sizes * lasts).sum()) / (load * gpus)
+        wanted_sizes, index = np.unique(sizes, return_inverse=True)  # few sizes: ``cut`` is called once for each
+        sizes = np.array([cut(size) for size in wanted_sizes.tolist()], dtype=np.int64)[index]
+    span_s = float((sizes * durations_s).sum()) / (load * gpus)
     times = arrivals(rng, count, span_s)
-    return [
-        Job(number, at, size, duration)
-        for number, (at, size, duration) in enumerate(zip(times.tolist(), sizes.tolist(), lasts.tolist(), strict=True))
-    ]
+    jobs = zip(times.tolist(), sizes.tolist(), durations_s.tolist(), strict=True)
+    return [Job(number, arrival_s, size, duration_s) for number, (arrival_s, size, duration_s) in enumerate(jobs)]
 
 
 def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:

@@ -6,7 +6,7 @@ import contextlib
 import email.utils
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -75,17 +75,22 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
-    """Return which driver allocates GPUs, by slices: another driver's if it has some next to a machine alone."""
-    found = list(pieces)
-    alone = {
-        one.spec.pool.name for one in found if one.spec.driver == names.DRIVER and resource_slices.is_machine_alone(one)
+    """Return which driver allocates GPUs, by the slices of all drivers.
+
+    It is another driver if that driver has devices on a node where our slices describe only the machine.
+    """
+    slices = list(pieces)
+    machine_only_nodes = {
+        piece.spec.pool.name
+        for piece in slices
+        if piece.spec.driver == names.DRIVER and resource_slices.is_machine_alone(piece)
     }
-    theirs = {
-        one: {piece.spec.node_name for piece in found if piece.spec.driver == one.driver and piece.spec.devices}
-        for one in OTHERS
+    nodes_of_driver = {
+        other: {piece.spec.node_name for piece in slices if piece.spec.driver == other.driver and piece.spec.devices}
+        for other in OTHERS
     }
-    ledger = whose(alone, theirs)
-    return OURS if alone.isdisjoint(theirs[ledger]) else ledger
+    driver = whose(machine_only_nodes, nodes_of_driver)
+    return OURS if machine_only_nodes.isdisjoint(nodes_of_driver[driver]) else driver
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
@@ -101,7 +106,7 @@ def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     yield from _published(seen)
     if ledger is not OURS:
         yield _offered(seen, ledger)
-    yield from _beside(seen, ledger)
+    yield from _other_allocators(seen, ledger)
 
 
 def _versions(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -142,28 +147,12 @@ def _info(node: Mapping[str, Any], field: str) -> str:
 
 
 def _parts(seen: Seen) -> Iterator[Finding]:
+    """Yield whether the pods of each part of the driver are ready, and whether all run the same image."""
     images: set[str] = set()
     for part in PARTS:
-        own = pods_of(seen.pods, part)
-        ready = [pod for pod in own if is_ready(pod)]
-        images |= {str(one.get("image", "")) for pod in own if (one := container_of(pod, part)) is not None}
-        if not own:
-            yield failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
-        elif (
-            part == NODE
-            and (few := agent_checks.too_few(seen.agents_wanted, own, len(ready), seen.namespace)) is not None
-        ):
-            yield few
-        elif len(ready) < len(own):
-            idle = sorted(str(pod["metadata"]["name"]) for pod in own if pod not in ready)
-            say = warned if ready and part != "node" else failed
-            yield say(
-                part, f"{len(ready)} of {len(own)} pods are ready; not {first_few(idle)}",
-                f"kubectl -n {seen.namespace} logs {idle[0]} -c {part}; where it has no log: kubectl -n "
-                f"{seen.namespace} describe pod {idle[0]}",
-            )  # fmt: skip
-        else:
-            yield passed(part, f"{len(ready)} pods are ready")
+        pods = pods_of(seen.pods, part)
+        images |= {str(container.get("image", "")) for pod in pods if (container := container_of(pod, part))}
+        yield _pods_of_part(seen, part, pods)
     if len(images) > 1:
         yield warned(
             "versions", f"the parts run images {first_few(sorted(images))}",
@@ -171,6 +160,27 @@ def _parts(seen: Seen) -> Iterator[Finding]:
         )  # fmt: skip
     elif images:
         yield passed("versions", f"all parts run {min(images)}; this is gputopo {__version__}")
+
+
+def _pods_of_part(seen: Seen, part: str, pods: Sequence[Pod]) -> Finding:
+    """Return whether a part of the driver (as the controller) has pods, and whether they are ready."""
+    if not pods:
+        return failed(part, "it has no pods", "install the chart, or name its namespace: --driver-namespace NAME")
+    ready = [pod for pod in pods if is_ready(pod)]
+    if part == NODE:
+        too_few = agent_checks.too_few(seen.agents_wanted, pods, len(ready), seen.namespace)
+        if too_few is not None:
+            return too_few
+    if len(ready) == len(pods):
+        return passed(part, f"{len(ready)} pods are ready")
+    # A node whose agent is not ready has no substitute; controller and webhook work with one pod that is ready.
+    unready = sorted(str(pod["metadata"]["name"]) for pod in pods if pod not in ready)
+    warned_or_failed = warned if ready and part != NODE else failed
+    return warned_or_failed(
+        part, f"{len(ready)} of {len(pods)} pods are ready; not {first_few(unready)}",
+        f"kubectl -n {seen.namespace} logs {unready[0]} -c {part}; where it has no log: kubectl -n "
+        f"{seen.namespace} describe pod {unready[0]}",
+    )  # fmt: skip
 
 
 def _leader(seen: Seen, now: float) -> Finding:
@@ -200,47 +210,53 @@ def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
 
 
 def _published(seen: Seen) -> Iterator[Finding]:
+    """Yield what is wrong with the ResourceSlices of the nodes, and which of their fields the API server drops."""
     pools: dict[str, list[ResourceSlice]] = {}
     for piece in seen.slices:
         spec = piece.spec
         if spec.driver == names.DRIVER and not names.is_seat(spec.driver, spec.pool.name):
             pools.setdefault(spec.pool.name, []).append(piece)
-    lacking: Counter[str] = Counter()
-    having_agents = {str(pod["spec"]["nodeName"]) for pod in seen.agents() if pod["spec"].get("nodeName")}
-    wanted = having_agents | ({seen.only} if seen.only else pools.keys())
-    silent, broken, good = [], 0, 0
-    for name in sorted(wanted if not seen.only else {seen.only}):
-        pieces = pools.get(name, [])
-        if not pieces:
-            if name not in {node.name for node in seen.gone or ()}:
-                silent.append(name)
+
+    if seen.only:
+        checked_nodes = {seen.only}
+    else:
+        nodes_with_agent = {str(pod["spec"]["nodeName"]) for pod in seen.agents() if pod["spec"].get("nodeName")}
+        checked_nodes = nodes_with_agent | pools.keys()
+    gone_nodes = {node.name for node in seen.gone or ()}  # agent_checks has a finding about these
+    missing_features: Counter[str] = Counter()
+    nodes_without_slices, good_nodes = [], 0
+    for name in sorted(checked_nodes):
+        if name not in pools:
+            if name not in gone_nodes:
+                nodes_without_slices.append(name)
             continue
-        newest = resource_slices.generations(pieces, resource_slices.place_of)[0]
-        trouble = _trouble(name, newest)
-        broken += bool(trouble)
-        good += not trouble
-        yield from trouble
+        newest = resource_slices.generations(pools[name], resource_slices.place_of)[0]
+        troubles = _trouble(name, newest)
+        good_nodes += not troubles
+        yield from troubles
         yield from _lost(name, newest)
         for piece in newest.slices:
-            lacking.update(filter(None, piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")))
-    if silent:
-        say = failed if seen.only else warned
-        yield say(
-            "slices", f"{first_few(silent)}: no slices of this driver",
+            missing_features.update(filter(None, piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")))
+
+    if nodes_without_slices:
+        warned_or_failed = failed if seen.only else warned
+        yield warned_or_failed(
+            "slices", f"{first_few(nodes_without_slices)}: no slices of this driver",
             "a node without GPUs has none; else look at its agent's log, or run gputopo verify --job NODE",
         )  # fmt: skip
-    if good:
-        yield passed("slices", f"{good} nodes publish a machine")
-    for feature, count in sorted(lacking.items()):
+    if good_nodes:
+        yield passed("slices", f"{good_nodes} nodes publish a machine")
+    for feature, count in sorted(missing_features.items()):
         yield warned(
             "features", f"the API server lacks {feature} ({count} nodes): {WITHOUT.get(feature, 'less is published')}",
             "Kubernetes 1.36 and newer have it",
         )  # fmt: skip
-    if not lacking:
+    if not missing_features:
         yield passed("features", "the API server keeps all that is published")
 
 
 def _trouble(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
+    """Return what is wrong with the newest slices of a node: incomplete, unreadable, or devices with taints."""
     cure = "look at the node agent's log, and restart its pod if it stays so"
     if len(newest.slices) < newest.said:
         said = f"{node}: {len(newest.slices)} of {newest.said} slices are there: nothing is allocated from them"
@@ -299,30 +315,34 @@ def _offered(seen: Seen, ledger: Ledger) -> Finding:
     return passed("slices", f"{ledger.driver} has devices on {len(wanted)} nodes")
 
 
-def _beside(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
-    ours = {piece.spec.pool.name for piece in seen.slices if piece.spec.driver == names.DRIVER}
-    of_node: dict[str, list[ResourceSlice]] = {}
+def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
+    """Yield the nodes where something else than the driver ``ledger`` allocates GPUs, for example a device plugin.
+
+    This is a failure on nodes with our slices, because both would allocate the same GPUs.
+    """
+    our_nodes = {piece.spec.pool.name for piece in seen.slices if piece.spec.driver == names.DRIVER}
+    other_slices: dict[str, list[ResourceSlice]] = {}
     for piece in seen.slices:
         if piece.spec.node_name and piece.spec.driver != ledger.driver:
-            of_node.setdefault(piece.spec.node_name, []).append(piece)
-    found = False
+            other_slices.setdefault(piece.spec.node_name, []).append(piece)
+    has_other = False
     for raw in seen.nodes:
         name = str(raw["metadata"]["name"])
         try:
             node = msgspec.convert(raw, Node)
-            owner = other_owner(node, of_node.get(name, ()))
+            owner = other_owner(node, other_slices.get(name, ()))
         except (WordError, msgspec.ValidationError) as error:
             owner = f"something whose amount cannot be read ({error})"
         if owner is not None:
-            found = True
-            say = failed if name in ours else warned
+            has_other = True
+            warned_or_failed = failed if name in our_nodes else warned
             also = f", and so does {'this driver' if ledger is OURS else ledger.driver}"
-            yield say(
-                "other-drivers", f"{name}: {owner}" + (also if name in ours else ""),
+            yield warned_or_failed(
+                "other-drivers", f"{name}: {owner}" + (also if name in our_nodes else ""),
                 "have only one of them hand out a node's GPUs: docs/migrating.md says how to change, docs/addon.md "
                 "how to go on with NVIDIA's driver or AMD's",
             )  # fmt: skip
-    if not found:
+    if not has_other:
         than = "" if ledger is OURS else f" than {ledger.driver}"
         yield passed("other-drivers", f"nothing else{than} hands out GPUs of these nodes")
 

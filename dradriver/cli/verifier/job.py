@@ -13,20 +13,20 @@ from dradriver.api.base import names
 from dradriver.cli.verifier.driver_pods import NODE, arguments, container_of
 
 _HOST: Final = "/host"
-_ENDS_S: Final = 3600
-_OF_NODE: Final = 32  # characters of a node's name in a Job's, which has 63 at most
+_DELETED_AFTER_S: Final = 3600
+_NODE_NAME_LENGTH: Final = 32  # characters of a node's name in a Job's, which has 63 at most
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Job has of a node's agent.
+    """The settings of a node's agent that the Job takes over.
 
     Attributes:
         image: Its image, which has ``gputopo``.
         account: Its service account, which may read slices.
-        driver_root: Root of the file system that holds the driver, on the host.
+        driver_root: Root of the file system that holds the GPU driver, on the host.
         cdi_root: Where the container runtime looks for CDI specifications.
-        ledger: The driver whose devices are handed out.
-        pull_secrets: With what its image is pulled.
+        ledger: The name of the DRA driver that allocates GPUs.
+        pull_secrets: The secrets with which its image is pulled.
     """
 
     image: str
@@ -38,15 +38,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
-    """Return the Job that checks a node from inside. Each has another name, so that it runs again.
+    """Return the Job that checks a node from inside.
 
     Args:
-        node: The node.
-        agent: Its agent, or another's.
-        namespace: The driver's, where that has its account.
+        node: The node's name.
+        agent: The settings of the node's agent, or of another node's.
+        namespace: The driver's namespace, which has the agent's service account.
     """
-    own = hashlib.sha256(node.encode()).hexdigest()[:6]  # long names may begin alike
-    name = f"gputopo-verify-{node.replace('.', '-')[:_OF_NODE].rstrip('-')}-{own}-{secrets.token_hex(3)}"
+    # The hash tells long node names apart that begin alike. The random end lets the user run the check again.
+    node_hash = hashlib.sha256(node.encode()).hexdigest()[:6]
+    short_node = node.replace(".", "-")[:_NODE_NAME_LENGTH].rstrip("-")
+    name = f"gputopo-verify-{short_node}-{node_hash}-{secrets.token_hex(3)}"
     container = {
         "name": "verify",
         "image": agent.image,
@@ -69,14 +71,14 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
         "restartPolicy": "Never",
         "serviceAccountName": agent.account,
         "automountServiceAccountToken": True,  # the account itself says false
-        "imagePullSecrets": [dict(one) for one in agent.pull_secrets],
+        "imagePullSecrets": [dict(secret) for secret in agent.pull_secrets],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
         "volumes": [
             {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},
-            {"name": "cdi", "hostPath": {"path": agent.cdi_root, "type": ""}},  # it is looked at, not made
+            {"name": "cdi", "hostPath": {"path": agent.cdi_root, "type": ""}},  # an empty type creates no folder
             {"name": "tmp", "emptyDir": {}},
         ],
     }
@@ -84,7 +86,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": _ENDS_S, "template": {"spec": spec}},
+        "spec": {"backoffLimit": 0, "ttlSecondsAfterFinished": _DELETED_AFTER_S, "template": {"spec": spec}},
     }
 
 
@@ -97,14 +99,14 @@ def of_agent(pods: Iterable[Mapping[str, Any]], node: str) -> Agent | None:
         container = container_of(pod, NODE)
         if container is None:
             continue
-        said = arguments(container)
-        root = said.get("--driver-root", "").removeprefix(_HOST)
+        options = arguments(container)
+        root = options.get("--driver-root", "").removeprefix(_HOST)
         return Agent(
             image=str(container["image"]),
             account=str(pod["spec"].get("serviceAccountName") or "default"),
             driver_root=root or "/",
-            cdi_root=said.get("--cdi-root") or "/var/run/cdi",
-            ledger=said.get("--ledger") or names.DRIVER,
+            cdi_root=options.get("--cdi-root") or "/var/run/cdi",
+            ledger=options.get("--ledger") or names.DRIVER,
             pull_secrets=tuple(pod["spec"].get("imagePullSecrets") or ()),
         )
     return None

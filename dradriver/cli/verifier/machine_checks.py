@@ -40,33 +40,43 @@ class Read(NamedTuple):
 
 
 def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
-    """Return a reading of this machine for the checks, or why there is none."""
-    there = vendor_of_node.look(host_root)
-    if there.refused is not None:
-        return failed("driver", there.refused, "say which by the chart's discovery, or take the others' GPUs out")
-    if there.vendor is AMD:
+    """Read this machine's GPUs for the checks of ``gputopo verify``.
+
+    Args:
+        driver_root: Root of the file system that holds the NVIDIA driver.
+        host_root: Where the host's files are.
+
+    Returns:
+        The reading, or a finding that says why the machine cannot be read.
+    """
+    vendors = vendor_of_node.look(host_root)
+    if vendors.refused is not None:
+        return failed("driver", vendors.refused, "say which by the chart's discovery, or take the others' GPUs out")
+
+    if vendors.vendor is AMD:
         try:
-            found = amd.read(host_root, kept=_kept(host_root))
+            amd_reading = amd.read(host_root, kept=_kept(host_root))
         except (DriverError, OSError) as error:
-            said = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
-            return failed("driver", str(error), said)
-        counted, devices = Ras(), host_root / "sys/bus/pci/devices"
-        return Read(
-            found.machine,
-            found.problems,
-            {uuid: counted.read(uuid, devices / node.pci) for uuid, node in found.nodes.items()},
-        )
-    if host_root != Path("/"):  # a container's own /dev lacks what a driver in a container has
+            cure = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
+            return failed("driver", str(error), cure)
+        # AMD's faults are counters in sysfs (RAS). NVIDIA's come with the reading below.
+        ras, devices = Ras(), host_root / "sys/bus/pci/devices"
+        faults = {uuid: ras.read(uuid, devices / node.pci) for uuid, node in amd_reading.nodes.items()}
+        return Read(amd_reading.machine, amd_reading.problems, faults)
+
+    if host_root != Path("/"):
+        # This runs in a container. Its /dev lacks NVIDIA's device nodes, which NVML opens, if the driver runs in
+        # another container (GPU Operator): make them as they are below the driver's root or the host's.
         device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
     try:
-        own = nvidia_reading.read(driver_root=driver_root, host_root=host_root, kept=_kept(host_root))
+        nvidia = nvidia_reading.read(driver_root=driver_root, host_root=host_root, kept=_kept(host_root))
     except (DriverError, OSError) as error:
         return failed(
             "driver", str(error),
             "install NVIDIA's driver and look at nvidia-smi on the node; where the driver is below another root "
             "(/run/nvidia/driver of the GPU Operator) give --driver-root, and the chart's driverRoot",
         )  # fmt: skip
-    return Read(own.machine, own.problems, own.faults)
+    return Read(nvidia.machine, nvidia.problems, nvidia.faults)
 
 
 def _kept(host_root: Path) -> KeptNics:

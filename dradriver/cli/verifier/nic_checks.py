@@ -28,25 +28,31 @@ def findings(
     """Yield what ``gputopo verify`` finds about this machine's network cards: ports, distance to GPUs, GPUDirect.
 
     Args:
-        before: The cards as they were read first.
-        after: The same a moment later: counters that have grown between grow now.
-        machine: The machine; None where it cannot be read.
+        before: The cards when the check began.
+        after: The cards a moment later: an error counter that grew in between is a fault that lasts.
+        machine: The machine; None if it cannot be read.
         host_root: Where the host's files are.
     """
     if machine is not None:
         yield _count(machine, {nic.name for nic in after}, host_root)
-    ill: dict[str, list[Trouble]] = {}
+
+    # Cards one by one, with their troubles, and for each port how many similar ports it is compared with.
+    troubles_of_card: dict[str, list[Trouble]] = {}
     for trouble in troubles.troubles(after, known_up=_up(before)):
-        ill.setdefault(trouble.at.nic, []).append(trouble)
-    alike = {one.at: len(group) - 1 for group in troubles.siblings(after) for one in group}
+        troubles_of_card.setdefault(trouble.at.nic, []).append(trouble)
+    sibling_counts = {port.at: len(group) - 1 for group in troubles.siblings(after) for port in group}
     cards = [nic for nic in after if not nic.function]
     for nic in cards:
-        yield _card(nic, ill.get(nic.name, []), alike, machine)
-    if functions := [nic for nic in after if nic.function]:
+        yield _card(nic, troubles_of_card.get(nic.name, []), sibling_counts, machine)
+
+    # Virtual functions together: a card can have hundreds of them.
+    functions = [nic for nic in after if nic.function]
+    if functions:
         active = sum(any(port.up for port in nic.ports) for nic in functions)
         more = ports.count(host_root) - len(after)
         left_out = f", and {more} more that are not looked at" if more > 0 else ""
         yield passed("nics", f"{len(functions)} virtual and scalable functions, {active} with an active port{left_out}")
+
     if cards:
         yield _errors(before, after)
         yield from _losses(after)

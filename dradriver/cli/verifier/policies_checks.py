@@ -47,20 +47,20 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
     Args:
         client: An entered client.
         pods: The pods of the driver's namespace.
-        namespace: The driver's.
+        namespace: The driver's namespace.
     """
-    asked = {
+    port_of_pod = {
         str(pod["metadata"]["name"]): _port(pod, part)
         for part in (WEBHOOK, NODE)
         for pod in pods_of(pods, part)
         if is_ready(pod)
     }
     fingerprints: dict[str, str] = {}
-    unknown = dict.fromkeys(asked, f"no answer in {_ASKING_S:g} s")
-    turns = asyncio.Semaphore(_AT_ONCE)
+    unknown = dict.fromkeys(port_of_pod, f"no answer in {_ASKING_S:g} s")  # until a pod answers
+    at_once = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask_one(name: str, port: int) -> None:
-        async with turns:
+    async def ask_pod(name: str, port: int) -> None:
+        async with at_once:
             path = f"{PODS.path(namespace, f'{name}:{port}')}/proxy/metrics"
             try:
                 fingerprints[name] = _fingerprint(await client.connection.request("GET", path, most=_METRICS_BYTES))
@@ -71,8 +71,8 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
 
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ASKING_S), asyncio.TaskGroup() as tasks:
-            for name, port in asked.items():
-                tasks.create_task(ask_one(name, port))
+            for name, port in port_of_pod.items():
+                tasks.create_task(ask_pod(name, port))
     return Used(fingerprints, unknown)
 
 
@@ -97,32 +97,38 @@ def _fingerprint(metrics: bytes) -> str:
 def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, namespace: str) -> Finding:
     """Return whether all processes use the policies that the ConfigMap holds.
 
+    The first trouble counts, in the order in which it explains the others: the file, the controller, the other pods.
+
     Args:
-        leases: Those of the driver's namespace.
-        used: What webhook and node agents use.
+        leases: The leases of the driver's namespace.
+        used: The policies that webhook and node agents use.
         stored: The policies in the chart's ConfigMap.
-        namespace: The driver's.
+        namespace: The driver's namespace.
     """
-    check, wanted = "policies", stored.policies.fingerprint
+    check, stored_digest = "policies", stored.policies.fingerprint
     if stored.trouble:
         return warned(check, stored.trouble, "gputopo policies check FILE names what is wrong in a policies file")
+
     log = f"kubectl -n {namespace} logs -l {COMPONENT}=controller"
-    of_leader = _of_leader(leases)
-    if not of_leader:
+    leader_digest = _of_leader(leases)
+    if not leader_digest:
         return warned(
             check, "no controller says which policies it uses",
             f"see the check leader; a controller of an older release says nothing: {log}",
         )  # fmt: skip
-    if of_leader != wanted:
+    if leader_digest != stored_digest:
         return warned(
-            check, f"the controller uses policies with digest {of_leader}, and the ConfigMap has {wanted}",
+            check, f"the controller uses policies with digest {leader_digest}, and the ConfigMap has {stored_digest}",
             f"repeat this command after 10 s; if it says the same, the controller cannot read the ConfigMap: {log}",
         )  # fmt: skip
-    if late := sorted(name for name, digest in used.fingerprints.items() if digest not in ("", wanted)):
+
+    outdated_pods = sorted(name for name, digest in used.fingerprints.items() if digest not in ("", stored_digest))
+    if outdated_pods:
         return warned(
-            check, f"the digest {wanted} of the controller and the ConfigMap is not that of {first_few(late)}",
+            check, f"the digest {stored_digest} of the controller and the ConfigMap is not that of "
+            f"{first_few(outdated_pods)}",
             "the kubelet brings a changed ConfigMap into a pod within about 75 s: repeat this command after that; if "
-            f"it says the same, delete the pods: kubectl -n {namespace} delete pod {late[0]}",
+            f"it says the same, delete the pods: kubectl -n {namespace} delete pod {outdated_pods[0]}",
         )  # fmt: skip
     if used.unknown:
         name, why = min(used.unknown.items())
@@ -131,15 +137,17 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
             f"this needs the verb get on pods/proxy in namespace {namespace}, and an API server that reaches the port "
             "health of these pods",
         )  # fmt: skip
-    if silent := sorted(name for name, digest in used.fingerprints.items() if not digest):
+    pods_without_digest = sorted(name for name, digest in used.fingerprints.items() if not digest)
+    if pods_without_digest:
         return warned(
-            check, f"the metrics of {first_few(silent)} do not say which policies these pods use",
-            f"look at the pod's log and its image: kubectl -n {namespace} describe pod {silent[0]}",
+            check, f"the metrics of {first_few(pods_without_digest)} do not say which policies these pods use",
+            f"look at the pod's log and its image: kubectl -n {namespace} describe pod {pods_without_digest[0]}",
         )  # fmt: skip
+
     count = len(used.fingerprints)
     pods = "1 pod" if count == 1 else f"{count} pods"
     others = f" and {pods} of webhook and node agents use" if count else " uses"
-    return passed(check, f"the controller{others} those of the ConfigMap, digest {wanted}")
+    return passed(check, f"the controller{others} those of the ConfigMap, digest {stored_digest}")
 
 
 def _of_leader(leases: Iterable[Mapping[str, Any]]) -> str:

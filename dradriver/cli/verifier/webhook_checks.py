@@ -19,10 +19,12 @@ _BAD: Final = "no-version"
 
 
 async def asked(client: Client, namespace: str) -> Finding:
-    """Return whether the webhook is asked about pods of a namespace: one that it must refuse is created as a dry run.
+    """Return whether the API server asks the webhook about pods of a namespace.
+
+    A pod that the webhook must refuse is created as a dry run.
 
     Raises:
-        Unreachable: No answer.
+        Unreachable: The API server does not answer.
     """
     pod = {
         "apiVersion": "v1",
@@ -35,15 +37,16 @@ async def asked(client: Client, namespace: str) -> Finding:
     try:
         await client.create(PODS, pod, namespace=namespace, dry_run=True)
     except ApiError as error:
-        said = str(error)
-        if _DENIED in said and names.MIN_DRIVER in said:
+        # The refusals are told apart by their texts: a webhook's has the same status as a missing right.
+        message = str(error)
+        if _DENIED in message and names.MIN_DRIVER in message:
             return passed("webhook-asked", f"it refused a pod with a bad word in namespace {namespace}")
-        if "failed calling webhook" in said:
-            return failed("webhook-asked", said, _cure(said))
-        if error.forbidden and _DENIED not in said:
+        if "failed calling webhook" in message:
+            return failed("webhook-asked", message, _cure(message))
+        if error.forbidden and _DENIED not in message:
             cure = f"ask for the verb create on pods in namespace {namespace}, or name another: --namespace NAME"
             return warned("webhook-asked", f"you may not create pods in namespace {namespace}, not even to try", cure)
-        return warned("webhook-asked", f"something else refused the pod: {said}", "name another: --namespace NAME")
+        return warned("webhook-asked", f"something else refused the pod: {message}", "name another: --namespace NAME")
     return failed(
         "webhook-asked", f"nobody refused a pod with a bad word in namespace {namespace}",
         "the webhook is not asked there: look at the chart's webhook.excludedNamespaces, and at "
@@ -52,21 +55,21 @@ async def asked(client: Client, namespace: str) -> Finding:
 
 
 def excludes(configurations: Iterable[Mapping[str, Any]], own: str, namespace: str) -> bool:
-    """Return whether the webhook is never asked about pods of a namespace, as the chart's values may say.
+    """Return whether the chart's values exclude a namespace from the webhook.
 
     Args:
-        configurations: Those of mutating and of validating webhooks.
+        configurations: The configurations of mutating and of validating webhooks.
         own: The driver's namespace.
         namespace: The namespace.
     """
-    found = [
+    pod_hooks = [
         hook
-        for one in configurations
-        for hook in one.get("webhooks") or ()
+        for configuration in configurations
+        for hook in configuration.get("webhooks") or ()
         if (hook["clientConfig"].get("service") or {}).get("namespace") == own
         and any("pods" in (rule.get("resources") or ()) for rule in hook.get("rules") or ())
     ]
-    return bool(found) and all(_leaves_out(hook, namespace) for hook in found)
+    return bool(pod_hooks) and all(_leaves_out(hook, namespace) for hook in pod_hooks)
 
 
 def _leaves_out(hook: Mapping[str, Any], namespace: str) -> bool:

@@ -68,14 +68,14 @@ class Books:
         tables: AtOnce | None = None,
         partition_of: Callable[[str], str] | None = None,
     ) -> None:
-        """Make empty books.
+        """Begin without pods, claims and nodes.
 
         Args:
-            touch: Called with the key of each pod that has to be looked at again.
-            wake: Called after changes that may make a place for any pod.
-            clock: Returns seconds since the epoch, for GPU time; the system's by default.
-            tables: Makes the tables of machines; None to make them where they are needed.
-            partition_of: See ``Views``.
+            touch: Called with the key of each pod that the controller must look at again.
+            wake: Called after changes that may make room for any pod.
+            clock: Returns seconds since the epoch, for GPU time; the system's clock by default.
+            tables: Makes the tables of machines; None to make them when they are needed.
+            partition_of: Returns the partition of a namespace, see ``Views``.
         """
         self._touch = touch
         self._wake = wake
@@ -104,7 +104,7 @@ class Books:
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
         self.refusals = Refusals()
         self.version = 0
-        self._clock = 0  # of the nodes, when the last change that could help was told
+        self._clock = 0  # ``nodes.clock`` at the last call of ``wake``
 
     # What is asked.
 

@@ -154,17 +154,21 @@ class Snapshot:
             own: Whether the claims belong to the pods that are to be placed. What these use stays free for them even
                 if it is reserved for others.
         """
-        picture, new = self.picture, self._copy()
+        new = self._copy()
+
+        # CPU, memory and other resources of the nodes.
         freed = {node: dict(amounts) for node, amounts in self._freed.items()}
         for node, amounts in takes:
-            total = freed.setdefault(node, {})
+            freed_of_node = freed.setdefault(node, {})
             for resource, amount in amounts.items():
-                total[resource] = total.get(resource, 0) + amount
+                freed_of_node[resource] = freed_of_node.get(resource, 0) + amount
         new._freed = freed
-        more = frozenset(claims)
-        new._gone = self._gone | more
-        if more:
-            new._fleet = picture.fleets.without(
+
+        # GPUs: without these claims and those that earlier calls took out, because what is left is computed by node.
+        added = frozenset(claims)
+        new._gone = self._gone | added
+        if added:
+            new._fleet = self.picture.fleets.without(
                 *new._gone, namespace=self.namespace, whose=self._whose, own=own, fleet=self.fleet, known=self._left
             )
         return new

@@ -15,7 +15,7 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.pod_demands import BEGINS_S, FREED_S, LONGEST_S
 from dradriver.cluster.records.records import ClaimRecord
 
-OVERDUE_S: Final = 60.0  # after which nobody counts on an end that has not come
+OVERDUE_S: Final = 60.0  # a stated end that is so long ago and has not come is not believed
 
 
 def given_at(claim: ClaimRecord | None) -> float | None:
@@ -28,45 +28,59 @@ def given_at(claim: ClaimRecord | None) -> float | None:
 
 
 def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
-    """Return when the devices of a claim are free for others at the latest, seconds since the epoch; None for never.
+    """Return the latest time at which the devices of a claim become free, seconds since the epoch.
 
-    Of a gang all pods count: one that is lost is made anew, and gets its place again. Of a set that pods share nobody
-    knows who will still come to it, nor of somebody else's claim whose pods end.
+    For a pod of a gang all pods of the gang count: a lost pod is replaced, and the new pod gets its place again.
 
     Args:
-        picture: The cluster.
+        picture: The cluster cache.
         claim: The claim.
         now: The time, seconds since the epoch.
+
+    Returns:
+        None if the time is not known: some pod has no stated end, more pods may come to use the claim, or no pod of
+        the claim is known.
     """
-    known = picture.claims.get(claim)
-    if known is not None and known.set is not None:
-        return None
-    keys = dict.fromkeys(picture.claim_users.of(claim))
-    gangs = [of.gang for key in keys if (of := picture.gangs.of(key)) is not None]
-    gangs += [picture.kept_places.gang_of(claim)] if picture.accounts.kept(claim) else []
-    keys |= dict.fromkeys(key for gang in gangs for key in picture.gangs.pods(gang))
-    uids = {picture.pods[key].metadata.uid for key in keys if key in picture.pods}
-    if known is not None and not uids.issuperset(known.users):
-        return None  # somebody else names it, and may have it for ever
-    latest, given = 0.0, given_at(known)
-    for pod in (picture.pods[key] for key in keys if key in picture.pods):
-        at = _pod_ends_at(pod, now, given)
-        if at is None or not now - OVERDUE_S <= at <= now + LONGEST_S:
+    record = picture.claims.get(claim)
+    if record is not None and record.set is not None:
+        return None  # pods share the set, and more of them may come
+
+    pod_keys = dict.fromkeys(picture.claim_users.of(claim))
+    gangs = [membership.gang for key in pod_keys if (membership := picture.gangs.of(key)) is not None]
+    if picture.accounts.kept(claim):  # its pod was lost, and the place waits for the new pod of the gang
+        gangs.append(picture.kept_places.gang_of(claim))
+    pod_keys |= dict.fromkeys(key for gang in gangs for key in picture.gangs.pods(gang))
+    pods = [picture.pods[key] for key in pod_keys if key in picture.pods]
+
+    if record is not None and not {pod.metadata.uid for pod in pods}.issuperset(record.users):
+        return None  # an object that the cache does not know uses the claim, perhaps for ever
+
+    allocated_at = given_at(record)
+    latest = 0.0
+    for pod in pods:
+        ends = _pod_ends_at(pod, now, allocated_at)
+        # Neither an end that is long overdue nor one in the far future is believed.
+        if ends is None or not now - OVERDUE_S <= ends <= now + LONGEST_S:
             return None
-        latest = max(latest, at)
+        latest = max(latest, ends)
     return latest or None
 
 
-def _pod_ends_at(pod: Pod, now: float, given: float | None) -> float | None:
-    """Return when a pod has ended at the latest: one that has not started yet begins soon after it was given GPUs."""
+def _pod_ends_at(pod: Pod, now: float, allocated_at: float | None) -> float | None:
+    """Return the latest time at which a pod has ended, by its deletion or its deadline; None if it has neither.
+
+    A pod that has not started is expected to start soon after its claim was allocated.
+    """
     if pod.finished:
         return now
     ends: list[float] = []
-    if (leaves := seconds(pod.metadata.deletion_timestamp)) is not None:
-        ends.append(leaves)  # its grace is in it
-    if (deadline_s := pod.spec.active_deadline_seconds) is not None:
-        began = seconds(pod.status.start_time)
-        if began is None:
-            began = (now if given is None else given) + BEGINS_S
-        ends.append(began + deadline_s + pod.grace_s)
+    deleted_at = seconds(pod.metadata.deletion_timestamp)
+    if deleted_at is not None:
+        ends.append(deleted_at)  # the grace period is included
+    deadline_s = pod.spec.active_deadline_seconds
+    if deadline_s is not None:
+        started_at = seconds(pod.status.start_time)
+        if started_at is None:
+            started_at = (now if allocated_at is None else allocated_at) + BEGINS_S
+        ends.append(started_at + deadline_s + pod.grace_s)
     return min(ends) + FREED_S if ends else None

@@ -42,18 +42,19 @@ class NodeGpus:
 
 
 def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
-    """Return how many GPUs of a node are in each state; none if its slices are not complete."""
-    found = NodeGpus()
+    """Return the number of a node's GPUs in each state; no GPUs if its slices are not complete."""
+    node_gpus = NodeGpus()
     pool = inventory.pool(node)
-    for gpu in () if pool is None else pool.machine.gpus:
-        assert pool is not None, "it has GPUs"
+    if pool is None:
+        return node_gpus
+    for gpu in pool.machine.gpus:
         device, _ = pool.devices[gpu.index]
-        holders = inventory.holders((node, device))
-        given = any((claim := accounts.claims.get(key)) is not None and claim.devices for key in holders)
+        usage_by_claim = inventory.holders((node, device))
+        claims = [accounts.claims.get(key) for key in usage_by_claim]
         state: State
-        if given:
+        if any(claim is not None and claim.devices for claim in claims):
             state = "held"
-        elif holders:
+        elif usage_by_claim:
             state = "promised"
         elif device not in pool.usable:
             state = "ill" if device in pool.ill else "withheld"
@@ -61,10 +62,11 @@ def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTabl
             state = "closed"
         else:
             state = "reserved" if inventory.reserved.whose((node, device)) else "free"
-        found.states[gpu.product, state] += 1
-        on_it = {part for usage in holders.values() for part in usage or ()}
-        if any(isinstance(part, MigSlice) for part in on_it):
-            found.parts[gpu.product, "slice"] += 1
-        elif on_it:
-            found.parts[gpu.product, "share"] += 1
-    return found
+        node_gpus.states[gpu.product, state] += 1
+
+        allocated_parts = {part for usage in usage_by_claim.values() for part in usage or ()}
+        if any(isinstance(part, MigSlice) for part in allocated_parts):
+            node_gpus.parts[gpu.product, "slice"] += 1
+        elif allocated_parts:
+            node_gpus.parts[gpu.product, "share"] += 1
+    return node_gpus

@@ -137,41 +137,46 @@ class Workloads:
             by_owner: Whether pods of one owner that can be suspended are together, too. Such a workload has all pods
                 of the owner, also those that have ended.
         """
-        before, self._alone = self._alone, {}
+        read_before, self._alone = self._alone, {}
         gangs, all_pods = self._picture.gangs, self._picture.pods
         workloads: dict[Key, Workload] = {}
         pods_of_owners: dict[Key, list[Key]] | None = None
         for pod in pods:
-            if (membership := gangs.of(pod)) is not None:
+            # The key of a workload is its gang's, its owner's, or the pod's own.
+            membership = gangs.of(pod)
+            if membership is not None:
                 key = membership.gang
             else:
                 key = (_owner_key(all_pods[pod]) if by_owner else None) or pod
             if key in workloads:
                 continue
             if key == pod:
-                workloads[key] = self._of_pod(pod, before)
+                workloads[key] = self._of_pod(pod, read_before)
                 continue
+
             if membership is not None:
                 members: Iterable[Key] = gangs.pods(key)
             else:
                 # Few calls meet such an owner, and finding its pods takes a look at all pods of the cluster.
                 pods_of_owners = self._pods_of_owners() if pods_of_owners is None else pods_of_owners
                 members = pods_of_owners[key]
-            workloads[key] = Workload(key, tuple([self._of_pod(member, before).pods[0] for member in members]))
+            workloads[key] = Workload(key, tuple([self._of_pod(member, read_before).pods[0] for member in members]))
         return list(workloads.values())
 
-    def _of_pod(self, key: Key, before: Mapping[Key, Workload]) -> Workload:
-        """Return a pod as a workload of its own, from ``before`` if neither the pod nor its claim has changed."""
-        pod, workload = self._picture.pods[key], before.get(key)
-        if workload is not None and (known := workload.pods[0]).pod is pod:
-            claim = self._picture.claim_of(pod) if known.claim is None else self._picture.claims.get(known.claim.key)
-            workload = workload if claim is known.claim else None
-        else:
-            workload = None
-        if workload is None:
+    def _of_pod(self, key: Key, read_before: Mapping[Key, Workload]) -> Workload:
+        """Return a pod as a workload of its own, from ``read_before`` if neither the pod nor its claim has changed."""
+        pod, workload = self._picture.pods[key], read_before.get(key)
+        if workload is None or self._has_changed(workload.pods[0], pod):
             workload = Workload(key, (self._read(key, pod),))
         self._alone[key] = workload
         return workload
+
+    def _has_changed(self, before: WorkloadPod, pod: Pod) -> bool:
+        if before.pod is not pod:
+            return True
+        # The key of a known claim spares reading the claim's name from the pod.
+        claim = self._picture.claim_of(pod) if before.claim is None else self._picture.claims.get(before.claim.key)
+        return claim is not before.claim
 
     def _read(self, key: Key, pod: Pod) -> WorkloadPod:
         claim, node_usage = self._picture.claim_of(pod), self._picture.node_usage.by(key)

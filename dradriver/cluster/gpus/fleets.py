@@ -140,28 +140,33 @@ class Fleets:
         Args:
             claims: The claims.
             namespace: The namespace.
-            whose: Reserved GPUs are left out, except those that are reserved for these.
+            whose: The waiting workloads whose reserved GPUs count as free; GPUs reserved for others do not.
             own: Whether the claims belong to the pods that are to be placed: what these use stays free for them even
                 if it is reserved for others.
-            fleet: The fleet that is changed, on the nodes of the claims; None for the namespace's own.
-            known: What is left of nodes, kept between calls while the cluster cache does not change.
+            fleet: The fleet to start from, which is not changed; None for the namespace's own.
+            known: A memory of what is left of nodes; the caller keeps it while the cluster cache does not change.
         """
-        # A copy keeps the places in the network that it was made with.
+        # The copy below keeps the network locations that its origin has, so these must be set first.
         self.locate(self._nodes.labels(), namespace)
         inventory = self._inventory
-        gone: dict[str, set[Key]] = (
-            {} if fleet is not None else {node: set() for node in inventory.reserved.nodes(whose)}
-        )
+
+        # 1. The nodes that differ, each with the claims that are gone there. The namespace's own fleet does not offer
+        #    reserved GPUs at all, so it also differs on nodes with GPUs that are reserved for ``whose``.
+        gone_claims: dict[str, set[Key]] = {}
+        if fleet is None:
+            gone_claims = {node: set() for node in inventory.reserved.nodes(whose)}
         for claim in claims:
             for node, _ in inventory.holds.of(claim):
-                gone.setdefault(node, set()).add(claim)
+                gone_claims.setdefault(node, set()).add(claim)
+
+        # 2. A copy of the fleet that differs on these nodes.
         fleet = self.of(namespace) if fleet is None else fleet
-        nodes = {node for node in gone if node in fleet.nodes}
+        nodes = {node for node in gone_claims if node in fleet.nodes}
         if not nodes:
             return fleet
         fleet = fleet.copied(nodes)
         for name in nodes:
-            key = name, frozenset(gone[name]), own
+            key = name, frozenset(gone_claims[name]), own
             left = None if known is None else known.get(key)
             if left is None:
                 left = self._left(name, key[1], namespace=namespace, whose=whose, own=own)

@@ -34,46 +34,46 @@ logger = logging.getLogger(__name__)
 
 
 class Inventory:
-    """All GPUs by identity.
+    """All GPUs of the cluster with their allocations, and the allocator's fleet that follows from them.
 
-    A GPU is taken while any claim holds it or a part of it, listed or not; of one that may be had in parts, what the
-    claims that hold parts of it leave may be had as parts.
+    A GPU is not free while any claim has it or a part of it, even if no slice lists the GPU. If a GPU can be divided,
+    what the claims leave of it can be allocated as shares or MIG slices.
 
     Attributes:
-        holds: Who holds what.
-        kinds: The kinds of GPUs that there are.
-        nccl_version: What bandwidth is predicted for, on machines that name none themselves.
-        tables: Says whose machine's tables are there.
-        located: The nodes' labels when the fleet was told where they stand in the network; None where it is to be told.
-        marked: Something of this node may differ from what the fleet has; True if its GPUs may be others, too.
-        reserved: GPUs that are kept for some who wait.
+        holds: The allocations and tentative placements of claims.
+        kinds: The products of GPUs in the cluster.
+        nccl_version: The NCCL version to predict bandwidth for, on machines that name none.
+        tables: Makes the tables of machines, and says which exist.
+        located: The labels of nodes by which the fleet has its network locations; None if these must be set again.
+        marked: Tells that a node may differ from the fleet; with True, that its GPUs may be other GPUs.
+        reserved: GPUs that are reserved for waiting workloads.
         generation: Counts the changes.
-        aside: Nodes that nothing is placed on until their machine's tables are there; what claims hold of them counts.
+        aside: Nodes on which nothing is placed until the tables of their machine exist; their allocations count.
     """
 
     def __init__(self, nodes: NodeTable, tables: AtOnce | None = None) -> None:
         """Begin without GPUs.
 
         Args:
-            nodes: Gives the rows of nodes, and is told which offer GPUs and where some became free.
-            tables: Makes the tables of machines; None to make them where they are needed.
+            nodes: The table of nodes. It is told which nodes offer GPUs, and where GPUs are freed.
+            tables: Makes the tables of machines; None to make them when they are needed.
         """
         self.holds = Holds()
         self.kinds = GpuKinds()
         self.reserved = Reserved()
         self.tables = AtOnce() if tables is None else tables
         self.aside: set[str] = set()
-        self._nodes = nodes
-        self._slices: dict[str, dict[str, SliceRecord]] = {}
-        self._pools: dict[str, Pool] = {}
-        self._lacks: collections.Counter[str] = collections.Counter()
-        self._fleet = Fleet()
         self.nccl_version = ""
         self.located: Mapping[str, Mapping[str, str]] | None = None
         self.generation = 0
         self.marked: Event[[str, bool]] = Event()
-        self._dirty: set[str] = set()
-        self._free = np.zeros(64, dtype=np.int64)
+        self._nodes = nodes
+        self._slices: dict[str, dict[str, SliceRecord]] = {}  # by pool and name
+        self._pools: dict[str, Pool] = {}  # by node
+        self._lacks: collections.Counter[str] = collections.Counter()  # features that the API server lacks
+        self._fleet = Fleet()
+        self._dirty: set[str] = set()  # nodes that may differ from the fleet
+        self._free = np.zeros(64, dtype=np.int64)  # free GPUs by row
         self._tenants = ExclusiveNamespaces()
         self._policies = DEFAULTS
 
@@ -362,6 +362,7 @@ class Inventory:
         self._mark(name, anew=True)  # its row is known by now
 
     def _refresh(self, name: str) -> None:
+        """Bring one node of the fleet up to date; take it out if nothing can be placed on it."""
         pool, row = self._pools.get(name), self._nodes.find(name)
         if row is not None:
             if row >= len(self._free):
@@ -377,13 +378,14 @@ class Inventory:
         try:
             if pool.row == row:
                 self._fleet.set_free(name, free)
-            else:
+            else:  # the fleet does not have this machine yet
                 self._fleet.set_node(name, self.machine(pool), free, row=row)
                 pool.row = row
                 self.located = None
             self._fleet.set_offer(name, offer)
             self._fleet.set_parts(name, parts)
-            self._free[row] = len(set(unused.free) - unused.offer.parts_only)  # reserved ones, too: some may have them
+            # Reserved GPUs count as free here: those for whom they are reserved can have them.
+            self._free[row] = len(set(unused.free) - unused.offer.parts_only)
         except DriverError as error:
             logger.warning("node %s: %s; its GPUs are not placed", name, error)
             self._leave_out(name)

@@ -1,4 +1,4 @@
-"""The location of nodes in the network, told to the allocator: from their labels, and their machines' cards."""
+"""The location of nodes in the network for the allocator, from the labels of nodes and the machines' network cards."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ def locate(
     configured: Sequence[str] = (),
     gbps_of: Mapping[str, float] | None = None,
 ) -> None:
-    """Tell the allocator the network's levels, and the location of every node of the fleet.
+    """Set the levels of the network (rack, block, ...) and the location of every node in the allocator's fleet.
 
     Args:
-        fleet: The allocator's nodes.
-        labels: Of each node that the API server knows.
-        machines: Of each node, for its NVLink fabric and the rate of its network cards.
-        configured: Label keys of levels, nearest first; those that are known are looked for where none are given.
-        gbps_of: What levels carry for each node, one direction, GB/s, by their label keys; ``cluster`` for all beyond.
+        fleet: The allocator's fleet, which is changed.
+        labels: The labels of each node that the API server knows.
+        machines: The machine of each node, for its NVLink fabric and the rate of its network cards.
+        configured: Label keys of the levels, nearest first. If empty, well-known label keys are tried.
+        gbps_of: Rate per node and direction of a level in GB/s, by label key. The key ``cluster`` is the level above
+            all others.
     """
-    of_nodes = {name: labels.get(name, {}) for name in fleet.nodes}
-    fabrics = any(machine.fabric for machine in machines.values())
-    levels = levels_of(of_nodes.values(), configured, fabrics=fabrics)
-    keys = {**dict(zip(levels.names, levels.keys, strict=True)), CLUSTER: CLUSTER}
-    known = gbps_of or {}
-    fleet.set_levels(levels.names, {name: known[key] for name, key in keys.items() if key in known})
-    for name, own in of_nodes.items():
+    labels_of_nodes = {name: labels.get(name, {}) for name in fleet.nodes}
+    has_fabrics = any(machine.fabric for machine in machines.values())
+    levels = levels_of(labels_of_nodes.values(), configured, fabrics=has_fabrics)
+
+    key_of_level = {**dict(zip(levels.names, levels.keys, strict=True)), CLUSTER: CLUSTER}
+    gbps_of = gbps_of or {}
+    fleet.set_levels(levels.names, {level: gbps_of[key] for level, key in key_of_level.items() if key in gbps_of})
+
+    for name, node_labels in labels_of_nodes.items():
         machine = machines.get(name)
         fabric, gbps = ("", 0.0) if machine is None else (machine.fabric, network_gbps(machine))
-        fleet.set_location(name, levels.location(own, fabric=fabric, gbps=gbps))
+        fleet.set_location(name, levels.location(node_labels, fabric=fabric, gbps=gbps))

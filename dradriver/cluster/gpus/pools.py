@@ -59,7 +59,15 @@ class Pool(msgspec.Struct):
 
 
 def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
-    """Return a node's pool by its slices; None if they are not complete, or cannot be placed on."""
+    """Return the pool of a node's GPUs by its ResourceSlices.
+
+    Args:
+        name: The pool's name, which must be the node's.
+        pieces: The slices of the pool, of all generations.
+
+    Returns:
+        None if the slices are not complete, or if no pods can be placed by them.
+    """
     current = newest(pieces)
     if any(piece.node != name for piece in current):
         logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
@@ -71,18 +79,20 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
         return None
     devices = {gpu.index: (resource_slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
     usable = frozenset().union(*(piece.usable for piece in current))
-    parts = {device: how for piece in current for device, how in piece.parts.items()}
-    own = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
-    placed = _placed(machine, own)
-    for device, of_gpu in placed.items():
-        exclusive = any(own[each].exclusive for each in of_gpu)
+    parts = {device: division for piece in current for device, division in piece.parts.items()}
+    # MIG slices that are devices of their own. Their GPU is divided into them, and is usable if one of them is.
+    mig_slices = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
+    placed = _placed(machine, mig_slices)
+    for device, slices_of_gpu in placed.items():
+        exclusive = any(mig_slices[slice_device].exclusive for slice_device in slices_of_gpu)
         parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
-        if not usable.isdisjoint(of_gpu):
+        if not usable.isdisjoint(slices_of_gpu):
             usable |= {device}
-    counted = any(mig_slice.counted for mig_slice in own.values())
-    offered = _offered(machine, placed, own)
+    counted = any(mig_slice.counted for mig_slice in mig_slices.values())
+    offered = _offered(machine, placed, mig_slices)
     ill = frozenset().union(*(piece.ill for piece in current))
-    ill |= {gpu for gpu, of_gpu in placed.items() if gpu not in usable and not ill.isdisjoint(of_gpu)}
+    # A GPU is unhealthy if all its MIG slices are unusable and one of them is unhealthy.
+    ill |= {gpu for gpu, slices_of_gpu in placed.items() if gpu not in usable and not ill.isdisjoint(slices_of_gpu)}
     seats = all(piece.seats for piece in current)
     return Pool(devices, usable, parts, placed, counted, machine, offered, ill=ill, seats=seats)
 
@@ -94,32 +104,43 @@ def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return what claims hold of a GPU of the pool, all of it if a status and the scheduler disagree.
+    """Return the allocations of a GPU as far as they can be believed; None is the whole GPU.
 
-    Anybody with the right can write a status; and what the scheduler has no room for by its own count, it refuses
-    again and again, whatever place there is.
+    The place of a MIG slice is read from the claim's status, which anyone with the right can write. The scheduler has
+    its own count of the slice's size, and refuses a claim for ever if no room is left by that count. So a claim whose
+    slice is not one of the GPU's profiles counts as the whole GPU.
+
+    Args:
+        machine: The node's machine.
+        device: The name of the GPU's device.
+        held: The allocations by claim.
     """
-    told = [
+    claims_with_counted_slices = [
         claim
-        for claim, taken in held.items()
-        if taken and any(isinstance(part, MigSlice) and part.compute for part in taken)
+        for claim, usage in held.items()
+        if usage and any(isinstance(part, MigSlice) and part.compute for part in usage)
     ]
-    if not told:
+    if not claims_with_counted_slices:
         return held
     profiles = {
-        p.name: p for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) == device for p in gpu.profiles
+        profile.name: profile
+        for gpu in machine.gpus
+        if resource_slices.device_name(gpu.uuid) == device
+        for profile in gpu.profiles
     }
 
-    def sound(part: Amount | MigSlice) -> bool:
-        profile = profiles.get(part.profile) if isinstance(part, MigSlice) else None
+    def is_possible(part: Amount | MigSlice) -> bool:
+        if not isinstance(part, MigSlice):
+            return False
+        profile = profiles.get(part.profile)
         return (
-            isinstance(part, MigSlice)
-            and profile is not None
+            profile is not None
             and part.start in profile.starts
             and (part.size, part.compute) == (profile.size, profile.compute)
         )
 
-    return {**held, **{claim: None for claim in told if not all(map(sound, held[claim] or ()))}}
+    doubtful = [claim for claim in claims_with_counted_slices if not all(map(is_possible, held[claim] or ()))]
+    return {**held, **dict.fromkeys(doubtful)}
 
 
 def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own: Mapping[str, OwnSlice]) -> Machine:

@@ -1,4 +1,4 @@
-"""What of a node's GPUs is left beside what claims hold of them, as the allocator is told it."""
+"""What remains of a node's GPUs beyond the allocations of claims, in the form that the allocator takes."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Remaining(NamedTuple):
     """What is left of a node's GPUs, by the machine's numbers.
 
     Attributes:
-        free: Usable GPUs that nobody has anything of.
-        offer: Which may be had in parts, without their tenants.
-        parts: The parts that are on them.
-        tenants: The namespaces that have parts of those that are of one namespace at a time.
+        free: Usable GPUs without any allocation.
+        offer: GPUs that can be divided into shares or MIG slices, without their tenants.
+        parts: Allocated shares and MIG slices of each divided GPU.
+        tenants: The namespaces with parts of a GPU, for GPUs that are divided for one namespace at a time.
     """
 
     free: list[int]
@@ -42,78 +42,82 @@ class Remaining(NamedTuple):
 def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
     """Return what remains of a node's GPUs beyond what claims hold.
 
-    On a GPU that somebody has whole, or of which nobody knows what is taken, there are no parts: it is not free
-    either, so nothing more is given of it.
+    A GPU that is allocated whole, or with an allocation of unknown size, is neither free nor has parts, so the
+    allocator gives nothing more of it.
 
     Args:
-        pool: The node's.
-        held: What claims hold of each GPU, by its device's name.
+        pool: The node's pool of devices.
+        held: The allocations of each GPU, by device name and claim; None is the whole GPU or an unknown amount.
     """
     free = [number for number, (device, _) in pool.devices.items() if device in pool.usable and not held[device]]
     if not pool.parts:
         return Remaining(free, WHOLE, {}, {})
-    shared, sliced, only = set(), set(), set()
+    shared, sliced, parts_only = set(), set(), set()
     rules: list[tuple[int, ShareRule]] = []
     memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
     parts: dict[int, list[Part]] = {}
     tenants: dict[int, set[str]] = {}
     for number, (device, _) in pool.devices.items():
-        how = pool.parts.get(device)
-        if how is None or device not in pool.usable:
+        division = pool.parts.get(device)
+        if division is None or device not in pool.usable:
             continue
-        if how.only:
-            only.add(number)
+        if division.only:
+            parts_only.add(number)
         if pool.is_exclusive(device):
             tenants[number] = {namespace for namespace, _ in held[device]}
-        if how.sliced:
+        if division.sliced:
             sliced.add(number)
-        if how.shared:
+        if division.shared:
             shared.add(number)
-        rule = ShareRule(how.memory_mib if how.memory_mib != memory.get(number) else 0, how.equal)
-        if how.shared and rule != _ANY_SIZE:
-            rules.append((number, rule))
+            rule = ShareRule(division.memory_mib if division.memory_mib != memory.get(number) else 0, division.equal)
+            if rule != _ANY_SIZE:
+                rules.append((number, rule))
         if None not in held[device].values():
-            taken = [part for load in held[device].values() for part in load or ()]
-            blocked = (part for name, part in pool.placed.get(device, {}).items() if name not in pool.usable)
-            taken += [part for part in blocked if part not in taken]
-            if taken:
-                parts[number] = [part_on(number, part) for part in taken]
+            allocated = [part for usage in held[device].values() for part in usage or ()]
+            # The place of an unusable MIG slice (tainted, for example) must stay empty: count it as allocated.
+            unusable = (part for name, part in pool.placed.get(device, {}).items() if name not in pool.usable)
+            allocated += [part for part in unusable if part not in allocated]
+            if allocated:
+                parts[number] = [part_on(number, part) for part in allocated]
     offer = Offer(
         shared=frozenset(shared),
         sliced=frozenset(sliced),
-        parts_only=frozenset(only),
+        parts_only=frozenset(parts_only),
         rules=tuple(rules),
     )
     return Remaining(free, offer, parts, tenants)
 
 
 def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key, Usage], namespace: str) -> bool:
-    """Return whether a claim of a namespace fits into what remains of a device.
+    """Return whether a claim of a namespace fits on a GPU in addition to the claims that use it.
 
     Args:
-        pool: The node's; None while it is not complete.
-        device: The device's name.
-        taken: What the claim is to have of it.
-        loads: What each of the others holds of it; at least one.
-        namespace: The claim's.
+        pool: The node's pool of devices; None while its slices are not complete.
+        device: The name of the GPU's device.
+        taken: The parts that the claim needs; None for the whole GPU.
+        loads: The parts of each other claim on the GPU; at least one claim.
+        namespace: The namespace of the claim.
     """
     if taken is None or None in loads.values():
         return False
     gpus = () if pool is None else pool.machine.gpus
     gpu = next((gpu for gpu in gpus if resource_slices.device_name(gpu.uuid) == device), None)
     if pool is None or gpu is None:
-        return False  # nobody knows how much of it there is
-    parts = pool.parts.get(device)
-    if pool.is_exclusive(device) and any(own != namespace for own, _ in loads):
+        return False  # the size of the GPU is not known
+    if pool.is_exclusive(device) and any(other_namespace != namespace for other_namespace, _ in loads):
         return False
-    every = [*taken, *(part for load in loads.values() if load is not None for part in load)]
-    amounts = [part for part in every if isinstance(part, Amount)]
-    spans = [range(part.start, part.start + part.size) for part in every if isinstance(part, MigSlice)]
+    all_parts = [*taken, *(part for load in loads.values() if load is not None for part in load)]
+    shares = [part for part in all_parts if isinstance(part, Amount)]
+    mig_spans = [range(part.start, part.start + part.size) for part in all_parts if isinstance(part, MigSlice)]
+    if shares and mig_spans:
+        return False  # a GPU in MIG mode has no shares
+    division = pool.parts.get(device)
+    memory_mib = (division and division.memory_mib) or gpu.memory_mib
+    memory_slices = {number for span in mig_spans for number in span}
     return (
-        not (amounts and spans)
-        and sum(amount.cores for amount in amounts) <= ALL_CORES
-        and sum(amount.memory_mib for amount in amounts) <= ((parts and parts.memory_mib) or gpu.memory_mib)
-        and len({number for span in spans for number in span}) == sum(map(len, spans))
+        sum(share.cores for share in shares) <= ALL_CORES
+        and sum(share.memory_mib for share in shares) <= memory_mib
+        and len(memory_slices) == sum(map(len, mig_spans))  # no two MIG slices overlap
     )
 
 

@@ -137,20 +137,25 @@ class Tabulator(AtOnce):
         return self._turns.get(node, _Turns())
 
     async def _make(self, node: str, now: float) -> None:
+        """Have the other process make the tables of a node's kind of machine, and report all nodes of this kind.
+
+        If it fails or takes too long, the process is ended, and the nodes wait for their next turn.
+        """
         kind = self._wanted[node]
         self._count(node, now)
-        asking = asyncio.ensure_future(asyncio.to_thread(self._ask, kind))
+        answer = asyncio.ensure_future(asyncio.to_thread(self._ask, kind))
         try:
-            await asyncio.wait([asking], timeout=self._timeout_s)
+            await asyncio.wait([answer], timeout=self._timeout_s)
         finally:
-            while not asking.done():
+            # A thread cannot be cancelled. Without the process it reads to the end of the pipe, and ends.
+            while not answer.done():
                 if self._process is not None:
                     self._process.kill()
-                await asyncio.wait([asking], timeout=1.0)  # it reads what there is, and then the end
-            failed = asking.exception()
-        if isinstance(failed, OSError | EOFError):
+                await asyncio.wait([answer], timeout=1.0)
+            error = answer.exception()
+        if isinstance(error, OSError | EOFError):
             self._end()
-            # It is not tried again for each of them in turn.
+            # All nodes of the kind count as tried, so that the failure is not repeated for each of them in turn.
             waiting = [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]
             for other in waiting:
                 if other != node:
@@ -158,12 +163,12 @@ class Tabulator(AtOnce):
             logger.warning(
                 "tables of %s's kind of machine, %d GPUs: %s; nothing is placed on it and %d others of its kind until "
                 "they are made; trying again",
-                node, kind.shape.size, failed, len(waiting) - (node in waiting),
+                node, kind.shape.size, error, len(waiting) - (node in waiting),
             )  # fmt: skip
             return
-        for number, part in enumerate(asking.result()):
+        for number, part in enumerate(answer.result()):
             machine_kinds.keep(kind, number, part)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # tables are large: let other tasks run between them
         for other in [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]:
             self.forget(other)
             self.made(other)

@@ -173,41 +173,53 @@ class Counts:
         return found
 
     def of(self, ask: NicAsk, fit: Bools, *, every: bool = False) -> Ints:
-        """Return how many free NICs nodes have that any of the requests may have; 0 for too few: (rows,).
+        """Return how many free NICs each node has for the requests; 0 if it has too few: (rows,).
 
-        Where NICs must be near GPUs, or have something in common with them, those count that are so with any GPU of
-        their node.
+        If NICs must be near GPUs, or have an attribute in common with them, a NIC counts if this is true of any GPU of
+        its node.
 
         Args:
-            ask: What is asked for.
-            fit: The nodes that are of interest; all others have 0.
-            every: Whether the number counts; else it is counted until there are enough.
+            ask: The NIC requests of a pod.
+            fit: The nodes to count on; all others get 0: (rows,).
+            every: Whether to count all; else counting ends when there are enough.
         """
         wish = _wish(ask, every)
         known = self._known.get(wish)
         if known is None:
             known = self._known[wish] = _Known()
             _bound(self._known, _MOST, self._random)
-        if (rows := self._nodes.rows) > len(known.stale):
+
+        # Counts stay valid until the NICs of their node change.
+        rows = self._nodes.rows
+        if rows > len(known.stale):
             known.stale, known.counts = grown(known.stale, rows, True), grown(known.counts, rows)
         known.stale |= self._changes()[: len(known.stale)] > known.seen
         known.seen = self.clock
         due = np.flatnonzero(known.stale & fit)
         if len(due):
-            kinds = self._kinds(ask)
-            judge = Judge([(kind.driver, kind.terms, kind.tolerations) for kind in kinds])
-            left = _MOST_READ
-            for number, row in enumerate(due.tolist()):
-                node = self._nodes.name(row)
-                if (left := left - self._source.many(node)) < 0 and number:
-                    known.counts[due[number:]], due = 0, due[:number]
-                    self.looked(ask, node, ended=True)  # who asks again goes on here
-                    break
-                self.looked(ask, node, ended=False)
-                known.counts[row] = self._count(node, ask, kinds, judge, every=every)
-            known.stale[due] = False
-        found: Ints = np.where(fit, known.counts, 0).astype(np.int64)
-        return found
+            self._count_rows(ask, due, known, every=every)
+        counts: Ints = np.where(fit, known.counts, 0).astype(np.int64)
+        return counts
+
+    def _count_rows(self, ask: NicAsk, due: Ints, known: _Known, *, every: bool) -> None:
+        """Count on the nodes of these rows until ``_MOST_READ`` NICs are read.
+
+        The bound keeps one request from stopping the controller. The nodes behind it get 0 and stay stale, and
+        ``looked`` notes that the next call goes on there. At least one node is counted.
+        """
+        kinds = self._kinds(ask)
+        judge = Judge([(kind.driver, kind.terms, kind.tolerations) for kind in kinds])
+        nics_left = _MOST_READ
+        for number, row in enumerate(due.tolist()):
+            node = self._nodes.name(row)
+            nics_left -= self._source.many(node)
+            if nics_left < 0 and number > 0:
+                known.counts[due[number:]] = 0
+                self.looked(ask, node, ended=True)
+                return
+            self.looked(ask, node, ended=False)
+            known.counts[row] = self._count(node, ask, kinds, judge, every=every)
+            known.stale[row] = False
 
     def _changes(self) -> Ints:
         if (rows := self._nodes.rows) > len(self._changed_at):

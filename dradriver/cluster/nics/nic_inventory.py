@@ -33,39 +33,40 @@ Place = tuple[str, str]
 
 
 class Nics:
-    """All NICs by node, and who has them.
+    """All NICs by node, and their allocations.
 
     Attributes:
-        asked: Whether any pod has asked for NICs: before that nothing is read.
-        first_requested: The first pod requests NICs.
+        asked: Whether any pod has requested NICs: before that nothing is read.
+        first_requested: Tells that the first pod requests NICs.
         known: The drivers whose slices are all known.
-        counts: How many NICs nodes have for whoever asks.
+        counts: Counts the free NICs of nodes for a request.
     """
 
     def __init__(self, nodes: NodeTable, machine_of: Callable[[str], Machine | None], taint_rules: TaintRules) -> None:
-        """Begin with none.
+        """Begin without NICs.
 
         Args:
-            nodes: Told where NICs have become free.
-            machine_of: Gives a node's machine.
-            taint_rules: Knows which NICs administrators' rules taint.
+            nodes: The table of nodes, which is told where NICs have become free.
+            machine_of: Returns a node's machine.
+            taint_rules: The administrators' rules, which can taint NICs.
         """
         self.asked = False
         self.first_requested: Event[[]] = Event()
         self.known: set[str] = set()
         self._nodes, self._taint_rules = nodes, taint_rules
-        self._slices: dict[str, NicSlice] = {}
-        self._of_pool: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by driver and pool
-        self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node
-        # Where each is, or was when a claim got it, by driver and pool.
-        self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}
-        self._held: dict[Key, frozenset[Given | Place]] = {}
-        self._places: dict[Key, frozenset[Place]] = {}
-        self._holders: dict[Place, set[Key]] = {}
-        self._given_of: dict[tuple[str, str], set[Key]] = {}  # claims that were given NICs, by driver and pool
-        self._classes: dict[str, tuple[str, ...]] = {}
         self._machine_of = machine_of
-        self._ways: dict[str, Ways] = {}
+        # What drivers publish. A pool is a driver and the pool's name.
+        self._slices: dict[str, NicSlice] = {}  # by the slice's name
+        self._of_pool: dict[tuple[str, str], dict[str, NicSlice]] = {}  # by pool and the slice's name
+        self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node and pool
+        self._classes: dict[str, tuple[str, ...]] = {}  # the selectors of each DeviceClass
+        self._ways: dict[str, Ways] = {}  # by node: the paths between NICs and GPUs
+        # What claims have. A place is a node and a PCI address: several drivers may publish one NIC.
+        self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}  # by pool; also of NICs that are not shown now
+        self._held: dict[Key, frozenset[Given | Place]] = {}  # by claim: its NICs, by name or by place
+        self._places: dict[Key, frozenset[Place]] = {}  # by claim
+        self._holders: dict[Place, set[Key]] = {}  # the claims with a NIC at a place
+        self._given_of: dict[tuple[str, str], set[Key]] = {}  # by pool: claims with NICs of it
         self.counts = Counts(nodes, self)
 
     # What is seen.
@@ -94,6 +95,7 @@ class Nics:
                     self._read(pool, {piece.node for piece in pieces})
 
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
+        """Update the NICs of the nodes of a pool by its slices; ``before`` has the nodes that it had."""
         pieces = self._of_pool[pool]
         generations = resource_slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
         newest = generations[0].slices if generations and generations[0].complete else []
@@ -105,7 +107,7 @@ class Nics:
         for node in sorted(before | by_node.keys()):
             nics_by_pool = self._pools.setdefault(node, {})
             if nics_by_pool.get(pool) == by_node.get(node):
-                continue  # another version of the same: nobody need look again
+                continue  # the slices have another version and the same NICs
             if node in by_node:
                 nics_by_pool[pool] = by_node[node]
             else:
@@ -276,7 +278,10 @@ class Nics:
         return Reason(Cause.POD, text) if unknown else None
 
     def readable(self, ask: NicAsk) -> NicAsk:
-        """Return what is asked of NICs without the requests whose class cannot be read here: these are left.
+        """Return the NIC requests that the controller can judge; it leaves the others to the scheduler alone.
+
+        A request cannot be judged if a CEL selector, its own or its class's, is not one of the simple forms that are
+        read here. Then no request that must be like it (``matchAttribute``) can be judged.
 
         Raises:
             NoPlaceError: The slices are not known yet, or there is no such class.
@@ -289,14 +294,13 @@ class Nics:
         unread = {request.name for request in ask.requests if self.terms(request) is None}
         if not unread:
             return ask
-        while more := {
-            name
-            for constraint in ask.alike
-            if unread & set(constraint.requests)
-            for name in constraint.requests
-            if name not in unread
-        }:
-            unread |= more
+        is_growing = True
+        while is_growing:  # until no constraint ties an unread request to one that is still read
+            tied = {
+                name for constraint in ask.alike if unread & set(constraint.requests) for name in constraint.requests
+            }
+            is_growing = not tied <= unread
+            unread |= tied
         left = "a selector of its DeviceClass is for the scheduler alone to judge"
         return msgspec.structs.replace(
             ask,

@@ -51,12 +51,13 @@ class Index:
                 del self._users[key]
 
     def holds(self, requirement: Requirement) -> Bools | bool:
-        """Return the rows where an expression about labels holds; one truth if all are alike.
+        """Return for each row (node) whether an expression about labels holds, as Kubernetes' node affinity defines it.
 
-        Shape (rows,), the caller's own.
+        Returns:
+            An array of shape (rows,), which the caller may change; or one bool if it is the same for all rows.
         """
         key, operator, values = requirement
-        if key not in self._users:
+        if key not in self._users:  # no node has the label
             return operator in ("NotIn", "DoesNotExist")
         match operator:
             case "In":

@@ -191,28 +191,32 @@ class NodeTable:
         if node is None:
             self._remove(name)
             return False
-        old = self._known.get(name)
+        known = self._known.get(name)
         new = _read(node)
-        if old == new:
+        if known == new:
             return False
+        is_new = known is None
+        old = _UNKNOWN if known is None else known
         row = self._claim(name)
-        was = old if old is not None else _UNKNOWN
         self._known[name] = new
         self._there[row], self._ready[row] = True, new.ready
-        more = old is None or (new.ready and not was.ready) or new.goes_at > was.goes_at
+
+        # Only what may let pods fit counts as help: a label may match them, a blocking taint may be gone.
+        may_help = is_new or (new.ready and not old.ready) or new.goes_at > old.goes_at
         self._set_going(row, new.goes_at)
-        if old is None or new.allocatable != was.allocatable:
-            more |= self._capacity.set(row, name, amounts(new.allocatable))
-        if old is None or new.labels != was.labels:
+        if is_new or new.allocatable != old.allocatable:
+            may_help |= self._capacity.set(row, name, amounts(new.allocatable))
+        if is_new or new.labels != old.labels:
             self._classes.set_labels(row, name, new.labels)
             self._labels = None
             self._changed(row)
-            more = True
-        if (new.taints, new.cordoned) != (was.taints, was.cordoned):
-            self._classes.set_taints(row, was.taints, new.taints, cordoned=new.cordoned)
+            may_help = True
+        if (new.taints, new.cordoned) != (old.taints, old.cordoned):
+            self._classes.set_taints(row, old.taints, new.taints, cordoned=new.cordoned)
             self._changed(row)
-            more |= (was.cordoned and not new.cordoned) or any(t.blocks and t not in new.taints for t in was.taints)
-        return more and new.ready and self.helped(name)
+            may_help |= old.cordoned and not new.cordoned
+            may_help |= any(taint.blocks and taint not in new.taints for taint in old.taints)
+        return may_help and new.ready and self.helped(name)
 
     def takes_new(self, name: str) -> bool:
         """Return whether a node is ready and not closed to new pods."""

@@ -45,26 +45,27 @@ def amounts(quantities: Mapping[str, str]) -> Amounts:
 
 
 def request_of(pod: Pod) -> Amounts:
-    """Return what a pod takes from its node, itself as one of ``pods`` included.
+    """Return the resources that a pod takes from its node. Its place in the node's number of ``pods`` is included.
 
-    Init containers run one after another before the others; those with ``restartPolicy: Always`` (sidecars, KEP-753)
-    stay, so each later init container and all main containers run beside them. What the pod requests as a whole counts
-    instead of its containers' sums (KEP-2837). While a pod is resized in place (KEP-1287) the largest counts of what it
-    requests, what its node has allocated and what it has; without the first if its node can never do the resize.
+    - Init containers run one after another before the main containers. Init containers with ``restartPolicy: Always``
+      (sidecars, KEP-753) go on running together with all later containers.
+    - Resources that the pod requests as a whole replace the sum of its containers (KEP-2837).
+    - While a pod is resized in place (KEP-1287), the largest of three amounts counts: what it requests, what its node
+      has allocated, and what it has. If the node can never do the resize, the request does not count.
     """
     infeasible = is_infeasible(pod.status.conditions)
-    statuses = {one.name: one for one in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
-    # In place, for a pod may have thousands of containers with a resource of its own each.
-    total: Amounts = {}
-    peak: Amounts = {}
+    all_statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    statuses = {status.name: status for status in all_statuses}
+    # These are updated in place: a pod can have thousands of containers, each with a resource that no other has.
+    total: Amounts = {}  # of the containers that go on running
+    peak: Amounts = {}  # the most during any init container
     for container in pod.spec.init_containers:
-        asked = _asked(container, statuses, infeasible=infeasible)
-        stays = container.restart_policy == "Always"
-        for resource, amount in asked.items():
-            beside = total.get(resource, 0) + amount
-            peak[resource] = max(peak.get(resource, 0), beside)
-            if stays:
-                total[resource] = beside
+        is_sidecar = container.restart_policy == "Always"
+        for resource, amount in _asked(container, statuses, infeasible=infeasible).items():
+            with_sidecars = total.get(resource, 0) + amount
+            peak[resource] = max(peak.get(resource, 0), with_sidecars)
+            if is_sidecar:
+                total[resource] = with_sidecars
     for container in pod.spec.containers:
         _add(total, _asked(container, statuses, infeasible=infeasible))
     for resource, amount in peak.items():

@@ -90,33 +90,43 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
 
 
 def rules_of(pod: Pod) -> Rules | None:
-    """Return a pod's rules of anti-affinity and spread; None for none, and for too many. Never raises."""
-    terms, spreads = _terms(pod), [s for s in pod.spec.topology_spread_constraints if s.when_unsatisfiable == _HARD]
-    selectors = [each.label_selector for each in terms] + [each.label_selector for each in spreads]
+    """Return a pod's required rules of anti-affinity and topology spread. Never raises.
+
+    Returns:
+        None if it has no such rules, or more than the controller looks at. The scheduler then judges them alone.
+    """
+    terms = _terms(pod)
+    constraints = [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == _HARD]
+    selectors = [term.label_selector for term in terms] + [constraint.label_selector for constraint in constraints]
     if not selectors or sum(map(_size, selectors)) > MOST:
         return None
-    own, labels = pod.metadata.namespace, pod.metadata.labels
+    pod_namespace, labels = pod.metadata.namespace, pod.metadata.labels
+
     apart = []
     for term in terms:
         namespaces = frozenset(term.namespaces)
         if term.namespace_selector is None:
-            chosen = chosen_by(term.label_selector, namespaces or frozenset({own}))
-        elif _size(term.namespace_selector) == 1:  # it has nothing in it
+            chosen = chosen_by(term.label_selector, namespaces or frozenset({pod_namespace}))
+        elif _size(term.namespace_selector) == 1:  # an empty selector selects all namespaces
             chosen = chosen_by(term.label_selector, None)
-        else:  # which namespaces these are the controller does not know
+        else:  # the controller does not know the labels of namespaces: only the namespaces by name count
             chosen = chosen_by(term.label_selector, namespaces)
         if chosen is not None and term.topology_key:
             apart.append(Apart(term.topology_key, chosen))
+
     spread = []
-    for constraint in spreads:
-        same = [NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels]
-        chosen = chosen_by(constraint.label_selector, frozenset({own}), same)
+    for constraint in constraints:
+        same_labels = [
+            NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels
+        ]
+        chosen = chosen_by(constraint.label_selector, frozenset({pod_namespace}), same_labels)
         # The scheduler counts nobody for a selector without expressions (podtopologyspread/common.go, Kubernetes 1.36).
         if chosen is not None and chosen.expressions and constraint.topology_key:
             spread.append(Spread(constraint.topology_key, max(constraint.max_skew, 1), chosen))
+
     if not (apart or spread):
         return None
-    return Rules(own, tuple(sorted(labels.items())), tuple(apart), tuple(spread))
+    return Rules(pod_namespace, tuple(sorted(labels.items())), tuple(apart), tuple(spread))
 
 
 def one_a_node(rules: Rules | None) -> bool:

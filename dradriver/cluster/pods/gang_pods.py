@@ -23,13 +23,13 @@ _FAILURES: Final = "batch.kubernetes.io/job-index-failure-count"  # of the index
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """What one pod says of its gang.
+    """The membership of one pod in a gang, as the pod says it.
 
     Attributes:
         gang: The gang's key: the namespace, and a name that no pod has.
-        member: Which one of it the pod is.
-        wants: What its author says of the gang; None for nothing.
-        maker: The uid of what made the pod; empty where nobody says.
+        member: The pod's identity in the gang, by its owner.
+        wants: The gang annotations that its author wrote; None for none.
+        maker: The uid of the pod's controller; empty if it has none.
     """
 
     gang: Key
@@ -83,43 +83,57 @@ class Gangs:
         return iter([gang for gang in self._pods if gang not in self._none])
 
     def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
-        """Update the gangs by a pod's state; None once it is gone.
+        """Update the gangs by the new state of a pod.
 
         Args:
-            key: Its namespace and name.
-            pod: The pod.
-            told: Whether its claim says that it may go; asked of pods of gangs only.
+            key: The pod's namespace and name.
+            pod: The pod; None once it is deleted.
+            told: Returns whether the pod's claim lets it start. It is called for living pods of gangs only.
 
         Returns:
-            The gangs that have to be looked at again for it.
+            The gangs that the controller must look at again.
         """
+        # 1. Forget what was known of the pod.
         old = self._of.get(key)
         self._waits.pop(key, None)
-        if (done := self._done.pop(key, None)) is not None:
-            self._count_done(*done, -1)
+        if key in self._done:
+            self._count_done(*self._done.pop(key), -1)
         self._forget_failed(key)
+
+        # 2. A pod that has ended, or is being deleted, is no member. The gang remembers how it ended.
         new = None if pod is None else self._read(key, pod)
         if pod is not None and new is not None and (pod.finished or pod.metadata.deletion_timestamp is not None):
-            if pod.status.phase == "Succeeded":
-                self._done[key] = new.gang, new.maker
-                self._count_done(new.gang, new.maker, 1)
-            elif pod.status.phase == "Failed" and (failed := _failed(pod, new)) is not None:
-                self._failed.setdefault(new.gang, {})[key] = failed
-                self._failed_in[key] = new.gang
+            self._remember_end(key, pod, new)
             new = None
         if old is None and new is None:
             return ()
-        started = [self.started(each.gang) for each in (old, new) if each is not None]
+
+        # 3. Move it to its gang, which can be another than before.
+        gangs = [membership.gang for membership in (old, new) if membership is not None]
+        had_started = [self.started(gang) for gang in gangs]
         if old is not None and (new is None or new.gang != old.gang):
             self._leave(key, old.gang)
         if pod is not None and new is not None:
             self._of[key] = new
             self._pods.setdefault(new.gang, {})[key] = None
             running = self._running.setdefault(new.gang, set())
-            (running.add if pod.spec.node_name or told(pod) else running.discard)(key)
-        concerned = [each.gang for each in (old, new) if each is not None]
-        changed = old is None or new is None or old.gang != new.gang or started != list(map(self.started, concerned))
-        return tuple(dict.fromkeys(concerned)) if changed or not started[-1] else ()
+            if pod.spec.node_name or told(pod):
+                running.add(key)
+            else:
+                running.discard(key)
+
+        # 4. Any change of a pod counts for a gang that waits. A gang that runs is not concerned by its pods' states.
+        is_moved = old is None or new is None or old.gang != new.gang
+        has_changed = is_moved or had_started != [self.started(gang) for gang in gangs]
+        return tuple(dict.fromkeys(gangs)) if has_changed or not had_started[-1] else ()
+
+    def _remember_end(self, key: Key, pod: Pod, membership: Membership) -> None:
+        if pod.status.phase == "Succeeded":
+            self._done[key] = membership.gang, membership.maker
+            self._count_done(membership.gang, membership.maker, 1)
+        elif pod.status.phase == "Failed" and (failed := _failed(pod, membership)) is not None:
+            self._failed.setdefault(membership.gang, {})[key] = failed
+            self._failed_in[key] = membership.gang
 
     def other_changed(self, key: Key, group: str) -> tuple[Key, ...]:
         """Note which PodGroup a pod without GPUs belongs to; empty for none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -145,23 +145,24 @@ class GpuTime:
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Begin with nothing.
+        """Begin without claims.
 
         Args:
-            pool: Gives a node's pool.
-            who: Gives whose a claim is.
-            results: Gives what another driver gave a claim, where that is less than it keeps from others; else None.
-            clock: Gives seconds since the epoch.
+            pool: Returns a node's pool of GPUs.
+            who: Returns the owner, the pod and the idleness of a claim.
+            results: Returns what another driver allocated to a claim, if that is less than the claim keeps from
+                others; else None.
+            clock: Returns seconds since the epoch.
         """
         self._pool = pool
         self._who = who
         self._results = results
         self._clock = clock
-        self._holds: dict[Key, _Hold] = {}
+        self._holds: dict[Key, _Hold] = {}  # by claim: what it holds now, and since when
         self.changed: Event[[str, float, float]] = Event()
         self.charges: dict[str, dict[str, float]] = {}
         self.charged: Event[[str, Mapping[str, float]]] = Event()
-        self._unknown: dict[str, set[Key]] = {}  # claims that were counted while a node had no pool, by the node
+        self._unknown: dict[str, set[Key]] = {}  # by node without a pool: claims to count again once it has one
         self.book = GpuHours()
         self.until = 0.0
 
@@ -171,33 +172,38 @@ class GpuTime:
         return self.book.hours
 
     def holds(self, claim: Key, holds: Mapping[Device, Usage], *, given: bool) -> None:
-        """Start counting the GPU time of what a claim holds.
+        """Count the GPU time of a claim from now on by what it holds.
 
         Args:
             claim: The claim.
-            holds: Of which devices it has what, or was promised.
-            given: Whether the scheduler gave it that.
+            holds: Its devices, with its usage of each; empty once it has none.
+            given: Whether the scheduler has allocated them; else they are a tentative placement.
         """
-        known = self._holds.get(claim)
+        old = self._holds.get(claim)
         who = self._who(claim)
-        if self.counts(claim, holds, given=given):
-            if known is not None and who.idle_since != known.who.idle_since:
-                self._settle_one(known)
-                known.who = known.who._replace(idle_since=who.idle_since)
+        if self.counts(claim, holds, given=given):  # the same as before, except perhaps that its pods are idle now
+            if old is not None and who.idle_since != old.who.idle_since:
+                self._settle_one(old)
+                old.who = old.who._replace(idle_since=who.idle_since)
             return
-        if known is not None:
-            self._settle_one(known)
+        if old is not None:
+            self._settle_one(old)  # the time until now counts by what it held
+        new = None
         if holds:
             now = self._clock()
             new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds, who.owner), now, who, now)
         else:
-            new = None
             del self._holds[claim]
-            for node in {node for node, _ in known.holds} & self._unknown.keys() if known is not None else ():
-                self._unknown[node].discard(claim)
-                if not self._unknown[node]:
-                    del self._unknown[node]
-        self._tell(claim[0], known, new)
+            if old is not None:
+                self._forget_unknown(claim, {node for node, _ in old.holds})
+        self._tell(claim[0], old, new)
+
+    def _forget_unknown(self, claim: Key, nodes: Collection[str]) -> None:
+        """Do not count a claim again when the pools of these nodes become known."""
+        for node in self._unknown.keys() & nodes:
+            self._unknown[node].discard(claim)
+            if not self._unknown[node]:
+                del self._unknown[node]
 
     def pool_known(self, node: str) -> None:
         """Count GPU time on a node by its pool, which is known now."""

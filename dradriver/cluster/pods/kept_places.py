@@ -51,10 +51,15 @@ def is_lost(old: Pod, new: Pod | None) -> bool:
 
 
 class KeptPlaces:
-    """All of them. A gang has as many as it has lost pods at a time, so they are no more than its pods."""
+    """The places that are kept for the replacements of lost pods; a gang has at most as many as it has pods."""
 
     def __init__(self, accounts: Accounts, recount: Callable[[Key], None]) -> None:
-        """Begin with none; ``recount`` is told whose claim what is kept has changed of."""
+        """Begin without places.
+
+        Args:
+            accounts: Counts what is kept as taken.
+            recount: Called with each claim whose kept devices have changed.
+        """
         self._accounts, self._recount = accounts, recount
         self._of: dict[Key, dict[Key, Kept]] = {}
 
@@ -62,15 +67,16 @@ class KeptPlaces:
         """Keep the place of a lost pod of a gang that runs on, unless the whole gang starts again.
 
         Args:
-            pod: The pod.
-            of: Its gang.
-            claim: The claim under the name that it had.
-            running: How many pods of the gang have their places.
+            pod: The lost pod.
+            of: Its membership of the gang.
+            claim: The claim of the name that the pod's claim had.
+            running: Number of the gang's pods that have their places.
         """
         if claim is None or claim.pin is None or claim.planned is None or not claim.owned_by(pod.metadata.uid):
-            return
-        if not isinstance(claim.pin.choice, Choice) or (of.wants is not None and of.wants.restarts):
-            return
+            return  # the pod had no place in a gang's plan
+        is_restarted_whole = of.wants is not None and of.wants.restarts
+        if is_restarted_whole or not isinstance(claim.pin.choice, Choice):
+            return  # places of shares and MIG slices are not kept
         self._of.setdefault(of.gang, {})[claim.key] = Kept(
             gang=of.gang,
             pod=(pod.metadata.namespace, pod.metadata.name),

@@ -84,34 +84,39 @@ class Grouped(Foreign, frozen=True, gc=False):
 
 
 def read(data: msgspec.Raw) -> Pod | Foreign | None:
-    """Return what is kept of a pod's JSON.
+    """Return the record that the cache keeps of a pod's JSON; None if it keeps none.
 
-    A pod with our label is a ``Pod``, with its labels, and those of its annotations and variables that are looked at.
-    Of any other nothing is kept until it is bound, unless the scheduler alone places it, or it is of a PodGroup, nor
-    once it has finished.
+    - A pod that the controller places (it has our label) is a ``Pod``: its labels, and the annotations and environment
+      variables that are looked at.
+    - Any other pod is kept, as a ``Foreign``, only while it runs on a node, is placed by the scheduler alone
+      (``Static``), or belongs to a PodGroup (``Grouped``).
 
     Raises:
         BadJson: It is not a pod.
     """
+    # Most pods of a cluster are not ours, so the few fields that tell are decoded first.
     pod: _Pod = codec.decode(data, _Pod)
-    static = pod.metadata.labels.ours == names.LABEL_STATIC
-    if pod.metadata.labels.ours is not None and not static:
+    is_static = pod.metadata.labels.ours == names.LABEL_STATIC
+    if pod.metadata.labels.ours is not None and not is_static:
         return _whole(data)
+
     group = "" if pod.metadata.deletion_timestamp or not pod.spec.scheduling_group else pod.spec.scheduling_group.name
     group = group if len(group) <= gang_owners.LONGEST else ""
-    # One of a PodGroup that has ended well needs no place any more, and is one of its pods all the same.
-    done = group and pod.status.phase == SUCCEEDED
-    if (pod.status.phase in FINISHED and not done) or not (static or pod.spec.node_name or group):
+    # A pod of a PodGroup that has succeeded takes nothing from its node, but it still counts as a pod of the group.
+    is_done = group and pod.status.phase == SUCCEEDED
+    if pod.status.phase in FINISHED and not is_done:
+        return None
+    if not (is_static or pod.spec.node_name or group):
         return None
     foreign = Foreign(
         namespace=sys.intern(pod.metadata.namespace),
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
-        node="" if done else sys.intern(pod.spec.node_name),
-        takes=_takes(pod.spec, pod.status) if pod.spec.node_name and not done else {},
+        node="" if is_done else sys.intern(pod.spec.node_name),
+        takes=_takes(pod.spec, pod.status) if pod.spec.node_name and not is_done else {},
     )
-    if static and not done:
+    if is_static and not is_done:
         return _static(foreign, data)
     return Grouped(**msgspec.structs.asdict(foreign), group=sys.intern(group)) if group else foreign
 

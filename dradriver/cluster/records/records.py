@@ -95,8 +95,10 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def claim_record(claim: Claim) -> ClaimRecord:
-    """Return the record that is kept of a claim."""
-    ours = claim.metadata.labels.get(names.LABEL) == names.LABEL_PLACED and names.CHOICE in claim.metadata.annotations
+    """Return the record that the cache keeps of a claim."""
+    label, annotations = claim.metadata.labels.get(names.LABEL), claim.metadata.annotations
+    ours = label == names.LABEL_PLACED and names.CHOICE in annotations
+    is_handed_over = label == names.LABEL_HANDED_OVER
     return ClaimRecord(
         metadata=claim.metadata.bare,
         ours=ours,
@@ -104,18 +106,14 @@ def claim_record(claim: Claim) -> ClaimRecord:
         pin=pins.pin(claim) if ours else None,
         devices=None if claim.status.allocation is None else pins.allocated(claim),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
-        handed_over=claim.metadata.annotations.get(names.HANDED_OVER, "")
-        if claim.metadata.labels.get(names.LABEL) == names.LABEL_HANDED_OVER
-        else "",
-        set=claim_builder.read_set(claim.metadata.annotations[names.SET])
-        if ours and names.SET in claim.metadata.annotations
-        else None,
+        handed_over=annotations.get(names.HANDED_OVER, "") if is_handed_over else "",
+        set=claim_builder.read_set(annotations[names.SET]) if ours and names.SET in annotations else None,
         planned=gang_plan_note.read(claim) if ours else None,
         seat=gang_barrier_device.of(claim),
         preempts=preemption_note.read(claim) if ours else None,
         allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
         idle=idleness.idle_of(claim),
-        idle_end=idleness.asked(claim.metadata.annotations),
+        idle_end=idleness.asked(annotations),
         channels=compute_domains.held(claim),
         nics=nic_requests.given(claim),
     )

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from dradriver.allocator.request import Part
 from dradriver.api.base import names, quantity
 from dradriver.api.base.allocating_driver import OURS
 from dradriver.api.base.dra_objects import AllocationResult, Device
@@ -87,37 +88,48 @@ def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
 
 
 def _holds(claim: Claim, shared: Mapping[Where, Device]) -> Iterator[tuple[Where, Holder]]:
-    namespace, name = claim.key
-    promise = pins.pin(claim)
-    parts = {} if promise is None else claims_of.parts_of(promise.choice, promise.uuids)
+    """Yield the devices of a claim with the pods that hold them: those allocated, or else those that its pin names."""
+    pin = pins.pin(claim)
+    pinned_parts = {} if pin is None else claims_of.parts_of(pin.choice, pin.uuids)
     if claim.status.allocation is None:
-        waiting = tuple(name for name, _ in pins.owners(claim))
-        if promise is not None and waiting:
-            for request, uuids in promise.uuids.items():
-                part = result_annotations.described(parts[request]) if request in parts else ""
-                holder = Holder(namespace=namespace, claim=name, pods=waiting, hold=Hold.PROMISED, part=part)
-                for uuid in uuids:
-                    yield (OURS.driver, promise.choice.node, resource_slices.device_name(uuid)), holder
+        yield from _pinned(claim, pin, pinned_parts)
         return
+
+    namespace, name = claim.key
     users = sorted(claim.status.reserved_for, key=lambda user: natural(user.name))
     pods = tuple(user.name if user.resource == "pods" else f"{user.resource} {user.name}" for user in users)
     for result in claim.status.allocation.devices.results:
         if names.is_seat(result.driver, result.pool):
-            continue
+            continue  # the device of a gang barrier: no GPU
         hold = Hold.ADMIN if result.admin_access else Hold.ALLOCATED
         where = result.driver, result.pool, result.device
-        pinned, counted = parts.get(result.request), pins.part_of(claim, result)
-        if pinned is None and counted is not None:
-            pinned = part_on(0, counted)
-        part = "" if pinned is None else result_annotations.described(pinned)
-        # Of a device that claims may share, who has all of it gets the id of a share too.
-        share = "" if not part and _is_all(result, shared.get(where)) else result.share_id or ""
-        yield where, Holder(namespace=namespace, claim=name, pods=pods, hold=hold, share=share, part=part)
+        part = pinned_parts.get(result.request)
+        allocated_part = pins.part_of(claim, result)
+        if part is None and allocated_part is not None:
+            part = part_on(0, allocated_part)
+        part_text = "" if part is None else result_annotations.described(part)
+        # The scheduler gives a share id also to a claim that has all of a device which claims may share.
+        share = "" if not part_text and _has_all_compute(result, shared.get(where)) else result.share_id or ""
+        yield where, Holder(namespace=namespace, claim=name, pods=pods, hold=hold, share=share, part=part_text)
 
 
-def _is_all(result: AllocationResult, device: Device | None) -> bool:
-    """Return whether a claim has all compute of a device that claims may share: unlike memory no more is promised."""
+def _pinned(claim: Claim, pin: pins.Pin | None, parts: Mapping[str, Part]) -> Iterator[tuple[Where, Holder]]:
+    """Yield the devices that our controller has chosen for the pods of a claim which is not allocated yet."""
+    namespace, name = claim.key
+    waiting_pods = tuple(pod for pod, _ in pins.owners(claim))
+    if pin is None or not waiting_pods:
+        return
+    for request, uuids in pin.uuids.items():
+        part = result_annotations.described(parts[request]) if request in parts else ""
+        holder = Holder(namespace=namespace, claim=name, pods=waiting_pods, hold=Hold.PROMISED, part=part)
+        for uuid in uuids:
+            yield (OURS.driver, pin.choice.node, resource_slices.device_name(uuid)), holder
+
+
+def _has_all_compute(result: AllocationResult, device: Device | None) -> bool:
+    """Return whether a claim has all compute of a device that claims may share."""
     capacity = {} if device is None else device.capacity
+    # Compute decides: unlike memory, no more of it is promised than the device has.
     compute = next((name for name in (names.CAPACITY_CORES, names.CAPACITY_COMPUTE_SLICES) if name in capacity), "")
     try:
         taken = quantity.whole(result.consumed_capacity.get(compute, "0"))

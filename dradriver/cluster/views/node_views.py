@@ -105,27 +105,33 @@ _Holders = Mapping[str, Sequence[Holder]]  # by our name of a node's device
 def views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
 ) -> tuple[list[NodeView], list[str]]:
-    """Return the views of nodes in natural order, and a sentence on whatever could not be read or looks wrong.
+    """Return the views of nodes in natural order, and warnings about what cannot be read or looks wrong.
 
     Args:
-        pieces: Slices of any driver. Where ours describe a machine alone, another driver hands out its GPUs.
+        pieces: Slices of all drivers. If ours describe only the machine, another driver allocates its GPUs.
         claims: Claims of all namespaces.
-        only: Names of the nodes that are wanted; all of them where none is named.
+        only: Names of the nodes to show; all nodes if it is empty.
     """
-    ours: dict[str, list[ResourceSlice]] = {}
-    theirs: dict[str, list[ResourceSlice]] = {}
-    shared: dict[Where, Device] = {}
+    our_slices: dict[str, list[ResourceSlice]] = {}  # by node
+    other_slices: dict[str, list[ResourceSlice]] = {}
+    shared_devices: dict[Where, Device] = {}
     for piece in pieces:
         driver, pool = piece.spec.driver, piece.spec.pool.name
-        if driver in LEDGERS:
-            (ours if driver == OURS.driver else theirs).setdefault(pool, []).append(piece)
-            shared |= {(driver, pool, d.name): d for d in piece.spec.devices if d.allow_multiple_allocations}
-    wanted = set(only) or ours.keys()
-    warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in sorted(wanted - ours.keys())]
-    held = held_by(claims, shared)
+        if driver not in LEDGERS:
+            continue  # not a driver of GPUs
+        slices = our_slices if driver == OURS.driver else other_slices
+        slices.setdefault(pool, []).append(piece)
+        for device in piece.spec.devices:
+            if device.allow_multiple_allocations:
+                shared_devices[driver, pool, device.name] = device
+
+    wanted = set(only) or our_slices.keys()
+    lacking = sorted(wanted - our_slices.keys())
+    warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in lacking]
+    held = held_by(claims, shared_devices)
     nodes = []
-    for name in sorted(wanted & ours.keys(), key=natural):
-        node = _node(name, ours[name], theirs.get(name, ()), warnings)
+    for name in sorted(wanted & our_slices.keys(), key=natural):
+        node = _node(name, our_slices[name], other_slices.get(name, ()), warnings)
         if node is not None:
             holders = _holders(node, held)
             nodes.append(_view(node, holders))
@@ -134,17 +140,30 @@ def views(
 
 
 def _node(
-    name: str, ours: Sequence[ResourceSlice], theirs: Sequence[ResourceSlice], warnings: list[str]
+    name: str, our_slices: Sequence[ResourceSlice], other_slices: Sequence[ResourceSlice], warnings: list[str]
 ) -> _Node | None:
-    """Return what a node's slices say; None, and a warning, where nothing can be shown of it."""
-    current = _current(name, ours, warnings)
-    alone = bool(theirs) and all(map(resource_slices.is_machine_alone, current))
-    ledger = _whose(theirs) if alone else OURS
-    offering = (
-        current if ledger is OURS else _current(name, [p for p in theirs if p.spec.driver == ledger.driver], warnings)
-    )
-    cause = "" if current and offering else "nothing of it can be shown"
-    if any(piece.spec.node_name != name for piece in (*current, *offering)):
+    """Return the machine and the devices of a node by its slices.
+
+    Args:
+        name: The node's name.
+        our_slices: The node's slices of this driver.
+        other_slices: The node's slices of other GPU drivers.
+        warnings: Gets warnings.
+
+    Returns:
+        None, with a warning, if the node cannot be shown.
+    """
+    # 1. The driver that allocates the GPUs, and its slices.
+    current = _current(name, our_slices, warnings)
+    is_other_allocating = bool(other_slices) and all(map(resource_slices.is_machine_alone, current))
+    ledger = _whose(other_slices) if is_other_allocating else OURS
+    allocated = current
+    if ledger is not OURS:
+        allocated = _current(name, [piece for piece in other_slices if piece.spec.driver == ledger.driver], warnings)
+
+    # 2. The machine. Slices must be those of the node that they name.
+    cause = "" if current and allocated else "nothing of it can be shown"
+    if any(piece.spec.node_name != name for piece in (*current, *allocated)):
         cause = "its slices are not those of the node of that name"
     machine = None
     if not cause:
@@ -156,23 +175,25 @@ def _node(
     if machine is None:
         warnings.append(f"node {name}: {cause}; it is left out")
         return None
-    devices = {device.name: device for piece in offering for device in piece.spec.devices}
-    called: dict[str, str] = {}
-    if alone:
-        gpus = gpu_names({own: identity(device, ledger) for own, device in devices.items()}, machine)
-        called = {own: gpu for own, gpu in gpus.items() if is_gpu(devices[own], ledger)}
+
+    # 3. The devices. Another driver calls a GPU otherwise than we do: ``our_names`` has our name of its whole GPUs.
+    devices = {device.name: device for piece in allocated for device in piece.spec.devices}
+    our_names: dict[str, str] = {}
+    if is_other_allocating:
+        gpu_of_device = gpu_names({name: identity(device, ledger) for name, device in devices.items()}, machine)
+        our_names = {name: gpu for name, gpu in gpu_of_device.items() if is_gpu(devices[name], ledger)}
     else:
-        gpus = {
-            own: resource_slices.device_name(gpu)
-            for own, device in devices.items()
-            if (gpu := device.text("parentUUID"))
+        gpu_of_device = {
+            name: resource_slices.device_name(uuid)
+            for name, device in devices.items()
+            if (uuid := device.text("parentUUID"))
         }
-    parts: dict[str, dict[str, Device]] = {}
-    for own, gpu in gpus.items():
-        if own not in called:
-            parts.setdefault(gpu, {})[own] = devices[own]
-    listed = {called.get(own, own): device for own, device in devices.items()}
-    return _Node(name, machine, ledger.driver, listed, parts, called, lost_gpus.read(current, machine))
+    parts: dict[str, dict[str, Device]] = {}  # MIG slices that are devices, by our name of their GPU
+    for device_name, gpu in gpu_of_device.items():
+        if device_name not in our_names:
+            parts.setdefault(gpu, {})[device_name] = devices[device_name]
+    renamed = {our_names.get(device_name, device_name): device for device_name, device in devices.items()}
+    return _Node(name, machine, ledger.driver, renamed, parts, our_names, lost_gpus.read(current, machine))
 
 
 def _whose(theirs: Sequence[ResourceSlice]) -> Ledger:
@@ -182,15 +203,15 @@ def _whose(theirs: Sequence[ResourceSlice]) -> Ledger:
 
 
 def _current(name: str, pool: Sequence[ResourceSlice], warnings: list[str]) -> list[ResourceSlice]:
-    """Return the slices of the newest generation that is complete; none where there is no such one."""
-    known = resource_slices.generations(pool, resource_slices.place_of)
-    for generation in known:
+    """Return the slices of a pool's newest complete generation; none if no generation is complete."""
+    generations = resource_slices.generations(pool, resource_slices.place_of)
+    for generation in generations:
         if generation.complete:
-            if generation is not known[0]:
+            if generation is not generations[0]:
                 warnings.append(f"node {name}: shown as of generation {generation.number}")
             return generation.slices
-        there = f"{len(generation.slices)} of {generation.said} slices"
-        warnings.append(f"node {name}: {there} of generation {generation.number} are there")
+        counts = f"{len(generation.slices)} of {generation.said} slices"
+        warnings.append(f"node {name}: {counts} of generation {generation.number} are there")
     return []
 
 
