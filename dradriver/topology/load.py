@@ -40,7 +40,8 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     pasted = _text(path)
     text = re.sub(r"\r*\n|\r", "\n", pasted)
 
-    # The order matters: a later test would also fit some texts of an earlier kind.
+    # The order matters: a later test would also fit some texts of an earlier kind. A matrix can begin with "<" if it
+    # was copied from a page with markup, so "<" alone does not make a text XML.
     try:
         if _JSON.match(text):
             return _with_seed(machine_codec.decode(text), seed)

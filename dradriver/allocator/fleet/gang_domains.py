@@ -228,7 +228,7 @@ class Pattern(NamedTuple):
 
 
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
-    """Return the positions that ``number`` nodes of one kind have free alike for ``count`` pods each, best first.
+    """Return positions that are free on at least ``number`` nodes of one kind, for ``count`` pods each, best first.
 
     The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
     comes first by name wins: the numbers of kinds depend on the order in which nodes were read.

@@ -51,10 +51,11 @@ _FIELDS: Final = ("deviceClassName", "selectors", "capacity", "tolerations")
 def check(spec: Mapping[str, Any]) -> None:
     """Raise an error if the scheduler's search would take too long for what a claim requests.
 
-    The limits depend on the number of requests, on their alternatives, and on whether the requests differ.
+    The limits depend on the number of requests, on their alternatives, on whether the requests differ, and on whether
+    one request asks for fractions: the scheduler then searches as if there were several.
 
     Args:
-        spec: A claim's spec. All of its requests are for GPUs of this driver or of the driver that it adds to.
+        spec: A claim's spec. All of its requests are for GPUs of this driver or of the one that it extends.
 
     Raises:
         WordError: The claim requests too much; the message has the figures.

@@ -134,9 +134,10 @@ class Workloads:
 
         Args:
             pods: Keys of pods in the cluster cache.
-            by_owner: Whether pods of one owner that can be suspended are together, too. Such a workload has all pods
+            by_owner: Whether to group the pods of each owner that can be suspended, too. Such a workload has all pods
                 of the owner, also those that have ended.
         """
+        # Only what this call uses is kept, so pods that are gone do not pile up.
         read_before, self._alone = self._alone, {}
         gangs, all_pods = self._picture.gangs, self._picture.pods
         workloads: dict[Key, Workload] = {}

@@ -108,7 +108,7 @@ class Inventory:
         return self._free
 
     def set_slice(self, old: SliceRecord | None, new: SliceRecord | None) -> set[str]:
-        """Take in a slice's change. Returns the pools that it concerns."""
+        """Update the inventory by a change of a ResourceSlice of GPUs. Returns the pools that it concerns."""
         if old is not None:
             self._slices.get(old.pool, {}).pop(old.metadata.name, None)
             self._lacks.subtract(old.lacks)
@@ -313,7 +313,7 @@ class Inventory:
         return known is not None and known.seats
 
     def compute(self, pool: str) -> dict[str, int]:
-        """Return the compute slices of the MIG profiles of a node's GPUs, by the profile's name."""
+        """Return from the inventory how many compute slices the MIG profiles of a node's GPUs have, by profile."""
         known = self._pools.get(pool)
         return {} if known is None else {p.name: p.compute for gpu in known.machine.gpus for p in gpu.profiles}
 

@@ -208,7 +208,7 @@ class NodeTable:
             may_help |= self._capacity.set(row, name, amounts(new.allocatable))
         if is_new or new.labels != old.labels:
             self._classes.set_labels(row, name, new.labels)
-            self._labels = None
+            self._labels = None  # made again on demand
             self._changed(row)
             may_help = True
         if (new.taints, new.cordoned) != (old.taints, old.cordoned):

@@ -234,8 +234,8 @@ class Preemptions:
     def _named(self, found: Found, now: float) -> dict[Member, Placement]:
         """Return the places, each with the pods that have to end for it.
 
-        These are all pods that use something of its node. The first place that a gang is in the way of names all pods
-        of that gang.
+        These are the victims on its node, and the pods there that end already. If a victim gang has pods on several of
+        the nodes, the first place names all pods of the gang, and later ones those on their own node.
         """
         grace_s = max(victim.grace_s for victim in found.victims)
         until = max(now + grace_s, *(pod.ends_at for pod in found.ending), 0.0) + self._margin_s

@@ -90,7 +90,7 @@ class RunningGangs:
             self._agenda.add_at(asyncio.get_running_loop().time() + AGAIN_S + 1, gang)
 
     def leaves(self, gang: Key) -> bool:
-        """Return whether all pods of a gang are about to go, so that none of them need be given a place."""
+        """Return whether a running gang is being restarted, so that none of its pods need be given a place."""
         return gang in self._leaving
 
     def forget(self, gang: Key) -> None:

@@ -46,38 +46,40 @@ class Ending(msgspec.Struct, frozen=True):
 def ending_for(
     claims: Collection[ClaimRecord], picture: Picture, now: float, wall: float, lasts_s: int
 ) -> Ending | None:
-    """Return what is so of those who have to end for some claims; None where none has to, or all have.
+    """Return the state of the pods that must end before some claims get their GPUs; None if none must, or all have.
 
     Args:
-        claims: The claims; of one that has its devices nobody has to end any more.
-        picture: The cluster.
+        claims: The claims. For one that is allocated no pod has to end any more.
+        picture: The cluster cache.
         now: The loop's clock.
         wall: The time that claims are written by, seconds since the epoch.
-        lasts_s: For how long those have them who wait for it; 0 for ever.
+        lasts_s: How long the waiting pods will use the GPUs, in seconds; 0 for no limit.
     """
-    named = [(claim, claim.preempts) for claim in claims if claim.preempts is not None and claim.devices is None]
-    there = {pod.metadata.uid: pod for _, preempts in named for pod in conflicts.living(picture, preempts)}
-    if not there:
+    preempting = [(claim, claim.preempts) for claim in claims if claim.preempts is not None and claim.devices is None]
+    living = {pod.metadata.uid: pod for _, preempts in preempting for pod in conflicts.living(picture, preempts)}
+    if not living:
         return None
-    ends_at = max(preempts.until for _, preempts in named)
-    untold = tuple(pod for pod in there.values() if pod.metadata.deletion_timestamp is None)
-    first = next(iter(there.values())).metadata
-    more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-    gone = picture.nodes.gone_by(ends_at + lasts_s if lasts_s else math.inf)
-    goes = next((claim.pin.choice.node for claim, _ in named if claim.pin and claim.pin.choice.node in gone), "")
+    ends_at = max(preempts.until for _, preempts in preempting)
+    not_deleted = tuple(pod for pod in living.values() if pod.metadata.deletion_timestamp is None)
+    victims = {uid for _, preempts in preempting for uid in preempts.uids}
+
+    # A node that is drained before the waiting pods would end is no place for them any more.
+    drained = picture.nodes.gone_by(ends_at + lasts_s if lasts_s else math.inf)
+    nodes = (claim.pin.choice.node for claim, _ in preempting if claim.pin)
+    drained_node = next((node for node in nodes if node in drained), "")
+    if drained_node:
+        late = Reason(Cause.NODES, f"its node {drained_node} goes for maintenance before it would end")
+    else:
+        first = next(iter(living.values())).metadata
+        more = f" and {len(living) - 1} more" if len(living) > 1 else ""
+        late = Reason(Cause.ENDING, f"pod {first.namespace}/{first.name}{more} did not end for it in time")
+    why = next((preempts.why for _, preempts in preempting if preempts.why), "others have to end for it")
     return Ending(
-        claims=tuple(claim for claim, _ in named),
-        pods=untold,
-        begun=len(untold) < len({uid for _, preempts in named for uid in preempts.uids}),
+        claims=tuple(claim for claim, _ in preempting),
+        pods=not_deleted,
+        begun=len(not_deleted) < len(victims),
         until=now + ends_at - wall,
-        over=wall >= ends_at or bool(goes),
-        late=(
-            Reason(Cause.NODES, f"its node {goes} goes for maintenance before it would end")
-            if goes
-            else Reason(Cause.ENDING, f"pod {first.namespace}/{first.name}{more} did not end for it in time")
-        ),
-        why=Reason(
-            Cause.ENDING,
-            next((preempts.why for _, preempts in named if preempts.why), "others have to end for it"),
-        ),
+        over=wall >= ends_at or bool(drained_node),
+        late=late,
+        why=Reason(Cause.ENDING, why),
     )

@@ -230,11 +230,11 @@ class Commit:
         await self._each((partial(self._tell, claim, GO) for claim in claims), slot)
 
     async def release(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
-        """Delete claims, and tell the scheduler to let go of those that have a seat; the pods stay as they are.
+        """Delete claims, and tell the scheduler to let go of those with a gang barrier; the pods stay as they are.
 
-        A seated pod's claim that is deleted stays until the scheduler lets go of it, which it does at once when the
-        seat is said to be off. Said of a claim that is not being deleted, it would take the same place again. One that
-        is both and stays all the same nobody uses and nobody will: it goes without the scheduler.
+        The scheduler keeps a deleted claim with a gang barrier until a condition says that the barrier is off. The
+        condition comes after the deletion: else the scheduler would take the same place again. If a claim is deleted
+        and off and still exists, no pod uses it, and its finalizer is removed here.
 
         Raises:
             MovedOnError: A claim was changed meanwhile.
@@ -244,14 +244,17 @@ class Commit:
         """
 
         async def free(claim: ClaimRecord) -> None:
-            off = claim.seat is not None and OFF in claim.seat.told
-            if claim.seat is not None and (off or GO in claim.seat.told):
+            is_off = claim.seat is not None and OFF in claim.seat.told
+            # 1. Once the scheduler was told anything, the pod may be bound already.
+            if claim.seat is not None and (is_off or GO in claim.seat.told):
                 await self._unbound(claim)
+            # 2. Delete the claim, or help the deletion on if the scheduler did not.
             if not claim.deleting:
                 await self._writer.withdraw(claim)
-            elif off:
+            elif is_off:
                 await self._writer.unprotect(claim)
-            if claim.seat is not None and not off:
+            # 3. Have the scheduler let go of it.
+            if claim.seat is not None and not is_off:
                 await self._tell(claim, OFF)
 
         await self._each((partial(free, claim) for claim in claims), slot)

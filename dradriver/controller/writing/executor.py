@@ -214,7 +214,7 @@ class Executor:
         self._wait(workload, reason)
 
     def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:
-        """Let a workload begin anew whose claims were taken back; where that goes on, later each time, and say why."""
+        """After a write that deleted its claims, have a workload tried again: each time later, and told why."""
         if workload.failures.begins_anew(asyncio.get_running_loop().time()):
             self._wait(workload, again(cause))
 

@@ -209,6 +209,7 @@ def _describe(
         gpu.uuid: condition.read(nvml, gpu.handle, gpu.fabric, NvmlQuery(f"GPU {gpu.index} condition", problems))
         for gpu in gpus
     }
+    # A missing link is a fault only if no GPU is missing that could be at its other end.
     all_present = not (read.lost or read.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
     link_faults = _link_faults(nvml, machine, gpus, conditions, switched, refused, all_present=all_present)
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
