@@ -30,6 +30,8 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("preempting", 59000097),  # two asked for a Job that may not be suspended, and neither saw the other's refusal
     ("preempting", 68100013),  # a gang for which others ended keeps its promises for the scheduler's pause, rightly
     ("idle", 133),  # what is noted on a suspended owner had the machine's time, not the controller's
+    ("preempting", 6000033),  # a pod of a gang that had begun had others ended while another's gate stayed, rightly
+    ("idle_preempting", 6000040),  # a claim was made for a pod whose deletion was seen while the server was asked
     ("preempting", 55),  # another leader took a promise back while the server told the first that it stands
 )
 # Of stories about reservations those in which a controller without one of their rules is found out.

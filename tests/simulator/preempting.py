@@ -142,12 +142,15 @@ class PreemptionRules:
         standing += [claim for ended, claim in self._gone.values() if ended > known and uid in victims_of(claim)]
         if not standing:
             self._broken("nobody ends without a promise", f"pod {namespace}/{pod['metadata']['name']}")
+        owners = []
         for claim in standing:
             (owner,) = claim["metadata"]["ownerReferences"]
             mine = self._world.server.find(PODS, owner["name"], claim["metadata"]["namespace"])
-            if mine is None or mine["metadata"]["uid"] != owner["uid"]:
-                continue
-            if fit.gates(mine):
-                self._broken("who preempts is lifted first", f"{owner['name']}")
+            if mine is not None and mine["metadata"]["uid"] == owner["uid"]:
+                owners.append(mine)
+        # Once a gang without a barrier has begun, each pod goes on by itself, also while another's gate is in the way.
+        if owners and all(map(fit.gates, owners)):
+            self._broken("who preempts is lifted first", f"{owners[0]['metadata']['name']}")
+        for mine in owners:
             if mine["spec"].get("priority", 0) <= pod["spec"].get("priority", 0):
-                self._broken("nobody ends for an equal", f"{pod['metadata']['name']} for {owner['name']}")
+                self._broken("nobody ends for an equal", f"{pod['metadata']['name']} for {mine['metadata']['name']}")

@@ -81,6 +81,8 @@ class Commit:
                 # A new leader sees pods and claims by two reflectors: its predecessor's claim may not have come yet.
                 if await self._writer.look(member.wish.claim) is not None:
                     raise MovedOnError(f"claim {'/'.join(member.wish.claim)} exists already")
+                if not self._lives(member):  # its deletion was seen while the server was asked
+                    raise MovedOnError(f"pod {'/'.join(member.key)} is gone")
                 self._writer.go_on(slot)
                 # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
                 await self._writer.pods.annotate(member.pod, placement.texts)
@@ -318,6 +320,11 @@ class Commit:
                 return
             raise
         self._picture.assume_pod(changed, was=pod)
+
+    def _lives(self, member: Member) -> bool:
+        """Return whether a member's pod is in the cluster cache still."""
+        pod = self._picture.pods.get(member.key)
+        return pod is not None and pod.metadata.uid == member.uid
 
     def _now(self, member: Member) -> Pod:
         """Return a member's pod as it is known now, if it is the same one."""
