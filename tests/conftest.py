@@ -55,12 +55,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = _MEMORY
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are picked by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out together what this machine lacks the means for, and bound how long a workload test may take."""
+    """Leave out together what this machine lacks the means for, and bound how long a unit test may take."""
     items[:], gone = needs.left_out(items)
     if gone:
         config.hook.pytest_deselected(items=gone)
     for item in items:
+        if item.get_closest_marker("extended"):  # the fast run leaves out what is too slow for the full run
+            item.add_marker(pytest.mark.slow)
         bounded = item.get_closest_marker("slow") or item.get_closest_marker("timeout")
         if not bounded and _is_unit_test(item.path):
             item.add_marker(pytest.mark.timeout(UNIT_LIMIT_S))

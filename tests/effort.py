@@ -1,6 +1,6 @@
 """How many cases a test tries: a part of them in the fast run, all of them in the full run.
 
-The fast run is ``make workload``. It leaves out the tests with the mark ``slow``, and ``tests/conftest.py`` loads the
+The fast run is ``make unit``. It leaves out the tests with the mark ``slow``, and ``tests/conftest.py`` loads the
 Hypothesis profile ``fast`` for it. The full run is ``make test``.
 """
 

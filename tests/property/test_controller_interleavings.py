@@ -11,7 +11,7 @@ from tests.simulator.run import run
 SEEDS = 300
 FEW = 15
 GROUPS = 30  # so that a failure names few seeds, and no test is long
-FOUND = (  # faults once: what is drawn changes with the stories, so each has a workload test, too
+FOUND = (  # faults once: what is drawn changes with the stories, so each has a unit test, too
     ("gangs", 8098),  # all went on writing though the server asked for a pause at the end of an old claim
     ("gangs_before", 8520),  # a pod's time to find room began anew whenever its gang started or ended
     ("gangs_owned", 300019),  # who began to lead looked at no gang that ran, and had none that lost a pod start anew
