@@ -10,7 +10,7 @@ from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim
-from dradriver.cli.cluster import cluster_reading as reading
+from dradriver.cli.cluster import cluster_reading
 from dradriver.cli.explainer.model import Happening
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -48,7 +48,7 @@ async def events(client: Client, server: ServerConfig, namespace: str, uid: str,
         ClusterError: They cannot be read.
     """
     selector = f"involvedObject.uid={uid}"
-    listed = await reading.listed(client, server, EVENTS, _Event, namespace=namespace, field_selector=selector)
+    listed = await cluster_reading.listed(client, server, EVENTS, _Event, namespace=namespace, field_selector=selector)
     return [_happening(event, about) for event in listed]
 
 

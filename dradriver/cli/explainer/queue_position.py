@@ -8,7 +8,7 @@ from dradriver import __version__
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.model import Policies
-from dradriver.cli.cluster import policies_in_force as in_force
+from dradriver.cli.cluster import policies_in_force
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
@@ -18,7 +18,7 @@ from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.queue import reservation_rules as reservation
+from dradriver.queue import reservation_rules
 from dradriver.queue.namespace_tenants import ALL
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.queue_order import Standing, line
@@ -46,7 +46,7 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
         tenant=plain(own.tenant) if named else "",
         priority=-workload.order[0],
         share=round(tenants.relative(own.tenant), 2) if named else None,
-        reserved="" if held is None else plain(reservation.reason(held)),
+        reserved="" if held is None else plain(reservation_rules.reason(held)),
     )
 
 
@@ -64,7 +64,7 @@ async def read(server: ServerConfig, policies: Policies | None, namespace: str |
     """
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         own = Own(policies)
-        await own.read(client, server, await in_force.driver_namespace(client, namespace))
+        await own.read(client, server, await policies_in_force.driver_namespace(client, namespace))
         scene = Scene(client, server, own.policies, own=own)
         await scene.read()
     for trouble in (*own.unread, *scene.unread):

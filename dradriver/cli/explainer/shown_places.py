@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from dradriver.allocator.request import Choice, PartChoice, Request, Whole
-from dradriver.api.claims import result_annotations as results
+from dradriver.api.claims import result_annotations
 from dradriver.api.claims.pins import Key
-from dradriver.api.slices import resource_slices as slices
+from dradriver.api.slices import resource_slices
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.model import Place
 from dradriver.cluster.gpus.remaining import part_on
@@ -25,7 +25,7 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
             node=plain(choice.node),
             gpus=choice.gpus,
             uuids=all_uuids,
-            parts=tuple(plain(results.described(part)) for part in parts),
+            parts=tuple(plain(result_annotations.described(part)) for part in parts),
         )
     return Place(
         node=plain(choice.node),
@@ -54,7 +54,9 @@ def given(scene: Scene, key: Key, request: Request) -> Place | None:
     nodes = {node for node, _ in inventory.holds.of(key)}
     node = nodes.pop() if len(nodes) == 1 else ""
     uuid_of = inventory.uuids(node)
-    allocations = {number: inventory.holders((node, slices.device_name(uuid_of[number]))) for number in sorted(uuid_of)}
+    allocations = {
+        number: inventory.holders((node, resource_slices.device_name(uuid_of[number]))) for number in sorted(uuid_of)
+    }
     usage_of = {number: by_claim[key] for number, by_claim in allocations.items() if key in by_claim}
     if not usage_of:
         return None

@@ -11,16 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base import gang_barrier_device as seats
+from dradriver.api.base import gang_barrier_device
 from dradriver.api.base.allocating_driver import OURS, current_ledger
-from dradriver.api.claims import compute_domains as channels
+from dradriver.api.claims import compute_domains
 from dradriver.api.policies.model import Policies
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.kueue_topologies import read_topology
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import read_rule
-from dradriver.cluster.records import pod_records as pods
-from dradriver.cluster.records import records, slice_records
+from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller import metrics
 from dradriver.controller.loop import idle_pods, namespaces
 from dradriver.controller.loop.audit import Audit
@@ -80,14 +79,16 @@ def sources() -> tuple[Source, ...]:
     node: others, of network cards, have thousands.
     """
     return (
-        Source(PODS, pods.read, Picture.pod_changed),
+        Source(PODS, pod_records.read, Picture.pod_changed),
         Source(RESOURCE_CLAIMS, records.read_claim, Picture.claim_changed),
         Source(NODES, records.read_node, Picture.node_changed),
         *(
             Source(RESOURCE_SLICES, slice_records.read_slice, Picture.slice_changed, f"spec.driver={driver}")
             for driver in dict.fromkeys((OURS.driver, current_ledger().driver))
         ),
-        Source(RESOURCE_SLICES, records.read_channels, Picture.channels_changed, f"spec.driver={channels.DRIVER}"),
+        Source(
+            RESOURCE_SLICES, records.read_channels, Picture.channels_changed, f"spec.driver={compute_domains.DRIVER}"
+        ),
         Source(DEVICE_CLASSES, records.read_class, Picture.class_changed),
         Source(RESOURCE_CLAIM_TEMPLATES, records.known_template, Picture.template_changed),
     )
@@ -236,7 +237,7 @@ class Controller:
             self.template_writer.pod_changed(change)
         elif source.resource is RESOURCE_CLAIM_TEMPLATES:
             self.template_writer.template_changed(change)
-        elif source.resource is DEVICE_CLASSES and change.key[1] == seats.CLASS:
+        elif source.resource is DEVICE_CLASSES and change.key[1] == gang_barrier_device.CLASS:
             self._seats.wake()
 
     async def _catch_up(self) -> None:

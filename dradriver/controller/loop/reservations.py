@@ -23,8 +23,7 @@ from dradriver.controller.placing.reservable import SLICE_S, Reservable
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
-from dradriver.queue import reservation_access as reserved_for
-from dradriver.queue import reservation_rules as reservation
+from dradriver.queue import reservation_access, reservation_rules
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.caps import Limits
 from dradriver.queue.namespace_tenants import Tenants
@@ -119,7 +118,7 @@ class Reservations:
         """
         if not self._held or self.terms is None:
             return ()
-        return reserved_for.open_to(workload, self._held.values(), self.terms, self._clock(), later_s)
+        return reservation_access.open_to(workload, self._held.values(), self.terms, self._clock(), later_s)
 
     def looked_at(self, key: Key) -> None:
         """Take in that a pod or a gang was looked at: if it does not wait any more, its reservation ends at once."""
@@ -132,7 +131,7 @@ class Reservations:
         own = self._held.get(workload.reserved)
         if own is None:
             return reason
-        return reason.add(reservation.reason(own), None if reason.cause is Cause.CAP else Cause.ENDING)
+        return reason.add(reservation_rules.reason(own), None if reason.cause is Cause.CAP else Cause.ENDING)
 
     # At work.
 
@@ -191,7 +190,7 @@ class Reservations:
         before = self._held[who]
         # 1. When will its GPUs be free? If that has changed, other pods can run there now, and are told another reason.
         here = self._reservable.here(before.gpus, besides=() if workload is None else _claims(workload))
-        held = self._held[who] = reservation.seen(before, here)
+        held = self._held[who] = reservation_rules.seen(before, here)
         if held is not before:
             for node in dict.fromkeys(node for node, _ in held.gpus):
                 self._picture.nodes.helped(node)
@@ -213,13 +212,13 @@ class Reservations:
                 is_needed = False  # its request was changed, and cannot be read
         # 3. Decide by what has been counted meanwhile.
         held, now = self._held[who], self._clock()
-        step, why = reservation.judge(
+        step, why = reservation_rules.judge(
             held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=is_needed, gone=gone
         )
         if step is Step.KEEP:
             return
         if step is Step.MOVE and elsewhere is not None:
-            self._held[who] = reservation.move(held, elsewhere, now, for_cost=not gone)
+            self._held[who] = reservation_rules.move(held, elsewhere, now, for_cost=not gone)
             logger.info("reserved for %s: other GPUs, on %s: %s", who, _nodes(self._held[who]), why)
         else:
             del self._held[who]
@@ -242,10 +241,10 @@ class Reservations:
         resting = {
             self._tenants.partition_of(key_of(who)[0])
             for who, since in self._since.items()
-            if reservation.rests(since.at, since.failed, terms, now)
+            if reservation_rules.rests(since.at, since.failed, terms, now)
         }
         for _ in range(TRIES):
-            due = reservation.due(blocked, self._held.values(), terms, now, resting=resting)
+            due = reservation_rules.due(blocked, self._held.values(), terms, now, resting=resting)
             if not due:
                 return
             for first in due:
@@ -307,8 +306,8 @@ class Reservations:
         if found is None or not found.uses or len(self._held) >= stored.MOST_KEPT:
             self._hopeless[workload.who] = self._clock() + HOPELESS_S
             return
-        held = self._held[workload.who] = reservation.reserve(blocked, found, self._clock())
-        logger.info("reserved for %s: %s", workload.who, reservation.reason(held))
+        held = self._held[workload.who] = reservation_rules.reserve(blocked, found, self._clock())
+        logger.info("reserved for %s: %s", workload.who, reservation_rules.reason(held))
         self._apply(workload.who)
 
     def _waits(self, who: str) -> bool:
@@ -331,7 +330,7 @@ class Reservations:
 
     def _count(self, now: float) -> None:
         for who, held in self._held.items():
-            counted = self._held[who] = reservation.counted(held, self._idle.get(who, 0), now)
+            counted = self._held[who] = reservation_rules.counted(held, self._idle.get(who, 0), now)
             metrics.RESERVED_IDLE.inc(counted.idle_gpu_s - held.idle_gpu_s)
             idle = self._idle_of(counted)
             self._more_idle |= idle > self._idle.get(who, 0)
@@ -349,7 +348,7 @@ class Reservations:
         now, terms = self._clock(), self.terms
         if terms is None:
             return LOOK_S
-        ends = (reservation.runs_out_at(each, self._idle.get(who, 0), terms) for who, each in self._held.items())
+        ends = (reservation_rules.runs_out_at(each, self._idle.get(who, 0), terms) for who, each in self._held.items())
         pauses = (at - now for at in ends if at is not None)
         return max(min([LOOK_S, *pauses]), SHORTEST_PAUSE_S)
 
@@ -384,9 +383,9 @@ class Reservations:
         """Go on with what another has reserved; nobody knows what stood idle meanwhile: the most that may have."""
         now = self._clock()
         self._since = {since.who: since for since in written.blocked}
-        for held, idle in reserved_for.read(written):
+        for held, idle in reservation_access.read(written):
             known = msgspec.structs.replace(held, counted_at=min(held.counted_at, now))
-            self._held[held.who] = reservation.counted(known, max(idle, self._idle_of(held)), now)
+            self._held[held.who] = reservation_rules.counted(known, max(idle, self._idle_of(held)), now)
         self._last = written.kept, written.blocked
         self._apply()
 
@@ -397,7 +396,7 @@ class Reservations:
     async def save(self, store: ReservationStore) -> None:
         """Write what is reserved, unless the store has it already."""
         now = self._clock()
-        kept = [reserved_for.write(each, self._idle.get(who, 0)) for who, each in self._held.items()]
+        kept = [reservation_access.write(each, self._idle.get(who, 0)) for who, each in self._held.items()]
         long = [since for since in self._since.values() if since.at <= now - LONG_S or since.failed]
         blocked = sorted(long, key=lambda since: since.at)[: stored.MOST_BLOCKED]
         self._news = self._more_idle = False

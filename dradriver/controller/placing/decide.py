@@ -27,10 +27,9 @@ from dradriver.allocator.request import (
 )
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import gang_plan_note as plans
-from dradriver.api.claims import result_annotations as results
+from dradriver.api.claims import gang_plan_note, result_annotations
 from dradriver.api.claims.pins import Device, Key, Pin, claim_key
-from dradriver.api.slices import resource_slices as slices
+from dradriver.api.slices import resource_slices
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived import conflicts
@@ -188,7 +187,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         choice=pin.choice,
         hostnames=_hostnames(picture, [node, *other_nodes], MOST_NODES),
         uuids=pin.uuids,
-        texts=pin.texts | ({} if claim.planned is None else plans.texts(claim.planned, ())),
+        texts=pin.texts | ({} if claim.planned is None else gang_plan_note.texts(claim.planned, ())),
         placed=pin.placed,
         preempts=claim.preempts,
         nics=pin.nics,
@@ -255,7 +254,7 @@ def _fractions_asked_for(
         on_gpu = [(fraction, part) for fraction, part in pairs if part.gpu == number]
         gpu_request = _limited_to(request, [fraction for fraction, _ in on_gpu])
         gpu_wish = msgspec.structs.replace(wish, request=gpu_request)
-        device = (choice.node, slices.device_name(uuid))
+        device = (choice.node, resource_slices.device_name(uuid))
         best = _best_on(snapshot, gpu_wish, {device}, here, gone)
         if not isinstance(best, PartChoice):
             return False
@@ -309,7 +308,7 @@ def _placement(
         choice=first,
         hostnames=_hostnames(picture, [choice.node for choice in choices], most),
         uuids=uuids,
-        texts=results.written(first, picture.inventory.uuids(first.node)),
+        texts=result_annotations.written(first, picture.inventory.uuids(first.node)),
         addresses=picture.inventory.addresses(first.node),
         compute=picture.inventory.compute(first.node) if is_mig else {},
         placed=picture.inventory.placed(first.node) if is_mig else frozenset(),

@@ -15,8 +15,7 @@ from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, NoPlaceError
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
-from dradriver.api.claims import gang_plan_note as plans
-from dradriver.api.claims import result_annotations as results
+from dradriver.api.claims import gang_plan_note, result_annotations
 from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.pods.kept_places import Kept
@@ -66,7 +65,7 @@ def placements_of(
             (member.uid, placed[member].node, [uuid for group in by_request.values() for uuid in group])
             for member, by_request in uuids.items()
         ]
-        digest, size = plans.digest(identity, places), len(placed)
+        digest, size = gang_plan_note.digest(identity, places), len(placed)
     index = _indices(list(uuids), size + len(placed), kept_plans, home)
 
     has_seat = has_seats(picture, hostnames)
@@ -89,8 +88,8 @@ def placements_of(
             hostnames=hostnames,
             uuids=by_request,
             addresses=picture.inventory.addresses(choice.node),
-            texts=results.written(choice, picture.inventory.uuids(choice.node))
-            | plans.texts(planned, plan_choice.nodes)
+            texts=result_annotations.written(choice, picture.inventory.uuids(choice.node))
+            | gang_plan_note.texts(planned, plan_choice.nodes)
             | {names.FALLBACK: ",".join(missed) or None},
             planned=planned,
             seat=has_seat,

@@ -19,7 +19,7 @@ from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
 from dradriver.api.base.affinity import anywhere
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import gang_plan_note as plans
+from dradriver.api.claims import gang_plan_note
 from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.pins import claim_key
 from dradriver.api.gangs.gang_annotations import Gang
@@ -327,7 +327,7 @@ def revalidate(
         placements[member] = msgspec.structs.replace(
             placement,
             hostnames=hostnames,
-            texts=placement.texts | plans.texts(claim.planned, nodes),
+            texts=placement.texts | gang_plan_note.texts(claim.planned, nodes),
             planned=claim.planned,
             seat=has_seats(picture, hostnames),
         )

@@ -6,8 +6,7 @@ from typing import Protocol
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_of_pod as gang_members
-from dradriver.api.gangs import gang_size_of_owner as gang_sizes
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone, Owner
 from dradriver.cluster.cache.cluster_cache import Picture
@@ -36,10 +35,10 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason 
         sizes: Reads objects.
     """
     read = said.member.read
-    size = gang_members.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
+    size = gang_of_pod.size(said.member, said.wants, None if read is None else sizes.size(gang, read))
     if isinstance(size, str):
         return Reason(Cause.GANG, size) if size else None
-    if isinstance(size, Alone) and gang_members.must_wait(said.wants):
+    if isinstance(size, Alone) and gang_of_pod.must_wait(said.wants):
         return Reason(Cause.GANG, size.why)
     return size
 
@@ -57,7 +56,7 @@ def done_of(gangs: Gangs, said: Membership, sizes: Sizes) -> int:
     if wrote:
         return done
     others = gangs.others((said.gang[0], read.name)) if read.kind == "PodGroup" else 0
-    return others + (0 if read.kind in gang_sizes.COUNT_DOWN else done)
+    return others + (0 if read.kind in gang_size_of_owner.COUNT_DOWN else done)
 
 
 def size_matters(picture: Picture, gang: Key) -> bool:

@@ -10,8 +10,7 @@ from dradriver.allocator.request import Whole
 from dradriver.api.base import names
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claim_builder as claims
-from dradriver.api.claims import claim_templates as templates
+from dradriver.api.claims import claim_builder, claim_templates
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
@@ -160,7 +159,7 @@ class ApiWriter:
         """
         if conflicts.overtaken(self._picture, wish.claim, placement):
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
-        body = claims.pinned(
+        body = claim_builder.pinned(
             pod,
             placement.choice,
             uuids=placement.uuids,
@@ -177,7 +176,7 @@ class ApiWriter:
             vendor=wish.request.vendor,
         )
         if wish.template is not None:
-            body = templates.completed(body, wish.template, placement.nics)
+            body = claim_templates.completed(body, wish.template, placement.nics)
         claim = await self._make(wish, body)
         logger.info(
             "pod %s/%s: claim %s pinned to GPUs %s of node %s",
@@ -188,8 +187,8 @@ class ApiWriter:
     async def create_handed_over(self, pod: Pod, wish: PlacementRequest) -> None:
         """Create the claim of a pod that kube-scheduler places alone; the same errors as ``create``."""
         assert wish.alone is not None, "the pod says so"
-        body = claims.handed_over(pod, wish.alone)
-        await self._make(wish, body if wish.template is None else templates.marked(body, wish.template))
+        body = claim_builder.handed_over(pod, wish.alone)
+        await self._make(wish, body if wish.template is None else claim_templates.marked(body, wish.template))
 
     async def _make(self, wish: PlacementRequest, body: dict[str, Any]) -> ClaimRecord:
         namespace, name = wish.claim

@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
-from dradriver.api.claims import claim_builder as claims
+from dradriver.api.claims import claim_builder
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord, claim_record
@@ -100,14 +100,14 @@ class Owners:
         new = [pod for pod in pods if not known.owned_by(pod.metadata.uid)]
         if not new:
             return known
-        mine = [claims.owner(pod.metadata.name, pod.metadata.uid) for pod in new]
+        mine = [claim_builder.owner(pod.metadata.name, pod.metadata.uid) for pod in new]
         staying = self._picture.claim_users.staying(known)
         if staying and staying == known.owners:
             for owner in mine:
                 patch.add("metadata", "ownerReferences", "-", value=owner)
         else:
             patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
-            patch.add("metadata", "ownerReferences", value=[*(claims.owner(*one) for one in staying), *mine])
+            patch.add("metadata", "ownerReferences", value=[*(claim_builder.owner(*one) for one in staying), *mine])
         try:
             owned = await self._client.patch(
                 RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import reservation_config_map as reservations
+from dradriver.api.claims import reservation_config_map
 from dradriver.controller.writing.usage_store import class_uid
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
@@ -26,7 +26,7 @@ class ReservationStore:
         self._client, self._namespace = client, namespace
         self._version = self._class = self._warned = ""
 
-    async def load(self) -> reservations.Written:
+    async def load(self) -> reservation_config_map.Written:
         """Return what was written last; nothing where it was changed into what no controller writes.
 
         Raises:
@@ -36,14 +36,16 @@ class ReservationStore:
         self._class = await class_uid(self._client)
         found = await self._read()
         if found is None:
-            return reservations.Written()
+            return reservation_config_map.Written()
         try:
-            return reservations.read(found)
+            return reservation_config_map.read(found)
         except WordError as error:
             logger.warning("%s; it is written anew", error)
-            return reservations.Written()
+            return reservation_config_map.Written()
 
-    async def save(self, kept: Sequence[reservations.Kept], blocked: Sequence[reservations.Since]) -> bool:
+    async def save(
+        self, kept: Sequence[reservation_config_map.Kept], blocked: Sequence[reservation_config_map.Since]
+    ) -> bool:
         """Write reservations. Returns whether that went well; what is wrong is said once as long as it is the same."""
         try:
             try:
@@ -65,7 +67,9 @@ class ReservationStore:
     async def _read(self) -> dict[str, Any] | None:
         self._version = ""
         try:
-            found: dict[str, Any] = await self._client.get(CONFIG_MAPS, reservations.NAME, namespace=self._namespace)
+            found: dict[str, Any] = await self._client.get(
+                CONFIG_MAPS, reservation_config_map.NAME, namespace=self._namespace
+            )
         except ApiError as error:
             if error.not_found:
                 return None
@@ -73,8 +77,10 @@ class ReservationStore:
         self._version = found["metadata"]["resourceVersion"]
         return found
 
-    async def _write(self, kept: Sequence[reservations.Kept], blocked: Sequence[reservations.Since]) -> None:
-        wanted = reservations.config_map(
+    async def _write(
+        self, kept: Sequence[reservation_config_map.Kept], blocked: Sequence[reservation_config_map.Since]
+    ) -> None:
+        wanted = reservation_config_map.config_map(
             kept, blocked, namespace=self._namespace, class_uid=self._class, version=self._version
         )
         write = self._client.update if self._version else self._client.create

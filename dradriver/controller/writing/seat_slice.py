@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from dradriver.api.base import gang_barrier_device as seats
+from dradriver.api.base import gang_barrier_device
 from dradriver.api.base.objects import Metadata
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
@@ -34,7 +34,7 @@ FIRST_RETRY_S: Final = 1.0
 FIRST_LOOK_S: Final = 5.0  # that a new leader waits to know before it plans a gang: longer than a server in order takes
 
 WITHOUT: Final = "pods of gangs are let go together, but nothing keeps one from being bound without the others"
-NO_CLASS: Final = f"there is no DeviceClass {seats.CLASS}: install the chart of this version"
+NO_CLASS: Final = f"there is no DeviceClass {gang_barrier_device.CLASS}: install the chart of this version"
 
 Record = Callable[[str, str], Awaitable[None]]
 """Writes an Event about the DeviceClass of seats, given its uid, empty without one, and what to say."""
@@ -45,7 +45,7 @@ def recorder(client: Client, *, instance: str) -> Record:
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(uid: str, message: str) -> None:
-        about = Reference(DEVICE_CLASSES.kind, "", seats.CLASS, uid, DEVICE_CLASSES.api_version)
+        about = Reference(DEVICE_CLASSES.kind, "", gang_barrier_device.CLASS, uid, DEVICE_CLASSES.api_version)
         await events.record(about=about, type="Warning", reason="NoSeats", message=message, action="Publishing")
 
     return record
@@ -112,9 +112,9 @@ class SeatSlice:
         except DriverError as error:
             self._asked_s = asked_s(error, AGAIN_S)
             if outcome(error) is not Outcome.OBJECT:
-                logger.warning("slice %s: %s; trying again", seats.SLICE, error)
+                logger.warning("slice %s: %s; trying again", gang_barrier_device.SLICE, error)
                 return False
-            await self._learn(f"slice {seats.SLICE}: {error}")
+            await self._learn(f"slice {gang_barrier_device.SLICE}: {error}")
             return False
         await self._learn(wrong)
         return True
@@ -128,23 +128,23 @@ class SeatSlice:
         """
         self._class = ""
         try:
-            self._class = (await self._client.get(DEVICE_CLASSES, seats.CLASS, type=_Class)).metadata.uid
+            self._class = (await self._client.get(DEVICE_CLASSES, gang_barrier_device.CLASS, type=_Class)).metadata.uid
         except ApiError as error:
             if not error.not_found:
                 raise
             return NO_CLASS
-        lacking = seats.dropped(await self._stored(seats.resource_slice(self._class)))
+        lacking = gang_barrier_device.dropped(await self._stored(gang_barrier_device.resource_slice(self._class)))
         return f"the API server keeps no {', '.join(lacking)} in slices: Kubernetes 1.36 does" if lacking else ""
 
     async def _stored(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Return the slice as the server has it, or would have it if it kept all of it."""
         try:
-            found: dict[str, Any] = await self._client.get(RESOURCE_SLICES, seats.SLICE)
+            found: dict[str, Any] = await self._client.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
         except ApiError as error:
             if not error.not_found:
                 raise
             tried: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted, dry_run=True)
-            return tried if seats.dropped(tried) else await self._created(wanted)
+            return tried if gang_barrier_device.dropped(tried) else await self._created(wanted)
         # Readers of one slice alone see either state of it: it needs no new generation.
         generation = found["spec"]["pool"].get("generation", 1)
         wanted["spec"]["pool"]["generation"] = generation
@@ -159,17 +159,17 @@ class SeatSlice:
             if not error.invalid:
                 raise
             # Somebody else's, of what no update changes: a driver, a pool, a node.
-            logger.warning("slice %s is none of ours and is replaced: %s", seats.SLICE, error)
+            logger.warning("slice %s is none of ours and is replaced: %s", gang_barrier_device.SLICE, error)
             versions = {"uid": found["metadata"]["uid"], "resource_version": found["metadata"]["resourceVersion"]}
-            await self._client.delete(RESOURCE_SLICES, seats.SLICE, **versions)
-            return await self._created(seats.resource_slice(self._class))
-        if not seats.dropped(stored):
-            logger.info("slice %s was not as it should be, and is again", seats.SLICE)
+            await self._client.delete(RESOURCE_SLICES, gang_barrier_device.SLICE, **versions)
+            return await self._created(gang_barrier_device.resource_slice(self._class))
+        if not gang_barrier_device.dropped(stored):
+            logger.info("slice %s was not as it should be, and is again", gang_barrier_device.SLICE)
         return stored
 
     async def _created(self, wanted: dict[str, Any]) -> dict[str, Any]:
         stored: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted)
-        logger.info("slice %s made", seats.SLICE)
+        logger.info("slice %s made", gang_barrier_device.SLICE)
         return stored
 
     async def _learn(self, wrong: str) -> None:

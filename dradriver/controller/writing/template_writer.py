@@ -22,8 +22,7 @@ from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.pod import claim_alternatives as ladder
-from dradriver.api.pod import resolved
+from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.resolved import Resolved
 from dradriver.cluster.records.pod_records import Foreign, Static
 from dradriver.controller.writing.reasons import Record
@@ -176,12 +175,12 @@ class TemplateWriter:
                 return
             if not await self._delete(key, made, "asks for something else than its pods"):
                 return
-        if _ladder(noted) > ladder.VERSION:
+        if _ladder(noted) > claim_alternatives.VERSION:
             raise WordError(
                 "the webhook that admitted the pod is of a newer release than the controller; let the controller be "
                 "of that release, or create the pod anew once the webhook is of the controller's"
             )
-        body = ladder.template(key[0], pod.note, noted)
+        body = claim_alternatives.template(key[0], pod.note, noted)
         try:
             stored = await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0])
         except ApiError as error:
@@ -197,9 +196,9 @@ class TemplateWriter:
 
         One of another release's ladder is that one's to judge: two controllers never undo each other's.
         """
-        if _ladder(noted) != ladder.VERSION:
+        if _ladder(noted) != claim_alternatives.VERSION:
             return True
-        body = ladder.template(key[0], note, noted)
+        body = claim_alternatives.template(key[0], note, noted)
         if same_spec.digest(body["spec"]) == made.digest:
             return True
         # A server drops fields that it lacks, and fills in others: it alone knows what it would have made of this.

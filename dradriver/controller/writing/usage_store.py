@@ -18,7 +18,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
-from dradriver.api.claims import usage_config_maps as usage
+from dradriver.api.claims import usage_config_maps
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.usage_config_maps import DAY_H, HOUR_S, Detail, Details, Hours
 from dradriver.api.policies.fields import MOST_DAYS
@@ -148,12 +148,14 @@ class UsageStore:
         self._class = await class_uid(self._client)
         # 1. Read all ConfigMaps at once.
         self._versions.clear()
-        names_of = usage.every_name()
+        names_of = usage_config_maps.every_name()
         answers = await asyncio.gather(*map(self._read, names_of), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        kept_of = {name: kept for name, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage.Kept)}
+        kept_of = {
+            name: kept for name, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage_config_maps.Kept)
+        }
         self._until = {name: kept.until for name, kept in kept_of.items()}
 
         # 2. Join their hours. An hour can stand in two: the later one has all of it.
@@ -165,7 +167,7 @@ class UsageStore:
             valid = {hour: rows for hour, rows in kept.hours.items() if first_hour <= hour <= last_hour}
             hours |= valid
             details |= {hour: kept.details.get(hour, Detail()) for hour in valid}
-        current = kept_of.get(usage.name_of(None))
+        current = kept_of.get(usage_config_maps.name_of(None))
         self._late = set() if current is None else hours.keys() & current.hours.keys()
 
         # 3. Count on from when it was written last. The days from the first late hour on are written again as a whole.
@@ -230,7 +232,7 @@ class UsageStore:
         caps = ((name, cap) for name, tenant in self._tenants.named.items() for cap in tenant.cap if not cap.products)
         metrics.TENANT_CAP.set({name: cap.gpus for name, cap in caps})
 
-    async def _read(self, name: str) -> usage.Kept | None:
+    async def _read(self, name: str) -> usage_config_maps.Kept | None:
         try:
             found: dict[str, Any] = await self._client.get(CONFIG_MAPS, name, namespace=self._namespace)
         except ApiError as error:
@@ -239,7 +241,7 @@ class UsageStore:
             raise
         self._versions[name] = found["metadata"]["resourceVersion"]
         try:
-            return usage.read(found)
+            return usage_config_maps.read(found)
         except WordError as error:
             logger.warning("%s", error)
             return None
@@ -252,7 +254,7 @@ class UsageStore:
         """
         if not hours:  # the clock went back
             return True
-        name = usage.name_of(day)
+        name = usage_config_maps.name_of(day)
         until = min(self._picture.gpu_time.until, (max(hours) + 1.0) * HOUR_S)  # of what is in it
         before, self._until[name] = self._until.get(name, 0.0), until  # it may be stored though no answer comes
         try:
@@ -276,8 +278,8 @@ class UsageStore:
         return True
 
     async def _store(self, day: int | None, hours: Hours, until: float) -> None:
-        name = usage.name_of(day)
-        wanted = usage.config_map(
+        name = usage_config_maps.name_of(day)
+        wanted = usage_config_maps.config_map(
             day, hours, until=until, namespace=self._namespace, class_uid=self._class,
             version=self._versions.get(name, ""), details=self._picture.gpu_time.book.details,
         )  # fmt: skip
@@ -300,6 +302,6 @@ class UsageStore:
         return self._clock() if found is None else found
 
 
-def count_gpu_seconds(bucket: usage.Bucket, seconds: float) -> None:
+def count_gpu_seconds(bucket: usage_config_maps.Bucket, seconds: float) -> None:
     """Add GPU-seconds to the metric of a bucket."""
     metrics.GPU_SECONDS.add(seconds, bucket.namespace, bucket.product, bucket.kind)
