@@ -354,7 +354,7 @@ class Caps:
 
 def _wanting(workload: PendingWorkload) -> tuple[Member, ...]:
     """Return the members of a workload that want a place now."""
-    if workload.key == workload.lead.key:
+    if not workload.is_gang:
         return (workload.lead,)
     return tuple(member for member in workload.members if member in workload.wanting)
 

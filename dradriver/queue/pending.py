@@ -15,7 +15,6 @@ from dradriver.queue.backoffs import Failures
 from dradriver.queue.memory import GangMemory, PodMemory
 from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
 
-HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
 IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
 
 
@@ -192,7 +191,7 @@ class PendingWorkload:
     @property
     def who(self) -> str:
         """Who it is to every leader: a pod's namespace, name and uid; a gang's namespace, name and nothing."""
-        return "/".join((*self.key, self.lead.uid if self.key == self.lead.key else ""))
+        return "/".join((*self.key, "" if self.is_gang else self.lead.uid))
 
     @property
     def scheduler(self) -> str:
@@ -242,7 +241,7 @@ class PendingWorkload:
             newest: When the newest pod was created.
         """
         self._tries_in_vain += 1
-        if self._tries_in_vain > IN_TURN or self.key == self.lead.key:
+        if self._tries_in_vain > IN_TURN or not self.is_gang:
             priority, since, _ = self.order
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 

@@ -52,7 +52,7 @@ class Dispatcher:
         Args:
             picture: The cluster.
             agenda: Takes what else has to be looked at, now or later.
-            workloads: Units by pod or gang, kept up to date from now on.
+            workloads: Workloads by pod or gang, kept up to date from now on.
             queue: Who waits.
             lanes: Who may be written now.
             reasons: Told why a pod waits.

@@ -35,16 +35,15 @@ class HandOver:
         """
         self._tenants, self._caps, self._lanes, self._deadlines = tenants, caps, lanes, deadlines
 
-    def refused(self, workload: PendingWorkload) -> Reason | None:
-        """Return why a pod that wants it is not handed over; None if it is, or does not want it."""
-        if not self._wants(workload) or not (tenant := self._tenants.kept_from_scheduler(workload.key[0])):
-            return None
-        return Reason(Cause.RESERVED, _KEPT.format(tenant))
+    def due(self, workload: PendingWorkload, now: float) -> float | Reason | None:
+        """Return when a pod without a place is handed over, by the loop's clock; or why it is not.
 
-    def due_at(self, workload: PendingWorkload, now: float) -> float | None:
-        """Return when a pod without a place is handed over, by the loop's clock; None if it is not."""
-        if not self._wants(workload) or self._tenants.kept_from_scheduler(workload.key[0]):
+        None if the pod does not want it, or if it waits for the cap of its tenant.
+        """
+        if workload.is_gang or workload.lead.wish.alone is None or self._caps.closed(workload):
             return None
+        if tenant := self._tenants.kept_from_scheduler(workload.key[0]):
+            return Reason(Cause.RESERVED, _KEPT.format(tenant))
         # The pod that has its place may just be ending.
         return workload.looks_since(now) + self._deadlines.hand_over_s
 
@@ -62,10 +61,3 @@ class HandOver:
             return False
         alone = workload.lead.wish.alone
         return alone is not None and claim.handed_over == digest(alone)
-
-    def _wants(self, workload: PendingWorkload) -> bool:
-        return (
-            workload.key == workload.lead.key
-            and workload.lead.wish.alone is not None
-            and not self._caps.closed(workload)
-        )

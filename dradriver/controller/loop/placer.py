@@ -116,11 +116,12 @@ class Placer:
     def without_place(self, workload: PendingWorkload, reason: Reason) -> None:
         """Tell a workload why it waits, unless it has waited so long that something else is done about it."""
         now = asyncio.get_running_loop().time()
-        if (refused := self._hand_over.refused(workload)) is not None:
-            reason = reason.add(refused.text, refused.cause)
-        elif (due_at := self._hand_over.due_at(workload, now)) is not None:
-            if now < due_at:
-                self._agenda.add_at(due_at, workload.key)
+        due = self._hand_over.due(workload, now)
+        if isinstance(due, Reason):
+            reason = reason.add(due.text, due.cause)
+        elif due is not None:
+            if now < due:
+                self._agenda.add_at(due, workload.key)
             elif self._hand_over.can_write(workload):
                 self._queue.drop(workload.key)
                 self._executor.hand_over(workload, reason)

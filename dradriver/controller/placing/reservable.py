@@ -58,7 +58,7 @@ class Reservable:
         for member, wish in zip(workload.asking, wishes, strict=True):
             if not isinstance(wish.request, Whole) or wish.shared or wish.nics is not None or not member.pod.gated:
                 return False
-        if workload.key == workload.lead.key:
+        if not workload.is_gang:
             return not workload.lead.near
         return not any(gang_plan.is_placed(self._picture, member) for member in workload.members)
 

@@ -6,8 +6,6 @@ from typing import Final
 
 import msgspec
 
-from dradriver.queue.pending import HAND_OVER_S
-
 PROMISE_S: Final = 30.0
 UNSCHEDULABLE_S: Final = 5.0
 OVERLOOKED_S: Final = 1.0
@@ -17,6 +15,7 @@ LET_GO_S: Final = 15.0  # that it may take to let go of a claim that is deleted 
 SCHEDULER_PAUSE_S: Final = 10.0  # kube-scheduler's longest pause before it tries a pod again (podMaxBackoffSeconds)
 MEMBER_S: Final = 0.1  # longer that a gang's claims may last for each of its pods: a scheduler seats 20 a second
 LONGEST_S: Final = 300.0  # half of what kube-scheduler's bindingTimeout is, unless an administrator sets it
+HAND_OVER_S: Final = 5.0  # a pod looks for a place before the scheduler gets it
 GATHER_S: Final = 2.0  # that a gang of a range of sizes waits for more pods after the last that came
 
 

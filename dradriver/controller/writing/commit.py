@@ -110,7 +110,7 @@ class Commit:
         if gated := {member: placement for member, placement in plan.items() if member.pod.gated}:
             self._writer.go_on(slot)
             await self._open(gated, slot, began)
-        for member in plan:
+        for member in plan.keys() - gated.keys():
             self._reasons.taken_away(member.key)
 
     def _check(self, plan: Mapping[Member, Placement], made: Iterable[ClaimRecord]) -> None:
