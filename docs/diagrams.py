@@ -169,35 +169,25 @@ def _parts() -> Diagram:
     """Return the processes, where they run, and what each writes or asks."""
     wide, high, gap, top = 196, 74, 30, 14
     server, node = Box(12, 150, 874, 34, "API server", own=False), 258
-    columns = tuple(12 + i * (wide + gap) for i in range(4))
-    above = tuple(
-        Box(x, top, wide, high, title, lines, own)
-        for x, (title, lines, own) in zip(
-            columns,
-            (
-                ("gputopo", ("command line, page:", "shows, explains, plans"), True),
-                ("Webhook", ("Deployment of two", "certificates of its own"), True),
-                ("Controller", ("Deployment of two", "one leads by a Lease"), True),
-                ("kube-scheduler", ("not modified", "allocates, binds"), False),
-            ),
-            strict=True,
-        )
+
+    def row(y: int, *boxes: tuple[str, tuple[str, ...], bool]) -> list[Box]:
+        """Return boxes side by side: title, lines, and whether it is part of the driver."""
+        return [Box(12 + i * (wide + gap), y, wide, high, *box) for i, box in enumerate(boxes)]
+
+    cli, webhook, controller, scheduler = above = row(
+        top,
+        ("gputopo", ("command line, page:", "shows, explains, plans"), True),
+        ("Webhook", ("Deployment of two", "certificates of its own"), True),
+        ("Controller", ("Deployment of two", "one leads by a Lease"), True),
+        ("kube-scheduler", ("not modified", "allocates, binds"), False),
     )
-    below = tuple(
-        Box(x, node, wide, high, title, lines, own)
-        for x, (title, lines, own) in zip(
-            columns,
-            (
-                ("kubelet", ("calls prepare", "and unprepare"), False),
-                ("Node agent", ("DaemonSet: publishes,", "prepares, watches health"), True),
-                ("MPS", ("DaemonSet, off by default", "control daemons of shares"), True),
-                ("GPUs", ("NVML, /sys", "kernel log"), False),
-            ),
-            strict=True,
-        )
+    kubelet, agent, mps, gpus = below = row(
+        node,
+        ("kubelet", ("calls prepare", "and unprepare"), False),
+        ("Node agent", ("DaemonSet: publishes,", "prepares, watches health"), True),
+        ("MPS", ("DaemonSet, off by default", "control daemons of shares"), True),
+        ("GPUs", ("NVML, /sys", "kernel log"), False),
     )
-    cli, webhook, controller, scheduler = above
-    kubelet, agent, mps, gpus = below
     upper, lower = (top + high + server.y) // 2 + 5, (server.bottom + node) // 2 + 5
     turn = node + high + 26
     return Diagram(
