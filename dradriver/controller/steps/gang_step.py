@@ -27,11 +27,10 @@ from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.gangs.gang_owners import Rank
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import nic_places
 from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait
 from dradriver.controller.steps.deadlines import BOUND_S, GATHER_S, Deadlines
 from dradriver.controller.steps.observe import GangState
-from dradriver.controller.steps.rules import freed_at, is_seated, patience, scheduler_says, shown, unassessed
+from dradriver.controller.steps.rules import freed_at, is_seated, not_known, patience, scheduler_says, shown
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.pending import Member
 from dradriver.reason import Cause, Reason
@@ -155,14 +154,10 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
             return Wait(until, _too_few(len(claims) + len(late), state.planned, state.lacking))
         return Wait(until) if unread else Place(late, len(late), until)
     if gated := tuple(member for member in have if member.pod.gated):
-        pins = [claims[member.uid].pin for member in gated]
-        nodes = tuple(pin.choice.node for pin in pins if pin is not None)
-        # Nobody can say if they are right: a leader that begins has no tables of any machine yet.
-        if unread or (why := unassessed(nodes, picture)) is not None:
-            return Wait(until, None if unread else why)
-        if (why := next(filter(None, (nic_places.unread(picture, member) for member in gated)), None)) is not None:
-            return Wait(until, why)  # the same
-        return OpenGates(gated)
+        if unread:
+            return Wait(until)
+        why = not_known(((member, claims[member.uid]) for member in gated), picture)
+        return OpenGates(gated) if why is None else Wait(until, why)
     if ending is not None:
         return ending if ending.pods else Wait(ending.look_at(now), ending.why)
     if all(is_seated(member, claims[member.uid]) for member in have):

@@ -36,9 +36,8 @@ from dradriver.api.gangs.gang_annotations import Size
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.pod_demands import lasts_s, longest
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import nic_places
 from dradriver.controller.steps.ending import Ending, ending_for
-from dradriver.controller.steps.rules import broken_by, is_seated, other_gate, other_gates, shown, unassessed
+from dradriver.controller.steps.rules import broken_by, is_seated, not_known, other_gate, other_gates, shown
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.memory import PodMemory
 from dradriver.queue.pending import Member, PendingWorkload
@@ -257,7 +256,7 @@ def _gated_state(member: Member, claim: ClaimRecord, picture: Picture, wall: flo
         return PodState(member, Phase.UNREAD, claim)
     if claim.pin is None:
         return PodState(member, Phase.GATED, claim)
-    if (unread := unassessed((claim.pin.choice.node,), picture) or nic_places.unread(picture, member)) is not None:
+    if (unread := not_known([(member, claim)], picture)) is not None:
         return PodState(member, Phase.UNREAD, claim, unread=unread)
     return PodState(member, Phase.GATED, claim)
 

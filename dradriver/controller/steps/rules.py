@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from dradriver.api.base import names
 from dradriver.api.base.gang_barrier_device import OFF
@@ -10,6 +11,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.placing import nic_places
 from dradriver.controller.steps.deadlines import LET_GO_S, SCHEDULER_PAUSE_S, Deadlines
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.pending import Member
@@ -78,11 +80,16 @@ def _stable(message: str) -> str:
     return ", ".join(sorted(causes - {""}))  # the scheduler sorts them by text, counts included
 
 
-def unassessed(nodes: tuple[str, ...], picture: Picture) -> Reason | None:
-    """Return why pods with claims on some nodes wait: the machine of one has no tables yet. None if all have."""
-    if not (aside := picture.inventory.aside.intersection(nodes)):
-        return None
-    return Reason(Cause.NODES, f"waits until the GPUs of its node {min(aside)} are assessed")
+def not_known(gated: Iterable[tuple[Member, ClaimRecord]], picture: Picture) -> Reason | None:
+    """Return what is not known yet that says if the claims of gated members are right; None if all is.
+
+    A leader that begins has no tables of any machine, and has read no NICs.
+    """
+    members = dict(gated)
+    nodes = (claim.pin.choice.node for claim in members.values() if claim.pin is not None)
+    if without_tables := picture.inventory.aside.intersection(nodes):
+        return Reason(Cause.NODES, f"waits until the GPUs of its node {min(without_tables)} are assessed")
+    return next(filter(None, (nic_places.unread(picture, member) for member in members)), None)
 
 
 def shown(pod: Pod) -> str:
