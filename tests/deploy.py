@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from dradriver.api.base import names
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.slices import resource_slices
+from dradriver.topology import profiles
 from tests.cluster import Cluster, Node
 from tests.cluster.settings import cache_folder
 from tests.cluster.waiting import wait_for
@@ -92,6 +96,43 @@ def install(
     )
     if isinstance(cluster, Cluster):
         _policies_in_force(cluster)
+        if discovery[0] == "discovery=simulated":
+            _machines_published(cluster, machines(cluster) | _machines_of(settings))
+
+
+def _machines_of(settings: tuple[str, ...]) -> dict[str, str]:
+    """Return the profiles that settings of the chart give to nodes."""
+    prefix = "simulated.machines."
+    return dict(word.removeprefix(prefix).split("=", 1) for word in settings if word.startswith(prefix))
+
+
+def _machines_published(cluster: Cluster, profile_of_node: Mapping[str, str]) -> None:
+    """Wait until each node publishes devices of its machine alone.
+
+    During an upgrade two agents run on a node for some seconds. Each writes the slices of the machine that it knows,
+    until the older one has ended; Helm does not wait for that.
+    """
+    expected = {
+        node: tuple(resource_slices.device_name(gpu.uuid) for gpu in profiles.load(profile, seed=node).gpus)
+        for node, profile in profile_of_node.items()
+    }
+
+    def wrong() -> list[str]:
+        pods = cluster.api.objects("pods", namespace=NAMESPACE)
+        ending = [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" in pod["metadata"]]
+        devices: dict[str, list[str]] = {}
+        for piece in cluster.api.objects("resourceslices"):
+            if piece["spec"]["driver"] == names.DRIVER:
+                found = devices.setdefault(piece["spec"].get("nodeName", ""), [])
+                found.extend(device["name"] for device in piece["spec"].get("devices", ()))
+        other = [
+            f"devices of {node}: {devices.get(node)}"
+            for node, gpus in expected.items()
+            if not devices.get(node) or not all(device.startswith(gpus) for device in devices[node])
+        ]
+        return ending + other
+
+    wait_for("the nodes' machines in slices", lambda: not wrong(), seconds=120, interval=0.5, why=lambda: f"{wrong()}")
 
 
 _MARK: Final = "tests/policies"
