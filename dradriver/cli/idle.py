@@ -24,7 +24,7 @@ from dradriver.cli.cluster.cluster_options import (
 from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cluster.gpus.gpu_parts import gpus_of
-from dradriver.controller.steps.idle_workloads import timeout_s
+from dradriver.controller.features.idle_workloads import timeout_s
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words

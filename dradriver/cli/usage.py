@@ -110,7 +110,7 @@ async def _read(
         await tenant_usage.read(client, server, namespace)
         policies = tenant_usage.policies
         if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
-            from dradriver.controller.loop.namespaces import Namespace
+            from dradriver.controller.features.namespaces import Namespace
 
             namespaces = await cluster_reading.listed(client, server, NAMESPACES, Namespace)
             labels = {listed.metadata.name: dict(listed.metadata.labels) for listed in namespaces}

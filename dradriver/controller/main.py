@@ -44,9 +44,9 @@ async def serve(args: Options) -> None:
     from dradriver.api.base import names
     from dradriver.api.base.allocating_driver import LEDGERS, bind
     from dradriver.cluster.gpus.tabulating import Tabulator
+    from dradriver.controller.controller import Controller
+    from dradriver.controller.features.recorders import recorders
     from dradriver.controller.loop import policies
-    from dradriver.controller.loop.controller import Controller
-    from dradriver.controller.loop.recorders import recorders
     from dradriver.controller.steps.deadlines import Deadlines
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
@@ -67,7 +67,7 @@ async def serve(args: Options) -> None:
             ends_idle=args.end_idle,
         )
         policies_file = policies.follow(
-            controller,
+            controller.follow,
             client,
             args.policies,
             namespace=args.namespace,

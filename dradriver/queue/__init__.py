@@ -9,6 +9,7 @@ placement_request  what a pod asks for, parsed once
 equivalence_classes  who finds a place or not as others do
 waiting  who wants a place, in which order
 namespace_tenants  whose a namespace is, and what each tenant has had for its weight
+limits   what keeps GPUs from a workload; features register here
 caps     which GPUs a tenant's cap leaves to a workload of its
 tenant_turns  whose turn it is among tenants
 tenant_shares  GPU time by tenant, decayed, with what each has now

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-import numpy as np
-
-from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims.pins import Key, is_set
+from dradriver.api.claims.pins import is_set
 from dradriver.api.policies.tenant_policies import Cap
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.gpus.gpu_parts import of_products
-from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
+from dradriver.queue.limits import EVERYWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Cause
@@ -31,70 +27,29 @@ UNKNOWN: Final = (
     "whose its namespace is, is not known yet: some tenant has namespaces by their labels, and the controller has not "
     "read them, for which it needs the verbs list and watch on namespaces"
 )
-_ALL: Final[Closed] = frozenset({"\0"})  # if the tenant of a namespace is not known
 _ROUNDING: Final = 1e-6  # GPUs that adding up fractions may lose
 _NAMED: Final = 3  # workloads with the most GPUs that a reason names
 _LONGEST: Final = 63  # characters of such a name
 _FRESH_S: Final = 10.0  # for which they are not computed again: thousands of claims may have to be added up
 
 
-class CapError(NoPlaceError):
-    """A tenant's cap keeps a workload from all GPUs that it asks for.
+class Caps(Limit):
+    """All tenants' caps, and what counts for them."""
 
-    Attributes:
-        about: The message without figures that change all the time.
-    """
-
-    def __init__(self, message: str, about: str) -> None:
-        super().__init__(message, cause=Cause.CAP)
-        self.about = about
-
-
-class Left(NamedTuple):
-    """What a cap leaves to a workload.
-
-    Attributes:
-        members: Its members that need a place and may have one together.
-        snapshot: The cluster with the nodes and GPUs that it may use.
-        why: What is left out, in words; empty for nothing.
-    """
-
-    members: tuple[Member, ...]
-    snapshot: Snapshot
-    why: str = ""
-
-
-class Limits(NamedTuple):
-    """What a cap leaves to a workload, node by node.
-
-    Attributes:
-        members: Its members that need a place and may have one together.
-        closed: Nodes with GPUs that it may not use.
-    """
-
-    members: tuple[Member, ...]
-    closed: frozenset[str] = frozenset()
-
-
-class Caps:
-    """All tenants' caps, and what counts for them.
-
-    Attributes:
-        fallen: Tenants that have less than before. The caller that looks at their workloads again removes them.
-    """
-
-    def __init__(self, tenants: Tenants, picture: Picture, wake: Callable[[], object]) -> None:
+    def __init__(
+        self, tenants: Tenants, picture: Picture, eased: set[str], wake: Callable[[], object] = lambda: None
+    ) -> None:
         """Begin with what there is.
 
         Args:
             tenants: Whose a namespace is, and their caps.
             picture: Says who has what; ``charge`` has to be called for each change of that.
-            wake: Called when a tenant has less than before.
+            eased: Gets the tenants that hold less than before.
+            wake: Called when a tenant holds less than before.
         """
-        self._tenants, self._picture, self._wake = tenants, picture, wake
+        self._tenants, self._picture, self._eased, self._wake = tenants, picture, eased, wake
         self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
         self._users: dict[tuple[str, Cap], tuple[float, str]] = {}
-        self.fallen: set[str] = set()
 
     def regroup(self) -> None:
         """Apply other namespaces or caps of tenants."""
@@ -112,14 +67,14 @@ class Caps:
         return usage
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count GPUs by product that a namespace is given or promised, for its tenant's cap; negative if released."""
+        """Count GPUs that a namespace was given or promised, by product; negative if they were released."""
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return
         if (usage := self._use.get(tenant)) is not None:
             _add(usage, more)
         if any(gpus < 0 for gpus in more.values()):
-            self.fallen.add(tenant)
+            self._eased.add(tenant)
             self._wake()
 
     def used_of(self, tenant: str, cap: Cap) -> float:
@@ -132,79 +87,48 @@ class Caps:
         """Return the products of GPUs that the tenant's cap denies a workload now."""
         namespace = workload.key[0]
         if not self._tenants.known(namespace):
-            return _ALL
+            return EVERYWHERE
         if not self._tenants.caps(self._tenants.of(namespace)):
             return ANYWHERE
         try:
-            return self._fitting(workload)[1]
+            return self._fitting(workload, members_wanting(workload))[1]
         except WordError:  # another part of the controller tells the user
             return ANYWHERE
 
-    def limits(self, workload: PendingWorkload) -> Limits | None:
-        """Return the members and nodes that the tenant's cap leaves to a workload; None if it leaves nothing.
+    def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
+        """Return the members and GPUs that the tenant's cap leaves to a workload.
 
         Raises:
-            WordError: The workload's request cannot be read.
-        """
-        namespace = workload.key[0]
-        if not self._tenants.known(namespace):
-            return None
-        if not self._tenants.caps(self._tenants.of(namespace)):
-            return Limits(_wanting(workload))
-        members, closed = self._fitting(workload)
-        if closed and _possible(self._asked(members)) <= closed:
-            return None
-        closed_nodes: set[str] = set()
-        for group in self._picture.inventory.fleet.groups if closed else ():
-            if any(gpu.product in closed for gpu in group.machine.gpus):
-                closed_nodes.update(group.names)
-        return Limits(members, frozenset(closed_nodes))
-
-    def open_rows(self, closed: Closed) -> Bools | None:
-        """Return the nodes that have GPUs of products without a reached cap: (rows,); None for all."""
-        return self._rows(closed)[0] if closed else None
-
-    def left(self, workload: PendingWorkload, whose: Collection[str] = ()) -> Left:
-        """Return the members, nodes and GPUs that the tenant's cap leaves to a workload.
-
-        Args:
-            workload: The workload.
-            whose: The workloads whose reserved GPUs it may use.
-
-        Raises:
-            CapError: The cap leaves none of the GPUs that it requests.
+            LimitError: The cap leaves none of the GPUs that it requests.
             WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
-            raise CapError(UNKNOWN, UNKNOWN)
+            raise LimitError(UNKNOWN, UNKNOWN, cause=Cause.CAP)
         tenant = self._tenants.of(workload.key[0])
         if not self._tenants.caps(tenant):
-            return Left(_wanting(workload), self._snapshot(workload, whose))
-        members, closed = self._fitting(workload)
+            return allowance
+        members, closed = self._fitting(workload, allowance.members)
         if not closed:
-            return Left(members, self._snapshot(workload, whose))
-
+            return allowance._replace(members=members)
         asked = self._asked(members)
         exceeded_cap = self._over(tenant, asked, self._leaving(workload))
         if _possible(asked) <= closed:
             raise self._error(tenant, exceeded_cap, _most(asked, exceeded_cap))
-        rows, mixed = self._rows(closed)
-        snapshot = self._snapshot(workload, whose, mixed).among(rows)
-        return Left(members, snapshot, f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}")
+        why = f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}"
+        return Allowance(members, allowance.closed | closed, why)
 
-    def _error(self, tenant: str, cap: Cap, gpus: float) -> CapError:
+    def _error(self, tenant: str, cap: Cap, gpus: float) -> LimitError:
         """Return the refusal of a workload that asks for this many GPUs of a cap."""
         text = f"{CAP}: {self._told(tenant, cap)}; this asks for {_plain(gpus)}"
         if gpus > cap.gpus + _ROUNDING:
             text += ", more than it may ever have"
         elif users := self._who(tenant, cap):
             text += f": {users}"
-        return CapError(text, f"{CAP} {self._tenants.caps(tenant).index(cap)}")
+        return LimitError(text, f"{CAP} {self._tenants.caps(tenant).index(cap)}", cause=Cause.CAP)
 
-    def _fitting(self, workload: PendingWorkload) -> tuple[tuple[Member, ...], Closed]:
+    def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
         """Return as many members as the cap leaves GPUs for, and the closed products; all members if it leaves none."""
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
-        wanting = _wanting(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
             """Return the products closed for the first members together, and whether they can use no others."""
@@ -251,12 +175,7 @@ class Caps:
             room = cap.gpus - self._counted(tenant, cap, leaving) + _ROUNDING
             capped = {product for product in _possible(asked) if _counts_for(cap, product)}
             for product in capped - closed:
-                # A request that cannot use this product uses another one of the same cap: count the most it can need.
-                gpus = sum(
-                    count
-                    * by_product.get(product, max((by_product[p] for p in capped & by_product.keys()), default=0.0))
-                    for count, by_product in asked
-                )
+                gpus = sum(count * _needed(by_product, product, capped) for count, by_product in asked)
                 if gpus > room:
                     closed.add(product)
         return frozenset(closed)
@@ -276,50 +195,13 @@ class Caps:
             gpus for product, gpus in leaving.items() if _counts_for(cap, product)
         )
 
-    def _kept(self, workload: PendingWorkload) -> Key | None:
-        """Return the claim whose place is kept for a pod that joins a running gang; None if there is none."""
-        membership = self._picture.gangs.of(workload.key) if workload.lead.near else None
-        kept = None if membership is None else self._picture.kept_places.ready(membership)
-        return None if kept is None else kept.claim
-
     def _leaving(self, workload: PendingWorkload) -> dict[str, float]:
         """Return the GPUs by product that are released when a workload gets its place: those kept for it."""
         leaving: dict[str, float] = {}
-        if (claim := self._kept(workload)) is not None:
+        if (claim := kept_claim(self._picture, workload)) is not None:
             for bucket, gpus in self._picture.gpu_time.of(claim).items():
                 _add(leaving, {bucket.product: gpus})
         return leaving
-
-    def _rows(self, closed: Closed) -> tuple[Bools, dict[str, frozenset[int]]]:
-        """Return the nodes with GPUs that are not closed, and, for nodes that have both, the numbers of these GPUs."""
-        rows = np.zeros(len(self._picture.nodes.freed), dtype=np.bool_)
-        mixed: dict[str, frozenset[int]] = {}
-        if closed == _ALL:
-            return rows, mixed
-        for group in self._picture.inventory.fleet.groups:
-            gpus = group.machine.gpus
-            open_gpus = frozenset(gpu.index for gpu in gpus if gpu.product not in closed)
-            if open_gpus:
-                group_rows = group.rows()
-                rows[group_rows[group_rows >= 0]] = True  # a node without a row is not in the cluster
-                if len(open_gpus) < len(gpus):
-                    mixed |= dict.fromkeys(group.names, open_gpus)
-        return rows, mixed
-
-    def _snapshot(
-        self, workload: PendingWorkload, whose: Collection[str], mixed: Mapping[str, frozenset[int]] | None = None
-    ) -> Snapshot:
-        """Return the cluster as a workload may use it.
-
-        Args:
-            workload: The workload.
-            whose: The workloads whose reserved GPUs it may use.
-            mixed: The only GPUs that it may use on these nodes.
-        """
-        snapshot = Snapshot(self._picture, workload.key[0], whose=whose)
-        if (kept := self._kept(workload)) is not None and (whose or mixed):
-            snapshot = snapshot.without([kept], own=True)
-        return snapshot.offering_only(mixed) if mixed else snapshot
 
     # What people are told.
 
@@ -350,13 +232,6 @@ class Caps:
         text = ", ".join(f"{name} {_plain(gpus)}" for name, gpus in ranked[:_NAMED]) + more
         self._users[tenant, cap] = now, text
         return text
-
-
-def _wanting(workload: PendingWorkload) -> tuple[Member, ...]:
-    """Return the members of a workload that want a place now."""
-    if not workload.is_gang:
-        return (workload.lead,)
-    return tuple(member for member in workload.members if member in workload.wanting)
 
 
 def _counts_for(cap: Cap, product: str) -> bool:

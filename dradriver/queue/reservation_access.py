@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dradriver.api.claims import reservation_config_map as stored
 from dradriver.api.claims.pins import Device, Key
 from dradriver.queue import reservation_rules
+from dradriver.queue.limits import Limit
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Reservation, Terms
 
@@ -35,6 +37,22 @@ def open_to(
         for each in held
         if reservation_rules.open_to(each, terms, now, who=workload.who, priority=-workload.order[0], ends_at=ends_at)
     )
+
+
+class ReadReservations(Limit):
+    """Reservations as they stand in the API, for programs that do not make any."""
+
+    def __init__(self, held: Sequence[Reservation], terms: Terms) -> None:
+        """Take these reservations, which hold by these terms."""
+        self._held, self._terms = held, terms
+
+    def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
+        """Return for whom GPUs are reserved that a workload may have if it begins so many seconds from now.
+
+        Raises:
+            WordError: What it requests cannot be read.
+        """
+        return open_to(workload, self._held, self._terms, time.time(), later_s)
 
 
 def read(written: stored.Written) -> list[tuple[Reservation, int]]:

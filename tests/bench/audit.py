@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.controller.loop.audit import PERIOD_S, Audit, Shown
-from dradriver.controller.loop.controller import sources
+from dradriver.controller.audit import PERIOD_S, Audit, Shown
+from dradriver.controller.controller import sources
 from dradriver.controller.loop.figures import PERIOD_S as COUNT_S
 from dradriver.controller.loop.figures import Figures
 from dradriver.kube.reflector import Change

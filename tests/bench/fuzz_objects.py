@@ -31,7 +31,7 @@ from dradriver.cli.cluster import cluster_reading
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics import nic_devices
 from dradriver.cluster.records import records
-from dradriver.controller.loop.controller import Source, sources
+from dradriver.controller.controller import Source, sources
 from dradriver.kube import codec, metrics
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.config import ServerConfig

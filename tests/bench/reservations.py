@@ -16,7 +16,7 @@ from dradriver.api.claims import reservation_config_map as stored
 from dradriver.controller.placing.decide import decide
 from dradriver.controller.placing.reservable import Reservable
 from dradriver.queue import reservation_access, reservation_rules
-from dradriver.queue.caps import Limits
+from dradriver.queue.limits import Allowance
 from dradriver.queue.pending import PendingWorkload
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.preempting import waiting
@@ -58,21 +58,21 @@ async def measured(nodes: int) -> None:
 
     def place(workload: PendingWorkload) -> None:
         try:
-            decide(worker.caps.left(workload, worker.reservations.whose(workload)).snapshot, workload.lead.wish)
+            decide(worker.limits.offer(workload).snapshot, workload.lead.wish)
         except NoPlaceError:
             return
 
     print(f"{nodes} nodes, none reserved: {spent(lambda: place(workloads['small'])):.2f} ms a decision")
     reservable = Reservable(picture, time.time)
     begun = time.thread_time()
-    found = await reservable.best(workloads["big"], Limits((workloads["big"].lead,)))
+    found = await reservable.best(workloads["big"], Allowance((workloads["big"].lead,)))
     took = time.thread_time() - begun
     assert found is not None
     print(f"{nodes} nodes: {took * 1e3:.0f} ms to find a set, others having the loop meanwhile")
     blocked = reservation_rules.Blocked(who=workloads["big"].who, since=0.0)
     kept = reservation_access.write(reservation_rules.reserve(blocked, found, time.time()), 0)
-    worker.reservations.restore(stored.Written(kept=[kept]))
-    assert len(worker.reservations.all()) == 1
+    cluster.features.reservations.restore(stored.Written(kept=[kept]))
+    assert len(cluster.features.reservations.all()) == 1
     _ = picture.inventory.fleet
     print(f"{nodes} nodes, 8 GPUs reserved for another: {spent(lambda: place(workloads['small'])):.2f} ms")
     print(f"{nodes} nodes, for one that may have them: {spent(lambda: place(workloads['ends'])):.2f} ms")

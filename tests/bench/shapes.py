@@ -21,7 +21,7 @@ from dradriver.api.base import names
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.tabulating import Tabulator
 from dradriver.cluster.records import records, slice_records
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.controller.loop.worker import Worker
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change

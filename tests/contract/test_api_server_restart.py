@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from dradriver.node.publishing import allocated_devices
 from tests.contract.conftest import Object, Server

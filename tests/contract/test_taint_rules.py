@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from dradriver.api.slices import resource_slices
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES

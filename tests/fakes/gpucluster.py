@@ -23,13 +23,13 @@ from dradriver.api.vocabulary.nic_requests import DRIVERS
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nics import nic_devices
-from dradriver.controller.loop.audit import Audit
-from dradriver.controller.loop.controller import Source, sources
-from dradriver.controller.loop.recorders import Recorders
+from dradriver.controller.audit import Audit
+from dradriver.controller.controller import Source, sources
+from dradriver.controller.features.registry import FeatureLimits
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.steps.deadlines import Deadlines
-from dradriver.controller.writing.reasons import Record
+from dradriver.controller.writing.reasons import PodRecorders, Record
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change
@@ -137,11 +137,12 @@ class GpuCluster(Stored):
                 hand_over_s=self.hand_over_s,
                 grace_s=self.grace_s,
             ),
-            recorders=Recorders(placed=self.record_placed),
+            recorders=PodRecorders(placed=self.record_placed),
             suspendable=self.suspendable,
             clock=self.time_s,
             tables=self.tables,
         )
+        self.features = FeatureLimits(self.worker, clock=self.time_s)
         self.worker.picture.barrier = self.find(RESOURCE_SLICES, gang_barrier_device.SLICE) is not None
         if not self.stands_by:
             self.worker.begin()

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import idleness
-from dradriver.controller.loop.idle_pods import PERIOD_S, IdlePods
+from dradriver.controller.features.idle_pods import PERIOD_S, IdlePods
 from dradriver.kube.client import Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.apistore import Object, key_of

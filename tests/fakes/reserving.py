@@ -6,7 +6,7 @@ import datetime
 from typing import Any, cast
 
 from dradriver.api.base import names
-from dradriver.controller.loop.reservations import LOOK_S
+from dradriver.controller.features.reservations import LOOK_S
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
@@ -39,7 +39,7 @@ class Reserving(GpuCluster):
         """Let another controller lead."""
         self.restart()
         self.deliver()
-        self.worker.reservations.restore(await self.kept.load())
+        self.features.reservations.restore(await self.kept.load())
         await self.settle()
 
     async def later(self, seconds: float) -> None:
@@ -48,8 +48,8 @@ class Reserving(GpuCluster):
         while self.now < until:
             self.now = min(self.now + 60, until)
             self.deliver()
-            await self.worker.reservations.step()
-            await self.worker.reservations.save(self.kept)
+            await self.features.reservations.step()
+            await self.features.reservations.save(self.kept)
             await self.settle()
 
     async def look(self) -> None:
@@ -91,7 +91,7 @@ class Reserving(GpuCluster):
     @property
     def held(self) -> tuple[Reservation, ...]:
         """What is reserved now."""
-        return self.worker.reservations.all()
+        return self.features.reservations.all()
 
     @property
     def map(self) -> Object | None:

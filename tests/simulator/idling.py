@@ -14,8 +14,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.claims import idleness
-from dradriver.controller.loop import idle_pods
-from dradriver.controller.steps import idle_step
+from dradriver.controller.features import idle_pods, idle_step
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Key, Object, key_of
 from tests.fakes.control_plane import fit

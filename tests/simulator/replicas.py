@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.cluster.gpus.tabulating import AtOnce
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client

@@ -121,14 +121,14 @@ class Reserving:
         self._world.loop.call_later(SAMPLE_S, self._look)
 
     def _of(self, replica: Replica) -> tuple[reservation_rules.Reservation, ...]:
-        return replica.controller.worker.reservations.all()
+        return replica.controller.features.limits.reservations.all()
 
     def _look_at(self, replica: Replica, *, counts: bool) -> None:
         world, every = self._world, self._of(replica)
         gpus = [gpu for held in every for gpu in held.gpus]
         if len(set(gpus)) != len(gpus):
             self._broken("reservations never overlap", f"controller {replica.number}: {every}")
-        if replica.controller.worker.reservations.loaded and replica.number not in self._known:
+        if replica.controller.features.limits.reservations.loaded and replica.number not in self._known:
             self._known.add(replica.number)
             self._goes_on(replica)
         terms = reservation_rules.Terms.of(POLICIES.queue.reservation)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -36,7 +35,7 @@ from dradriver.cluster.nodes.pod_demands import Where
 from dradriver.cluster.pods import volumes
 from dradriver.cluster.records import pod_records, records, slice_records, templates
 from dradriver.cluster.records.slice_records import SliceRecord
-from dradriver.controller.loop.namespaces import Namespace
+from dradriver.controller.features.namespaces import Namespace
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_reader import OwnerReader
 from dradriver.kube import codec
@@ -55,9 +54,10 @@ from dradriver.kube.resources import (
     Resource,
 )
 from dradriver.kube.store import Change, key_of
-from dradriver.queue import reservation_access
 from dradriver.queue.caps import Caps
+from dradriver.queue.limits import Limits
 from dradriver.queue.pending import PendingWorkload
+from dradriver.queue.reservation_access import ReadReservations
 from dradriver.queue.reservation_rules import Reservation, Terms
 from dradriver.view.terminal_text import plain
 
@@ -86,6 +86,7 @@ class Scene:
         sees_agents: Whether slices, claims and nodes could be read. Else nobody can tell whether an agent is missing.
         tenants: The tenants with their past usage, as far as that was read.
         caps: The caps of the tenants, with what counts towards them.
+        limits: All that keeps GPUs from workloads.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Scene:
         """Read nothing yet; ``own`` is what the driver's namespace says of the past, as far as somebody read it."""
         self.picture: Picture
         self.caps: Caps
+        self.limits: Limits
         self.ledger = OURS
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
@@ -183,8 +185,8 @@ class Scene:
                     _CHANGED[resource.plural](self.picture, change)
 
     def _charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Have the caps in force count what a namespace has more; ``settle`` replaces them."""
-        self.caps.charge(namespace, more)
+        """Have the limits in force count what a namespace has more; ``settle`` replaces them."""
+        self.limits.charge(namespace, more)
 
     def _partition_of(self, namespace: str) -> str:
         """Return whose partition binds a namespace, by the tenants in force; ``settle`` replaces them."""
@@ -195,17 +197,12 @@ class Scene:
         picture = self.picture
         self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
         picture.fleets.follow(self.policies)
-        self.caps = Caps(self.tenants, picture, lambda: None)
+        self.limits = Limits(picture)
+        self.caps = Caps(self.tenants, picture, self.limits.eased)
+        self.limits.put(self.caps, in_force=bool(self.policies.tenants))
+        reserved = ReadReservations(self.own.reserved, Terms.of(self.policies.queue.reservation))
+        self.limits.put(reserved, in_force=bool(self.own.reserved))
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
-
-    def whose(self, workload: PendingWorkload) -> tuple[str, ...]:
-        """Return whose reserved GPUs a workload may have, by whom they are for.
-
-        Raises:
-            WordError: What it asks for cannot be read.
-        """
-        terms = Terms.of(self.policies.queue.reservation)
-        return reservation_access.open_to(workload, self.own.reserved, terms, time.time())
 
     def reserved(self, workload: PendingWorkload) -> Reservation | None:
         """Return what is reserved for a workload."""

@@ -17,7 +17,7 @@ from dradriver.cli.explainer.model import GangRoom, Help
 from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
-from dradriver.queue.caps import Left
+from dradriver.queue.limits import Offer
 from dradriver.queue.pending import PendingWorkload
 from dradriver.topology.natural import natural
 from dradriver.view.terminal_text import plain
@@ -39,7 +39,7 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     def would_do(claims: Collection[Key]) -> bool:
         snapshot = Snapshot(scene.picture, pending.key[0]).without(claims, own=True)
         try:
-            workload.plan(Left(pending.asking, snapshot))
+            workload.plan(Offer(pending.asking, snapshot))
         except (NoPlaceError, WordError):
             return False
         return True

@@ -19,7 +19,7 @@ from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, 
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
 from dradriver.controller.steps.step import step as next_step
-from dradriver.queue.caps import Left
+from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -66,11 +66,11 @@ class GangWorkload(Workload):
             "theirs"
         )
 
-    def plan(self, left: Left) -> dict[Member, Placement]:
+    def plan(self, offer: Offer) -> dict[Member, Placement]:
         """Return the places that the controller would give, near the members that have one."""
-        members = [m for m in self.pending.members if m in left.members or gang_plan.has_claim(self.scene.picture, m)]
+        members = [m for m in self.pending.members if m in offer.members or gang_plan.has_claim(self.scene.picture, m)]
         of, least = self.pods.of, self.pending.least
-        return plan(left.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
+        return plan(offer.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return in words that there are places."""

@@ -26,7 +26,7 @@ from dradriver.controller.placing.plan import GangTerms, plan, revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step as next_step
-from dradriver.queue.caps import Left
+from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -82,18 +82,18 @@ class PodWorkload(Workload):
                 return "its claim is there and not valid any more; the controller is about to make it anew"
         return "its claim is there; the controller is about to lift its gate"
 
-    def plan(self, left: Left) -> dict[Member, Placement]:
+    def plan(self, offer: Offer) -> dict[Member, Placement]:
         """Return the place that the controller would give: near the others of its gang."""
         gang, picture = self.gang, self.scene.picture
         if gang is None:
-            return plan(left.snapshot, [self.asked], most=self.most_nodes)
+            return plan(offer.snapshot, [self.asked], most=self.most_nodes)
         members = [
             self.asked if member is self.asked else gang_plan.placed(picture, member.pod)
             for member in gang.pending.members
             if member is self.asked or gang_plan.has_claim(picture, member)
         ]
         near = [member for member in members if member is not None]
-        return plan(left.snapshot, near, GangTerms(gang.of.wants, gang.of.member.identity))
+        return plan(offer.snapshot, near, GangTerms(gang.of.wants, gang.of.member.identity))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return in words that there is a place."""

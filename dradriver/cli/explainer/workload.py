@@ -23,7 +23,7 @@ from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.decide import MOST_NODES
-from dradriver.queue.caps import CapError, Left
+from dradriver.queue.limits import LimitError, Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -51,7 +51,7 @@ class Workload(abc.ABC):
         """Return what the controller waits for, or is about to do, in words; None if it looks for a place."""
 
     @abc.abstractmethod
-    def plan(self, left: Left) -> dict[Member, Placement]:
+    def plan(self, offer: Offer) -> dict[Member, Placement]:
         """Return the places that the controller would give, of what the workload may use.
 
         Raises:
@@ -93,7 +93,7 @@ class Workload(abc.ABC):
             return Verdict(reason=str(error))
         turn = position(self.scene, self.pending)
         found = await self._placements()
-        if isinstance(found, CapError):  # what is free, and whose end would make a place, says nothing of it
+        if isinstance(found, LimitError):  # what is free, and whose end would make a place, says nothing of it
             return Verdict(reason=str(found), turn=turn)
         if isinstance(found, NoPlaceError):
             return msgspec.structs.replace(await self.no_place(wish, found), turn=turn)
@@ -116,9 +116,9 @@ class Workload(abc.ABC):
         scene, pending, why = self.scene, self.searched, ""
         try:
             for _ in range(_ROUNDS):
-                left = scene.caps.left(pending, scene.whose(pending))
-                why = left.why
-                found = self.plan(left)
+                offer = scene.limits.offer(pending)
+                why = offer.why
+                found = self.plan(offer)
                 if not await scene.fill({node for place in found.values() for node in place.hostnames}):
                     break
                 self.most_nodes *= 2

@@ -1,9 +1,7 @@
 """The controller's loop: changes come in, workloads get their turn, periodic work runs.
 
 turn           one turn of the loop, told step by step: read this first
-controller     starts the reflectors and the worker
 worker         puts the parts of the loop together and runs them
-recorders      writers of all Events
 dispatcher     finds the workload of a changed pod, has it observed and its next step done
 gang_observer  observes gangs that have not started
 step_runner    does what a step says
@@ -13,11 +11,7 @@ hand_over      which pods kube-scheduler gets if there is no place for them
 running_gangs  looks at gangs that run
 preemption     decides who gets GPUs of pods with lower priority, and follows the evictions
 preemptable    which pods may be preempted, by the policies and by recent evictions
-reservations   reserves GPUs for a workload that waits long; moves and ends reservations
-idle_pods      pods whose GPUs do nothing: notes, warns, ends them
 policies       reads the policies file; Events about a bad one
-namespaces     labels of namespaces, while tenants are chosen by them
-audit          compares the cluster cache with what the reflectors show
 figures        counts GPUs, users and waiting pods for the metrics, now and then
 background     tasks that run for as long as the controller leads
 """

@@ -9,7 +9,7 @@ from dradriver.api.claims.claim_builder import digest
 from dradriver.api.vocabulary.values import HAND_OVER
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.deadlines import Deadlines
-from dradriver.queue.caps import Caps
+from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.write_lanes import Lanes
@@ -24,23 +24,23 @@ _KEPT: Final = (
 class HandOver:
     """Says which pods kube-scheduler gets, and when. It knows neither caps nor partitions."""
 
-    def __init__(self, tenants: Tenants, caps: Caps, lanes: Lanes, deadlines: Deadlines) -> None:
+    def __init__(self, tenants: Tenants, limits: Limits, lanes: Lanes, deadlines: Deadlines) -> None:
         """Make one.
 
         Args:
             tenants: Say whether kube-scheduler may place the pods of a namespace.
-            caps: Say whether the cap of a tenant keeps a pod waiting.
+            limits: Say whether a limit, such as the cap of a tenant, keeps a pod waiting.
             lanes: Say whether a pod may be written now.
             deadlines: Says how long a pod looks for a place before.
         """
-        self._tenants, self._caps, self._lanes, self._deadlines = tenants, caps, lanes, deadlines
+        self._tenants, self._limits, self._lanes, self._deadlines = tenants, limits, lanes, deadlines
 
     def due(self, workload: PendingWorkload, now: float) -> float | Reason | None:
         """Return when a pod without a place is handed over, by the loop's clock; or why it is not.
 
-        None if the pod does not want it, or if it waits for the cap of its tenant.
+        None if the pod does not want it, or if it waits for a limit, such as the cap of its tenant.
         """
-        if workload.is_gang or workload.lead.wish.alone is None or self._caps.closed(workload):
+        if workload.is_gang or workload.lead.wish.alone is None or self._limits.closed(workload):
             return None
         if tenant := self._tenants.kept_from_scheduler(workload.key[0]):
             return Reason(Cause.RESERVED, _KEPT.format(tenant))

@@ -16,7 +16,7 @@ from dradriver.controller.steps.actions import Place, Wait
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.caps import CapError
+from dradriver.queue.limits import LimitError
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Reason
@@ -99,12 +99,12 @@ class Placer:
     def block(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> None:
         """Say that a workload found no place, and tell all to which that is news: those that request the same."""
         reason = self._planner.why(workload, error, rows)
-        for other in self._queue.block(workload, reason, error.about if isinstance(error, CapError) else ""):
+        for other in self._queue.block(workload, reason, error.about if isinstance(error, LimitError) else ""):
             if reason is not None:
                 self.without_place(other, reason)
 
     def widen(self) -> None:
-        """Have workloads asked again whose tenant has less than its cap now."""
+        """Have workloads asked again to whom a limit leaves more now."""
         for workload, reason in self._planner.widened():
             self.without_place(workload, reason)
 

@@ -14,13 +14,12 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES
 from dradriver.controller.placing.plan import GangTerms, plan, terms_of
 from dradriver.controller.steps.actions import Wait
 from dradriver.controller.steps.gang_step import in_order
-from dradriver.queue.caps import CapError, Caps, Left
+from dradriver.queue.limits import LimitError, Limits, Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import why
 from dradriver.queue.waiting import Queue
@@ -36,16 +35,15 @@ Places = dict[Member, Placement]
 class Planner:
     """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it."""
 
-    def __init__(self, picture: Picture, queue: Queue, caps: Caps, reservations: Reservations) -> None:
+    def __init__(self, picture: Picture, queue: Queue, limits: Limits) -> None:
         """Make one.
 
         Args:
             picture: The cluster cache.
             queue: Says how many wait.
-            caps: Says which GPUs the cap of a tenant leaves to a workload.
-            reservations: Says which GPUs are reserved for a workload.
+            limits: Says which GPUs a workload may have.
         """
-        self._picture, self._queue, self._caps, self._reservations = picture, queue, caps, reservations
+        self._picture, self._queue, self._limits = picture, queue, limits
 
     def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
         """Return places for those members of a workload that want one.
@@ -61,8 +59,8 @@ class Planner:
             NoPlaceError: There are not enough places.
             WordError: What a member requests cannot be read, or no gang can have it.
         """
-        left = self._caps.left(workload, self._reservations.whose(workload))
-        members, search = self._search(workload, left, rows)
+        offer = self._limits.offer(workload)
+        members, search = self._search(workload, offer, rows)
         now = asyncio.get_running_loop().time()
         tried = tuple(workload.failures.tried)
         refused = {node: None for member in members for node in self._picture.refusals.of(member.pod, now)}
@@ -74,7 +72,7 @@ class Planner:
                 if not avoid:
                     # Pods are told no figures that change with every event.
                     stable = NoPlaceError(error.stable, cause=error.cause)
-                    raise (stable.more(left.why, Cause.CAP) if left.why else stable) from None
+                    raise (stable.more(offer.why, Cause.CAP) if offer.why else stable) from None
             else:
                 if not avoid:
                     workload.failures.begin_again()
@@ -82,14 +80,14 @@ class Planner:
         raise AssertionError("the last try avoids no node")
 
     def _search(
-        self, workload: PendingWorkload, left: Left, rows: Bools | None
+        self, workload: PendingWorkload, offer: Offer, rows: Bools | None
     ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
         """Return whose refusals count, and what finds places on all nodes but some."""
         if workload.is_gang:
-            return self._search_gang(workload, left)
+            return self._search_gang(workload, offer)
         if workload.lead.near:
-            return workload.members, self._search_late(workload, left)
-        snapshot = left.snapshot.among(rows, is_few=True)
+            return workload.members, self._search_late(workload, offer)
+        snapshot = offer.snapshot.among(rows, is_few=True)
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
 
         def search(avoid: Collection[str], _: Effort) -> Places:
@@ -98,20 +96,20 @@ class Planner:
         return workload.members, search
 
     def _search_gang(
-        self, workload: PendingWorkload, left: Left
+        self, workload: PendingWorkload, offer: Offer
     ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
         """Return the members of a gang that have claims or want places, and what finds these places."""
         terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
-        wanting = frozenset(left.members)
+        wanting = frozenset(offer.members)
         members = [m for m in workload.members if m in wanting or gang_plan.has_claim(self._picture, m)]
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
-            return plan(left.snapshot.avoiding(avoid), members, msgspec.structs.replace(terms, effort=effort))
+            return plan(offer.snapshot.avoiding(avoid), members, msgspec.structs.replace(terms, effort=effort))
 
         return members, search
 
-    def _search_late(self, workload: PendingWorkload, left: Left) -> Callable[[Collection[str], Effort], Places]:
+    def _search_late(self, workload: PendingWorkload, offer: Offer) -> Callable[[Collection[str], Effort], Places]:
         """Return what finds a place for a pod that comes to a gang which has started: near the others of the gang."""
         gang = self._gang(workload)
         pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang.gang))
@@ -122,7 +120,7 @@ class Planner:
         ranked = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
         kept_places = self._picture.kept_places
         kept = kept_places.ready(gang)
-        snapshot = left.snapshot
+        snapshot = offer.snapshot
         if kept is not None and snapshot.is_plain:
             # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
             snapshot = snapshot.without([kept.claim], own=True)
@@ -146,16 +144,16 @@ class Planner:
         Raises:
             WordError: What a member requests cannot be read.
         """
-        workload.reserved = self._reservations.of(workload)
+        workload.reserved = self._limits.reserved(workload)
         for member in workload.members:
             if member in workload.wanting or gang_plan.has_claim(self._picture, member):
                 _ = member.wish
         return self._queue.put(workload)
 
     def widened(self) -> Iterator[tuple[PendingWorkload, Reason]]:
-        """Have workloads asked again whose tenant has less than its cap now; yields those that find no place anyway."""
-        while self._caps.fallen:
-            yield from self._queue.widen(self._caps.fallen.pop())
+        """Have workloads asked again to whom a limit leaves more now; yields those that find no place anyway."""
+        while self._limits.eased:
+            yield from self._queue.widen(self._limits.eased.pop())
 
     def waits(self, workload: PendingWorkload, now: float) -> Wait | None:
         """Return until when a pod that comes to a gang waits for the place that is kept for it; None if it does not.
@@ -178,7 +176,7 @@ class Planner:
 
     def why(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> Reason | None:
         """Return what to tell a workload that found no place; None if only a few nodes were asked about."""
-        if isinstance(error, CapError):
+        if isinstance(error, LimitError):
             return error.why
         if not workload.is_gang:
             return None if rows is not None and not workload.lead.near else why(workload.lead.pod, error)
@@ -188,8 +186,8 @@ class Planner:
         return Reason(error.cause, text)
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return why a workload waits with what is reserved for it."""
-        return self._reservations.told(workload, reason)
+        """Return why a workload waits, with what the limits have to add, such as what is reserved for it."""
+        return self._limits.told(workload, reason)
 
     def _gang(self, workload: PendingWorkload) -> Membership:
         gang = self._picture.gangs.of(workload.key)

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from dradriver.api.policies.model import Policies
 from dradriver.api.policies.policies_reader import PoliciesError
-from dradriver.controller.loop.controller import Controller
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference
@@ -26,12 +26,18 @@ _ACTION: Final = "Reloading"
 
 
 def follow(
-    controller: Controller, client: Client, path: Path | None, *, namespace: str, configmap: str, instance: str
+    apply: Callable[[Policies], None],
+    client: Client,
+    path: Path | None,
+    *,
+    namespace: str,
+    configmap: str,
+    instance: str,
 ) -> PoliciesFile:
     """Return the policies, to be run; the controller chooses by them, from their first state on.
 
     Args:
-        controller: The controller.
+        apply: Has the controller choose by some policies from now on.
         client: An entered client.
         path: The mounted file; None for the defaults.
         namespace: The ConfigMap's.
@@ -40,13 +46,11 @@ def follow(
     """
     policies: PoliciesFile
     if path is None or not configmap:
-        policies = PoliciesFile(path, on_change=controller.follow)
+        policies = PoliciesFile(path, on_change=apply)
     else:
         tell = recorder(client, namespace=namespace, name=configmap, instance=instance)
-        policies = WatchedPolicies(
-            client, path, namespace=namespace, name=configmap, on_change=controller.follow, on_trouble=tell
-        )
-    controller.follow(policies.in_force)
+        policies = WatchedPolicies(client, path, namespace=namespace, name=configmap, on_change=apply, on_trouble=tell)
+    apply(policies.in_force)
     return policies
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -18,6 +18,7 @@ from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
+from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import MINUTE_S, Tenants
 from dradriver.queue.pending import PendingWorkload
 
@@ -36,7 +37,7 @@ class Preemptable:
         picture: Picture,
         tenants: Tenants,
         evictions: Evictions,
-        whose: Callable[[PendingWorkload, float], tuple[str, ...]],
+        limits: Limits,
     ) -> None:
         """Make one of whose workloads nobody may have to end.
 
@@ -44,10 +45,10 @@ class Preemptable:
             picture: The cluster.
             tenants: Whose a namespace is, and what its priorities count.
             evictions: Says whether there is a way to end a workload.
-            whose: Says whose reserved GPUs a workload may have that begins so many seconds later.
+            limits: Says whose reserved GPUs a workload may have.
         """
         self.terms = Terms()
-        self._picture, self._tenants, self._evictions, self._whose = picture, tenants, evictions, whose
+        self._picture, self._tenants, self._evictions, self._limits = picture, tenants, evictions, limits
         self._running = RunningWorkloads(picture)
         self._before: list[tuple[float, int]] = []  # when how many workloads were told to end by those who led before
         self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
@@ -109,7 +110,7 @@ class Preemptable:
                 else:
                     may.append((workload, counts))
         scene = Scene(may, ends, now)
-        scene = msgspec.structs.replace(scene, whose=self._whose(wanting, scene.grace_s))
+        scene = msgspec.structs.replace(scene, whose=self._limits.whose(wanting, scene.grace_s))
         return scene, min(changes, default=math.inf)
 
     def _ends(self, workload: Workload) -> bool:

@@ -18,7 +18,7 @@ import collections
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -42,7 +42,7 @@ from dradriver.controller.placing.preemption_search import Found
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
-from dradriver.queue.caps import Limits
+from dradriver.queue.limits import Allowance, LimitError, Limits, closed_nodes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.waiting import Queue
@@ -88,8 +88,7 @@ class Preemptions:
         tenants: Tenants,
         executor: Executor,
         evictions: Evictions,
-        limits: Callable[[PendingWorkload], Limits | None],
-        whose: Callable[[PendingWorkload, float], tuple[str, ...]],
+        limits: Limits,
     ) -> None:
         """Make one that is off.
 
@@ -100,12 +99,11 @@ class Preemptions:
             tenants: Whose a namespace is, and what its priorities count.
             executor: Runs writes.
             evictions: Ends pods.
-            limits: Says what its tenant's cap leaves to a workload; None for nothing.
-            whose: Says whose reserved GPUs a workload may have that begins so many seconds later.
+            limits: Says which GPUs a workload may have.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
         self._executor, self._evictions, self._limits = executor, evictions, limits
-        self._preemptable = Preemptable(picture, tenants, evictions, whose)
+        self._preemptable = Preemptable(picture, tenants, evictions, limits)
         self._tries: dict[Key, _Try] = {}
 
     @property
@@ -146,11 +144,11 @@ class Preemptions:
                 continue
             self._note_try(workload, changes_at=math.inf)
             try:
-                limits = self._limits(workload)
-                if limits is None:
-                    continue  # no pod ends for a workload that the cap of its tenant keeps waiting
+                allowance = self._limits.allow(workload)
                 plans += 1
-                ended, changes_at = self._try(workload, limits, now, most=may_end)
+                ended, changes_at = self._try(workload, allowance, now, most=may_end)
+            except LimitError:
+                continue  # no pod ends for a workload that the cap of its tenant keeps waiting
             except WordError:
                 continue  # it is told so when it is looked at
             except Exception:  # a bug in what one workload meets must not stop the others
@@ -202,7 +200,7 @@ class Preemptions:
         near = of.wants.near is not None and not of.wants.near.preferred
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
-    def _try(self, workload: PendingWorkload, limits: Limits, now: float, *, most: int) -> tuple[int, float]:
+    def _try(self, workload: PendingWorkload, allowance: Allowance, now: float, *, most: int) -> tuple[int, float]:
         """Find places for a workload, and have them written.
 
         Returns how many workloads have to end, 0 if there are no places, and when the answer can change without any
@@ -211,13 +209,13 @@ class Preemptions:
         scene, changes_at = self._preemptable.scene(workload, now)
         if not scene.workloads:
             return 0, changes_at
-        avoid = limits.closed.union(workload.failures.tried)
+        avoid = closed_nodes(self._picture, allowance.closed).union(workload.failures.tried)
         if workload.lead.near:  # how long the others of its gang last it does not say
             avoid |= self._picture.nodes.gone_by(math.inf)
         elif workload.lasts_s:  # it begins when those have ended
             latest = max((now + scene.grace_s, *(one.ends_at for one in scene.ending)))
             avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + workload.lasts_s)
-        found = plan_preemption(self._picture, limits.members, scene, terms_of(self._picture, workload), avoid=avoid)
+        found = plan_preemption(self._picture, allowance.members, scene, terms_of(self._picture, workload), avoid=avoid)
         if found is None:
             return 0, changes_at
         if len(found.victims) > most and (until := self._preemptable.counted_until(now)) is not None:

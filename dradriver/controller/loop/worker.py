@@ -22,8 +22,6 @@ from dradriver.controller.loop.hand_over import HandOver
 from dradriver.controller.loop.placer import Placer
 from dradriver.controller.loop.planner import Planner
 from dradriver.controller.loop.preemption import Preemptions
-from dradriver.controller.loop.recorders import Recorders
-from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.loop.step_runner import StepRunner
 from dradriver.controller.loop.turn import Turn
@@ -40,10 +38,11 @@ from dradriver.controller.writing.commit import Commit
 from dradriver.controller.writing.executor import OBJECT_BACKOFF_S, Executor
 from dradriver.controller.writing.garbage_collector import Collector
 from dradriver.controller.writing.placed import Placed
-from dradriver.controller.writing.reasons import Reasons
+from dradriver.controller.writing.reasons import PodRecorders, Reasons
+from dradriver.event import Event
 from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.caps import Caps
+from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.tenant_shares import Shares
 from dradriver.queue.waiting import Queue
@@ -64,8 +63,11 @@ class Worker:
     Attributes:
         picture: The cluster, for reflectors to fill.
         tenants: Who has had how much.
-        caps: What of it they may have at a time.
-        reservations: Which GPUs are kept for whom.
+        limits: What keeps GPUs from workloads, for features to register.
+        agenda: Which pods and gangs have to be looked at.
+        queue: Which workloads want places, in order.
+        workloads: All workloads that are looked at, by the key of their pod or gang.
+        followed: Tells which policies are in force from now on.
         reasons: Why pods wait.
         placed: What became of those that waited.
     """
@@ -75,7 +77,7 @@ class Worker:
         client: Client,
         *,
         deadlines: Deadlines | None = None,
-        recorders: Recorders | None = None,
+        recorders: PodRecorders | None = None,
         suspendable: Collection[str] = (),
         clock: Callable[[], float] | None = None,
         tables: AtOnce | None = None,
@@ -87,52 +89,48 @@ class Worker:
             deadlines: How long to wait for the scheduler, for pods and for claims.
             recorders: Write Events about pods; None for no Events.
             suspendable: Kinds of owners that the controller may suspend.
-            clock: Returns seconds since the epoch, for GPU time and reservations; the system's by default.
+            clock: Returns seconds since the epoch, for GPU time; the system's by default.
             tables: Makes the tables of machines; None to make them where they are needed.
         """
-        deadlines, recorders = deadlines or Deadlines(), recorders or Recorders()
-        self._agenda = Agenda()
+        deadlines, recorders = deadlines or Deadlines(), recorders or PodRecorders()
+        self.agenda = Agenda()
         self.tenants = Tenants(Shares(time.monotonic))
-        self._workloads = WorkloadRegister(self.tenants)
+        self.workloads = WorkloadRegister(self.tenants)
         self.picture = Picture(
-            self._agenda.add, self._agenda.wake, clock=clock, tables=tables, partition_of=self.tenants.partition_of
+            self.agenda.add, self.agenda.wake, clock=clock, tables=tables, partition_of=self.tenants.partition_of
         )
-        self.caps = Caps(self.tenants, self.picture, self._agenda.wake)
-        self._queue = Queue(
+        self.limits = Limits(self.picture)
+        self.followed: Event[Policies] = Event()
+        self.queue = Queue(
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
-            partition=self.tenants.partition, closed=self.caps.closed, open_rows=self.caps.open_rows,
+            partition=self.tenants.partition, closed=self.limits.closed, open_rows=self.limits.open_rows,
         )  # fmt: skip
-        self._lanes = Lanes(self._agenda.wake, self._queue.turn)
+        self._lanes = Lanes(self.agenda.wake, self.queue.turn)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
         commit = Commit(client, writer, self.picture, self._lanes, self.placed, self.reasons)
-        self._executor = Executor(
-            commit, writer, self._lanes, self.picture, self.reasons, self._agenda, self._workloads
-        )
-        self.reservations = Reservations(
-            self.picture, self._agenda, self._queue, self.tenants, self._workloads, self.caps.limits, clock=clock
-        )
+        self._executor = Executor(commit, writer, self._lanes, self.picture, self.reasons, self.agenda, self.workloads)
         kinds = OwnerKinds(client)
         self._owner_reader = OwnerReader(
-            client, kinds, waits=partial(size_matters, self.picture), touch=self._agenda.add
+            client, kinds, waits=partial(size_matters, self.picture), touch=self.agenda.add
         )
-        self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self._agenda.add)
+        self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self.agenda.add)
         self._preemptions = Preemptions(
-            self.picture, self._queue, self._lanes, self.tenants, self._executor,
+            self.picture, self.queue, self._lanes, self.tenants, self._executor,
             Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=recorders.preempted),
-            limits=self.caps.limits, whose=self.reservations.whose,
+            self.limits,
         )  # fmt: skip
-        running = RunningGangs(self.picture, self._agenda, self._owner_reader, self._restarts, deadlines)
-        hand_over = HandOver(self.tenants, self.caps, self._lanes, deadlines)
-        planner = Planner(self.picture, self._queue, self.caps, self.reservations)
-        placer = Placer(self._agenda, self._queue, self.reasons, self._executor, planner, running, hand_over)
-        runner = StepRunner(self.picture, self._agenda, self._executor, placer, self._preemptions, hand_over, deadlines)
-        self._gangs = GangObserver(self.picture, self._agenda, self._owner_reader)
+        running = RunningGangs(self.picture, self.agenda, self._owner_reader, self._restarts, deadlines)
+        hand_over = HandOver(self.tenants, self.limits, self._lanes, deadlines)
+        planner = Planner(self.picture, self.queue, self.limits)
+        placer = Placer(self.agenda, self.queue, self.reasons, self._executor, planner, running, hand_over)
+        runner = StepRunner(self.picture, self.agenda, self._executor, placer, self._preemptions, hand_over, deadlines)
+        self._gangs = GangObserver(self.picture, self.agenda, self._owner_reader)
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
         dispatcher = Dispatcher(
-            self.picture, self._agenda, self._workloads, self._queue, self._lanes, self.reasons, self._executor,
+            self.picture, self.agenda, self.workloads, self.queue, self._lanes, self.reasons, self._executor,
             runner, self._gangs, running,
             Prerequisites(
                 self.picture, self._template_reader, self._volumes,
@@ -140,18 +138,15 @@ class Worker:
             ),
         )  # fmt: skip
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=deadlines.grace_s)
-        self._turn = Turn(
-            self._agenda, self._queue, self._lanes, self.picture.fleets, dispatcher, placer, self._executor
-        )
-        dispatcher.looked.add(self.reservations.looked_at)
+        self._turn = Turn(self.agenda, self.queue, self._lanes, self.picture.fleets, dispatcher, placer, self._executor)
+        dispatcher.looked.add(self.limits.looked_at)
         self._subscribe()
 
     def _subscribe(self) -> None:
         """Connect the parts that have to follow changes of others."""
         self.picture.gpu_time.changed.add(self.tenants.shares.holds)
-        self.picture.gpu_time.charged.add(self.caps.charge)
-        self.picture.inventory.reserved.changed.add(self.reservations.gpus_changed)
-        self.tenants.shares.lowered.add(self._queue.lowered)
+        self.picture.gpu_time.charged.add(self.limits.charge)
+        self.tenants.shares.lowered.add(self.queue.lowered)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -170,46 +165,47 @@ class Worker:
                     group.create_task(always(work))
                 self.begin()
                 while True:
-                    self._agenda.clear_wake()
+                    self.agenda.clear_wake()
                     try:
                         await self.turn()
                     except Exception:  # a bug that is nobody's in particular: what can be done without it goes on
                         logger.exception("an error in this program; going on")
                         await asyncio.sleep(OBJECT_BACKOFF_S)
-                    await self._agenda.sleep()
+                    await self.agenda.sleep()
         finally:
             await self._executor.stop()
-            self._agenda.end()
+            self.agenda.end()
 
     def begin(self) -> None:
         """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
         self._preemptions.begin()
-        self._agenda.begin((*self.picture.gangs, *self._workloads, *self.picture.pods))
+        self.agenda.begin((*self.picture.gangs, *self.workloads, *self.picture.pods))
 
     def follow(self, policies: Policies) -> None:
         """Put workloads in order, and reserve GPUs, by these policies from now on."""
         self.picture.fleets.follow(policies)
-        self.reservations.follow(policies)
         self._preemptions.follow(policies)
-        if self.tenants.follow(policies):
-            self._regroup(self._workloads)
+        has_changed = self.tenants.follow(policies)
+        self.followed(policies)
+        if has_changed:
+            self._regroup(self.workloads)
 
     def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> None:
         """Take in a namespace's labels; None where it is gone."""
         if self.tenants.namespace_changed(namespace, labels):
-            self._regroup([key for key in self._workloads if key[0] == namespace])
+            self._regroup([key for key in self.workloads if key[0] == namespace])
 
     def _regroup(self, workloads: Iterable[Key]) -> None:
-        self.caps.regroup()
+        self.limits.regroup()
         for key in workloads:
-            self._queue.drop(key)
-            self._workloads[key].trust(self.tenants.highest(key[0]))
-            self._agenda.add(key)
+            self.queue.drop(key)
+            self.workloads[key].trust(self.tenants.highest(key[0]))
+            self.agenda.add(key)
 
     async def turn(self) -> None:
         """Look at all that changed and give places while there are places and writers."""
         await self._turn.take()
-        metrics.WAITING.set(len(self._queue))
+        metrics.WAITING.set(len(self.queue))
         metrics.ASIDE.set(len(self.picture.inventory.aside))
         for state, count in zip(("waiting", "started"), self.picture.gangs.counts(), strict=True):
             metrics.GANGS.labels(state).set(count)
@@ -222,13 +218,13 @@ class Worker:
                 await self._executor.one_done()
                 continue
             await self._volumes.read()
-            self._gangs.look_now(self._workloads)
+            self._gangs.look_now(self.workloads)
             if (
                 await self._template_reader.read()
                 or await self._owner_reader.read()
-                or self._queue.rechecks.look_anew(self.picture.version, float("inf"))
+                or self.queue.rechecks.look_anew(self.picture.version, float("inf"))
                 or self._preemptions.look()
-                or self._agenda
+                or self.agenda
             ):
                 continue
             if not await self.reasons.flush():
@@ -237,7 +233,7 @@ class Worker:
     @property
     def acts(self) -> bool:
         """Whether it looks at pods, as one replica alone does."""
-        return self._agenda.is_open
+        return self.agenda.is_open
 
     @property
     def restarts(self) -> OwnerRestarts:
@@ -247,12 +243,12 @@ class Worker:
     @property
     def busy(self) -> bool:
         """Whether writers are at work, or pods have to be looked at."""
-        return bool(self._executor or self._agenda)
+        return bool(self._executor or self.agenda)
 
     @property
     def rechecks_due(self) -> bool:
         """Whether something became free, and not all pods that found no place before have been asked again yet."""
-        return self._queue.rechecks.outdated
+        return self.queue.rechecks.outdated
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, end assumptions that the server does not share, resume owners."""
@@ -267,6 +263,6 @@ class Worker:
             await asyncio.sleep(RECHECK_S)
             now = asyncio.get_running_loop().time()
             self.picture.kept_places.expire(now)
-            if self._queue.rechecks.look_anew(self.picture.version, now):
-                self._agenda.wake()
+            if self.queue.rechecks.look_anew(self.picture.version, now):
+                self.agenda.wake()
             self._preemptions.look()

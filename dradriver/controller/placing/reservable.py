@@ -23,7 +23,7 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.plan import GangTerms, plan, terms_of
 from dradriver.queue import reservation_rules
-from dradriver.queue.caps import Limits
+from dradriver.queue.limits import Allowance, closed_nodes
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.queue.reservation_access import MOST_GPUS
@@ -67,21 +67,23 @@ class Reservable:
         ends = _Ends(self._picture, self._clock())
         return ends.candidate(gpus, frozenset(besides))
 
-    def gone(self, workload: PendingWorkload, limits: Limits, gpus: Sequence[Device]) -> list[Device]:
+    def gone(self, workload: PendingWorkload, allowance: Allowance, gpus: Sequence[Device]) -> list[Device]:
         """Return those GPUs that a workload cannot have, whoever leaves: they are broken, or it may not go there."""
-        open_ = self._open_to_any(workload, limits)
+        open_ = self._open_to_any(workload, allowance)
         rows = {node: self._picture.nodes.find(node) for node, _ in gpus}
         closed = {node for node, row in rows.items() if row is None or not open_[row]}
         own = {gpu for node in {node for node, _ in gpus} for gpu in _within(self._picture, workload.key[0], node)}
         usable = self._picture.inventory.usable
         return [gpu for gpu in gpus if gpu[0] in closed or gpu not in own or not usable(gpu, None)]
 
-    async def best(self, workload: PendingWorkload, limits: Limits, besides: Iterable[Device] = ()) -> Candidate | None:
+    async def best(
+        self, workload: PendingWorkload, allowance: Allowance, besides: Iterable[Device] = ()
+    ) -> Candidate | None:
         """Return the best set of GPUs to reserve for a workload; None if there is none. The loop runs in between.
 
         Args:
             workload: The workload.
-            limits: What the tenant's cap leaves to it.
+            allowance: What the limits leave to it.
             besides: The set that must not be returned: the one that is reserved already. A set for a gang may share
                 nodes with it. Else GPUs that are free there would have stood idle for nothing.
 
@@ -90,12 +92,12 @@ class Reservable:
         """
         excluded = tuple(sorted(besides))
         if (gang := terms_of(self._picture, workload)) is not None:
-            planned = await self._best_of_gang(workload, limits, gang)
+            planned = await self._best_of_gang(workload, allowance, gang)
             if planned is None or planned.gpus == excluded or not self._in_time(workload, planned, self._clock()):
                 return None
             return planned
         best: Candidate | None = None
-        async for bound, candidate in self._of_pod(workload, limits):
+        async for bound, candidate in self._of_pod(workload, allowance):
             now = self._clock()
             # Nodes come in the order of their bounds: no later node has a set that is ready sooner.
             if best is not None and bound > reservation_rules.readiness(best, now)[:2]:
@@ -121,12 +123,14 @@ class Reservable:
             fit &= self._picture.nodes.channels(taken=True)
         return fit
 
-    def _open_to_any(self, workload: PendingWorkload, limits: Limits) -> Bools:
+    def _open_to_any(self, workload: PendingWorkload, allowance: Allowance) -> Bools:
         """Return the nodes that at least one pod of a workload may use: (rows,)."""
         fit: Bools = np.logical_or.reduce([self._open(member.wish, workload.lasts_s) for member in workload.asking])
-        return fit & ~self._picture.nodes.named(limits.closed)
+        return fit & ~self._picture.nodes.named(closed_nodes(self._picture, allowance.closed))
 
-    async def _of_pod(self, workload: PendingWorkload, limits: Limits) -> AsyncIterator[tuple[Ready, Candidate | None]]:
+    async def _of_pod(
+        self, workload: PendingWorkload, allowance: Allowance
+    ) -> AsyncIterator[tuple[Ready, Candidate | None]]:
         """Yield for each node a bound and its first set, or None; the lowest bound first.
 
         The bound is when enough GPUs of the node are free, in any combination: the set is not free before that.
@@ -138,7 +142,7 @@ class Reservable:
         fleet = self._idle_fleet(workload.key[0])
         bounds: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
         pause_at = clock() + SLICE_S
-        for node, is_open in self._nodes(self._open_to_any(workload, limits)):
+        for node, is_open in self._nodes(self._open_to_any(workload, allowance)):
             ready = ends.ready(node) if is_open else []
             if len(ready) >= gpus:
                 bounds.append((ready[gpus - 1][0], node, ready))
@@ -194,15 +198,15 @@ class Reservable:
         }
         return [taken for pod in sorted(pods) if (taken := picture.node_usage.by(pod))]
 
-    async def _best_of_gang(self, workload: PendingWorkload, limits: Limits, gang: GangTerms) -> Candidate | None:
+    async def _best_of_gang(self, workload: PendingWorkload, allowance: Allowance, gang: GangTerms) -> Candidate | None:
         """Return the GPUs of a plan for a gang on the nodes that are free first; None if there is no plan."""
         ends = _Ends(self._picture, self._clock(), workload)
-        nodes = [node for node, is_open in self._nodes(self._open_to_any(workload, limits)) if is_open]
+        nodes = [node for node, is_open in self._nodes(self._open_to_any(workload, allowance)) if is_open]
         # A node counts as free when the last of its GPUs is.
         free_at = sorted((ready[-1][0], node) for node in nodes if (ready := ends.ready(node)))
         names = [node for _, node in free_at]
         leaving = self._taken(gpu for node in names for gpu in _all(self._picture, node))
-        if not names or (places := self._places(workload, limits, gang, names, ends, leaving)) is None:
+        if not names or (places := self._places(workload, allowance, gang, names, ends, leaving)) is None:
             return None
 
         # A binary search for the fewest first nodes with a plan: if some are enough, more are, too.
@@ -210,7 +214,7 @@ class Reservable:
         while low < high:
             await asyncio.sleep(0)
             middle = (low + high) // 2
-            if (places_on_fewer := self._places(workload, limits, gang, names[:middle], ends, leaving)) is None:
+            if (places_on_fewer := self._places(workload, allowance, gang, names[:middle], ends, leaving)) is None:
                 low = middle + 1
             else:
                 high, places = middle, places_on_fewer
@@ -220,7 +224,7 @@ class Reservable:
     def _places(
         self,
         workload: PendingWorkload,
-        limits: Limits,
+        allowance: Allowance,
         gang: GangTerms,
         names: Sequence[str],
         ends: _Ends,
@@ -236,7 +240,7 @@ class Reservable:
         # Pods without GPUs stay, with what they have of CPU and memory.
         snapshot = Snapshot(picture, workload.key[0]).without(takes=leaving).offering(fleet).avoiding(others)
         try:
-            return plan(snapshot, limits.members or workload.asking, gang)
+            return plan(snapshot, allowance.members or workload.asking, gang)
         except NoPlaceError:
             return None
 

@@ -11,6 +11,4 @@ gang_running      what to do about a running gang that lost pods
 gang_sizes        how many pods a gang has
 withdraw_reasons  why a tentative placement is revoked
 ending            which pods must end for some claims, and how long to wait for them
-idle_step         the next step for pods whose GPUs do nothing
-idle_workloads    workloads with idle pods
 """

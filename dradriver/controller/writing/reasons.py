@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal
 
+import msgspec
+
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
@@ -28,6 +30,20 @@ LOOK_S: Final = 0.1  # between two looks whether there is room
 
 Record = Callable[[Pod, str], Awaitable[None]]
 """Writes an Event about a pod."""
+
+
+class PodRecorders(msgspec.Struct, frozen=True, kw_only=True):
+    """What writes Events about pods. No Event is written by a writer that is None.
+
+    Attributes:
+        waiting: Writes about a pod that waits.
+        preempted: Writes about a pod that is evicted for another one.
+        placed: Writes about a pod that has got its GPUs.
+    """
+
+    waiting: Record | None = None
+    preempted: Record | None = None
+    placed: Record | None = None
 
 
 def recorder(

@@ -54,7 +54,7 @@ class Right(NamedTuple):
 
 
 RIGHTS: Final = (
-    Right("controller", "pods", "get list watch", "dradriver/controller/loop/controller.py"),
+    Right("controller", "pods", "get list watch", "dradriver/controller/controller.py"),
     Right(
         "controller", "pods", "patch", "dradriver/controller/writing/pod_writer.py",
         "pod-writes", f"{STOLEN}::test_the_token_of_the_controller_changes_nothing_else_of_pods",
@@ -71,9 +71,9 @@ RIGHTS: Final = (
         "controller", "pods/eviction", "create", "dradriver/controller/owners/evict_pods.py",
         "evictions", f"{STOLEN}::test_pods_end_by_the_controller_only_where_the_driver_works",
     ),
-    Right("controller", "nodes", "list watch", "dradriver/controller/loop/controller.py"),
-    Right("controller", "namespaces", "list watch", "dradriver/controller/loop/namespaces.py"),
-    Right("controller", "resourceslices.resource.k8s.io", "list watch", "dradriver/controller/loop/controller.py"),
+    Right("controller", "nodes", "list watch", "dradriver/controller/controller.py"),
+    Right("controller", "namespaces", "list watch", "dradriver/controller/features/namespaces.py"),
+    Right("controller", "resourceslices.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
     Right(
         "controller", "resourceslices.resource.k8s.io", "create", SEATS,
         "seats", f"{GANGS}::test_the_controller_offers_seats_and_nothing_else_and_agents_offer_none",
@@ -83,8 +83,8 @@ RIGHTS: Final = (
         NAMED, f"{GANGS}::test_the_controller_offers_seats_and_nothing_else_and_agents_offer_none",
     ),
     Right("controller", "deviceclasses.resource.k8s.io", "get list watch", SEATS),
-    Right("controller", "devicetaintrules.resource.k8s.io", "list watch", "dradriver/controller/loop/controller.py"),
-    Right("controller", "topologies.kueue.x-k8s.io", "list watch", "dradriver/controller/loop/controller.py"),
+    Right("controller", "devicetaintrules.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
+    Right("controller", "topologies.kueue.x-k8s.io", "list watch", "dradriver/controller/controller.py"),
     Right(
         "controller", "resourceclaimtemplates.resource.k8s.io", "get list watch",
         "dradriver/controller/reading/template_reader.py",
@@ -94,7 +94,7 @@ RIGHTS: Final = (
         "dradriver/controller/writing/template_writer.py",
         "template-writes", f"{STOLEN}::test_the_token_of_the_controller_is_good_for_its_own_templates_only",
     ),
-    Right("controller", "resourceclaims.resource.k8s.io", "get list watch", "dradriver/controller/loop/controller.py"),
+    Right("controller", "resourceclaims.resource.k8s.io", "get list watch", "dradriver/controller/controller.py"),
     Right(
         "controller", "resourceclaims.resource.k8s.io", "create patch delete", CLAIMS,
         "claim-writes", f"{STOLEN}::test_the_token_of_the_controller_is_good_for_its_own_claims_only",

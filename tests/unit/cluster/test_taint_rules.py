@@ -17,7 +17,7 @@ from dradriver.api.base.allocating_driver import NVIDIA
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.taint_rules import TaintRule, TaintRules, read_rule
 from dradriver.cluster.records.slice_records import SliceRecord, read_slice
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.optional_reflector import OptionalReflector
 from dradriver.kube.reflector import Change

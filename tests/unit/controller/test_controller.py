@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import NVIDIA, OURS, bound, current_ledger
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
 from dradriver.controller.writing import seat_slice
 from dradriver.kube.client import Client

@@ -8,7 +8,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.controller.steps.idle_step import WARN_S
+from dradriver.controller.features.idle_step import WARN_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tests.fakes.idling import END, SINCE, WARNED, WISH, Idling, budget, end, notebook

@@ -8,8 +8,8 @@ from typing import Any
 from dradriver.api.base.objects import Metadata
 from dradriver.api.policies.model import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
-from dradriver.controller.loop.controller import Controller
-from dradriver.controller.loop.namespaces import Namespaces
+from dradriver.controller.controller import Controller
+from dradriver.controller.features.namespaces import Namespaces
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NAMESPACES
 from dradriver.queue.namespace_tenants import Tenants

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from dradriver.api.policies.policies_reader import read
+from dradriver.controller.controller import Controller
 from dradriver.controller.loop import policies
-from dradriver.controller.loop.controller import Controller
 from dradriver.controller.main import parse, serve
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
@@ -146,7 +146,9 @@ async def test_caps_and_partitions_are_in_force_once_they_are_stored(
     pods = [f"p{number:02}" for number in range(16)]
     async with Client(api.config, user_agent="test") as client, asyncio.TaskGroup() as tasks:
         controller = Controller(client)
-        watched = policies.follow(controller, client, file, namespace="system", configmap="policies", instance="me")
+        watched = policies.follow(
+            controller.follow, client, file, namespace="system", configmap="policies", instance="me"
+        )
         running = [tasks.create_task(work()) for work in (watched.run, controller.watch, controller.work)]
         await controller.synced()
         await watched.first_read()

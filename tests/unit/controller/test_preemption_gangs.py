@@ -16,7 +16,8 @@ from dradriver.controller.loop.preemption import LONGEST_PAUSE_S, MOST_ASKED
 from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource
-from dradriver.queue.caps import Caps, Limits
+from dradriver.queue.caps import Caps
+from dradriver.queue.limits import Allowance
 from dradriver.queue.pending import PendingWorkload
 from tests.effort import sampled
 from tests.fakes.apistore import Object
@@ -276,18 +277,18 @@ async def test_no_more_end_than_its_tenants_cap_leaves_room_for() -> None:
         cluster.pod(f"g-{at}", 8, namespace="team", priority=10, wishes={"gang": "g", "gang-size": "1-4"})
     await cluster.settle()
     assert len(cluster.ending()) == 2
-    assert sum(cluster.worker.caps.use("v").values()) == 16
+    assert sum(cluster.features.caps.use("v").values()) == 16
 
 
 async def test_of_thousands_whom_a_cap_parks_few_are_asked_about_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Key] = []
-    limits = Caps.limits
+    allow = Caps.allow
 
-    def counted(caps: Caps, workload: PendingWorkload) -> Limits | None:
+    def counted(caps: Caps, workload: PendingWorkload, allowance: Allowance) -> Allowance:
         asked.append(workload.key)
-        return limits(caps, workload)
+        return allow(caps, workload, allowance)
 
-    monkeypatch.setattr(Caps, "limits", counted)
+    monkeypatch.setattr(Caps, "allow", counted)
     cluster = Contested()
     cluster.node("a")
     await cluster.run(("low", 8, 0))

@@ -214,7 +214,7 @@ async def test_what_a_gang_that_is_gone_had_reserved_is_free_at_once(shown: bool
     await cluster.later(WAIT_S)
     assert sum(len(held.gpus) for held in cluster.held) == 16
     await cluster.end("s0")
-    at_work = asyncio.create_task(cluster.worker.reservations.run(None))
+    at_work = asyncio.create_task(cluster.features.reservations.run(None))
     await asyncio.sleep(20)
     cluster.now += 20
     assert cluster.held

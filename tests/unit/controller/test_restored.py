@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.pod_records import Foreign
-from dradriver.controller.loop.controller import Controller
+from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

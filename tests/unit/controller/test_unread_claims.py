@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from dradriver.controller.loop.controller import Controller
-from dradriver.controller.loop.recorders import Recorders
+from dradriver.controller.controller import Controller
+from dradriver.controller.features.recorders import Recorders
 from dradriver.controller.reading.unread_claims import MOST, UnreadClaims, recorder
 from dradriver.kube.client import Client
 from dradriver.kube.isolated import Identity, Unread

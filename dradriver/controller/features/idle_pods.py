@@ -19,10 +19,10 @@ from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod
 from dradriver.controller import metrics
+from dradriver.controller.features.idle_step import Quiet, Step, end_of, step
+from dradriver.controller.features.idle_workloads import idle_workloads, timeout_s
 from dradriver.controller.owners.idle_writer import IdleWriter
 from dradriver.controller.owners.owner_kinds import OwnerKinds
-from dradriver.controller.steps.idle_step import Quiet, Step, end_of, step
-from dradriver.controller.steps.idle_workloads import idle_workloads, timeout_s
 from dradriver.controller.writing.outcome import RefusedError
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client

@@ -21,19 +21,17 @@ from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import read_rule
 from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller import metrics
-from dradriver.controller.loop import idle_pods, namespaces
-from dradriver.controller.loop.audit import Audit
+from dradriver.controller.audit import Audit
+from dradriver.controller.features.recorders import Recorders
+from dradriver.controller.features.registry import Features
 from dradriver.controller.loop.background import always
 from dradriver.controller.loop.figures import Figures
-from dradriver.controller.loop.recorders import Recorders
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
-from dradriver.controller.reading.nic_slices import NicSlices
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing import seat_slice
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.controller.writing.template_writer import TemplateWriter
-from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.optional_reflector import OptionalReflector
@@ -122,7 +120,15 @@ class Controller:
             reservation_store: Where reservations are kept; by default a ConfigMap in ``namespace``.
         """
         recorders = recorders or Recorders()
-        self.worker = Worker(client, deadlines=deadlines, recorders=recorders, suspendable=suspendable, tables=tables)
+        self.worker = Worker(
+            client, deadlines=deadlines, recorders=recorders.pods, suspendable=suspendable, tables=tables
+        )
+        if reservation_store is None and namespace:
+            reservation_store = ReservationStore(client, namespace=namespace)
+        self.features = Features(
+            client, self.worker, recorders,
+            namespace=namespace, ends_idle=ends_idle, reservation_store=reservation_store,
+        )  # fmt: skip
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
         self._reflectors = {
             source: Reflector[Any](
@@ -135,10 +141,8 @@ class Controller:
             )
             for source in sources()
         }
-        self._nics = NicSlices(client, self.worker.picture)
-        self.worker.picture.nics.first_requested.add(self._nics.begin)
         shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
-        shown += [(RESOURCE_SLICES, one.store) for one in self._nics.reflectors.values()]
+        shown += [(RESOURCE_SLICES, one.store) for one in self.features.reflectors()]
         self.audit = Audit(self.worker.picture, shown)
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
@@ -146,21 +150,11 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
-        self._namespaces = namespaces.Namespaces(
-            client, self.worker.tenants, self.worker.namespace_changed, recorders.namespace
-        )
         self._seats = seat_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
-        self._usage = (
-            UsageStore(client, self.worker.picture, self.worker.tenants, namespace=namespace) if namespace else None
-        )
-        if self._usage is not None:
-            self.worker.picture.gpu_time.book.spent.add(count_gpu_seconds)
-        self._idle = idle_pods.IdlePods(client, self.worker.picture, recorders.idle, ends=ends_idle)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
-        if reservation_store is None and namespace:
-            reservation_store = ReservationStore(client, namespace=namespace)
-        self._reserved = reservation_store
-        self.template_writer = TemplateWriter(client, self.worker.picture.templates.known, record=recorders.waiting)
+        self.template_writer = TemplateWriter(
+            client, self.worker.picture.templates.known, record=recorders.pods.waiting
+        )
 
     def follow(self, policies: Policies) -> None:
         """Choose and order by these policies from now on."""
@@ -171,9 +165,6 @@ class Controller:
         self.worker.picture.nic_classes_changed(policies.nics.every)
         self.worker.follow(policies)
         self._figures.prices = policies.prices
-        self._namespaces.follow()
-        if self._usage is not None:
-            self._usage.keep_days = policies.queue.keep_days
 
     def ready(self) -> bool:
         """Return whether the picture of the cluster is whole."""
@@ -195,8 +186,8 @@ class Controller:
             tasks.create_task(always(self.worker.picture.inventory.tables.run))
             tasks.create_task(always(self._taint_rules.run))
             tasks.create_task(always(self._topologies.run))
-            tasks.create_task(always(self._nics.run))
-            tasks.create_task(always(self._namespaces.run))
+            for watch in self.features.watches():
+                tasks.create_task(always(watch))
             await self.synced()
             tasks.create_task(always(self.audit.run))
 
@@ -213,19 +204,12 @@ class Controller:
     async def _lead(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(always(self._unread.run))
-            tasks.create_task(always(self._idle.run))
             tasks.create_task(always(self._figures.run))
-            tasks.create_task(always(self._namespaces.tell))
             if current_ledger() is OURS:  # another driver's claims have no device of ours
                 self.worker.picture.barrier = None
                 tasks.create_task(always(self._seats.run))
                 tasks.create_task(self._seats.first_look())
-            if self._usage is not None:
-                tasks.create_task(always(self._usage.run))
-                if self.worker.tenants.named:  # else nobody's turn depends on it
-                    await self._usage.first_load()
-            tasks.create_task(always(functools.partial(self.worker.reservations.run, self._reserved)))
-            await self.worker.reservations.first_load()
+            await self.features.lead(tasks)
             tasks.create_task(self.template_writer.run())
             tasks.create_task(self.worker.run())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from dradriver.controller.loop import idle_pods, namespaces
+from dradriver.controller.features import idle_pods, namespaces
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.writing import reasons, seat_slice
+from dradriver.controller.writing.reasons import PodRecorders
 from dradriver.kube.client import Client
 
 
@@ -14,18 +15,14 @@ class Recorders(msgspec.Struct, frozen=True, kw_only=True):
     """What writes the Events of each subject. No Event is written about a subject whose writer is None.
 
     Attributes:
-        waiting: Writes about a pod that waits.
-        preempted: Writes about a pod that is evicted for another one.
-        placed: Writes about a pod that has got its GPUs.
+        pods: Write about pods that wait, are placed, or are evicted for another one.
         unread_claim: Writes about a claim that cannot be read completely.
         barrier: Writes about the gang barrier, if it does not keep the pods of gangs from being bound.
         namespace: Writes about a namespace that several tenants claim.
         idle: Writes about a pod whose GPUs do nothing.
     """
 
-    waiting: reasons.Record | None = None
-    preempted: reasons.Record | None = None
-    placed: reasons.Record | None = None
+    pods: PodRecorders = PodRecorders()
     unread_claim: unread_claims.Record | None = None
     barrier: seat_slice.Record | None = None
     namespace: namespaces.Record | None = None
@@ -40,9 +37,11 @@ def recorders(client: Client, *, instance: str) -> Recorders:
         instance: The name of this replica, which each Event shows.
     """
     return Recorders(
-        waiting=reasons.recorder(client, instance=instance),
-        preempted=reasons.recorder(client, instance=instance, reason="PreemptedForGPUs", action="Evicting"),
-        placed=reasons.recorder(client, instance=instance, reason="PlacedOnGPUs", action="Placing", kind="Normal"),
+        pods=PodRecorders(
+            waiting=reasons.recorder(client, instance=instance),
+            preempted=reasons.recorder(client, instance=instance, reason="PreemptedForGPUs", action="Evicting"),
+            placed=reasons.recorder(client, instance=instance, reason="PlacedOnGPUs", action="Placing", kind="Normal"),
+        ),
         unread_claim=unread_claims.recorder(client, instance=instance),
         barrier=seat_slice.recorder(client, instance=instance),
         namespace=namespaces.recorder(client, instance=instance),

@@ -25,7 +25,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.queue import reservation_access, reservation_rules
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.caps import Limits
+from dradriver.queue.limits import Allowance, Limit, LimitError, Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_access import key_of
@@ -51,7 +51,7 @@ FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what is reserved
 _RETRY_S: Final = 1.0
 
 
-class Reservations:
+class Reservations(Limit):
     """All reservations of the cluster.
 
     Attributes:
@@ -65,7 +65,7 @@ class Reservations:
         queue: Queue,
         tenants: Tenants,
         workloads: Mapping[Key, PendingWorkload],
-        limits: Callable[[PendingWorkload], Limits | None],
+        limits: Limits,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Reservations:
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
             workloads: All that are looked at, by key.
-            limits: Says what its tenant's cap leaves to a workload; None for nothing.
+            limits: Says which GPUs a workload may have; these reservations are in force there while there are any.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
@@ -106,17 +106,17 @@ class Reservations:
         """Return those that are in force."""
         return tuple(self._held.values())
 
-    def of(self, workload: PendingWorkload) -> str:
-        """Return who a workload is to a reservation that is for it; empty without one."""
-        return workload.who if self._held and workload.who in self._held else ""
+    def reserved(self, workload: PendingWorkload) -> str:
+        """Return the name under which GPUs are reserved for a workload; empty if none are."""
+        return workload.who if workload.who in self._held else ""
 
-    def whose(self, workload: PendingWorkload, later_s: float = 0.0) -> tuple[str, ...]:
-        """Return whose reserved GPUs a workload may have that begins so many seconds from now, by whom they are for.
+    def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
+        """Return for whom GPUs are reserved that a workload may have if it begins so many seconds from now.
 
         Raises:
             WordError: What it asks for cannot be read.
         """
-        if not self._held or self.terms is None:
+        if self.terms is None:
             return ()
         return reservation_access.open_to(workload, self._held.values(), self.terms, self._clock(), later_s)
 
@@ -200,14 +200,14 @@ class Reservations:
         gone, elsewhere = list[Device](), None
         if is_needed and workload is not None and workload.who == who:
             try:
-                limits = self._limits(workload)
-                if limits is None:
+                allowance = self._allowance(workload)
+                if allowance is None:
                     is_needed = False  # the cap of its tenant keeps all GPUs from it: free ones would be of no use
                 else:
-                    gone = self._reservable.gone(workload, limits, held.gpus)
+                    gone = self._reservable.gone(workload, allowance, held.gpus)
                     has_cost_enough = held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9)
                     if gone or has_cost_enough:
-                        elsewhere = await self._reservable.best(workload, limits, besides=held.gpus)
+                        elsewhere = await self._reservable.best(workload, allowance, besides=held.gpus)
             except WordError:
                 is_needed = False  # its request was changed, and cannot be read
         # 3. Decide by what has been counted meanwhile.
@@ -277,7 +277,18 @@ class Reservations:
         """Return whether GPUs may be reserved for a workload: the cap of its tenant leaves some to it."""
         if not self._reservable.is_for(workload) or self._tenants.by_kueue(self._tenants.of(workload.key[0])):
             return False
-        return not self._queue.closed(workload.key) or self._limits(workload) is not None
+        return not self._queue.closed(workload.key) or self._allowance(workload) is not None
+
+    def _allowance(self, workload: PendingWorkload) -> Allowance | None:
+        """Return what the limits leave to a workload; None for nothing.
+
+        Raises:
+            WordError: Its request cannot be read.
+        """
+        try:
+            return self._limits.allow(workload)
+        except LimitError:
+            return None
 
     def _blocked(self, workload: PendingWorkload) -> Blocked:
         since = self._since[workload.who]
@@ -292,8 +303,8 @@ class Reservations:
 
     async def _reserve(self, workload: PendingWorkload, blocked: Blocked) -> None:
         try:
-            limits = self._limits(workload)
-            found = None if limits is None else await self._reservable.best(workload, limits)
+            allowance = self._allowance(workload)
+            found = None if allowance is None else await self._reservable.best(workload, allowance)
         except WordError:
             found = None
         if (
@@ -356,6 +367,7 @@ class Reservations:
         """Have the picture keep what is reserved now, and whoever it concerns be looked at; news are written soon."""
         self._count(self._clock())
         self._by_key = {key_of(name): name for name in self._held}
+        self._limits.put(self, in_force=bool(self._held))
         self._idle = {name: idle for name, idle in self._idle.items() if name in self._held}
         self._picture.inventory.reserve({gpu: held.who for held in self._held.values() for gpu in held.gpus})
         self._picture.version += 1

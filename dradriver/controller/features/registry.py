@@ -1,0 +1,129 @@
+"""Registers the controller's features: limits that keep GPUs from workloads, and tellers that say what happened.
+
+feature       registers                        does something while
+caps          a limit (queue/caps)             the policies file has tenants
+reservations  a limit (reservations)           GPUs are reserved for a workload that has waited long
+partitions    views of the cluster (fleets)    the policies file gives tenants nodes or GPUs of their own
+NICs          slices for the cluster cache     a pod has requested NICs
+tenants       labels of namespaces             the policies file chooses tenants by them
+usage         a teller (writing/usage_store)   this replica leads
+idle pods     a teller (idle_pods)             this replica leads
+
+What features keep of the cluster is registered in ``cluster/cache/books.py``, what they have to say of the choice of a
+node in ``placing/node_limits.py``. Nothing below this package imports a feature.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from dradriver.api.policies.model import Policies
+from dradriver.controller.features.idle_pods import IdlePods
+from dradriver.controller.features.namespaces import Namespaces
+from dradriver.controller.features.recorders import Recorders
+from dradriver.controller.features.reservations import Reservations
+from dradriver.controller.loop.background import always
+from dradriver.controller.loop.worker import Worker
+from dradriver.controller.reading.nic_slices import NicSlices
+from dradriver.controller.writing.reservation_store import ReservationStore
+from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
+from dradriver.kube.client import Client
+from dradriver.kube.reflector import Reflector
+from dradriver.queue.caps import Caps
+
+
+class FeatureLimits:
+    """The limits of features, registered with a worker.
+
+    Attributes:
+        caps: What tenants may have at a time.
+        reservations: Which GPUs are reserved for whom.
+    """
+
+    def __init__(self, worker: Worker, *, clock: Callable[[], float] | None = None) -> None:
+        """Register them.
+
+        Args:
+            worker: The worker whose workloads they limit.
+            clock: Returns seconds since the epoch; the system's by default.
+        """
+        self._limits = worker.limits
+        self.caps = Caps(worker.tenants, worker.picture, worker.limits.eased, worker.agenda.wake)
+        self.reservations = Reservations(
+            worker.picture, worker.agenda, worker.queue, worker.tenants, worker.workloads, worker.limits, clock=clock
+        )
+        worker.picture.inventory.reserved.changed.add(self.reservations.gpus_changed)
+        worker.followed.add(self._follow)
+
+    def _follow(self, policies: Policies) -> None:
+        self._limits.put(self.caps, in_force=bool(policies.tenants))
+        self.reservations.follow(policies)
+
+
+class Features:
+    """All features of a controller, registered.
+
+    Attributes:
+        limits: Those that keep GPUs from workloads.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        worker: Worker,
+        recorders: Recorders,
+        *,
+        namespace: str,
+        ends_idle: bool,
+        reservation_store: ReservationStore | None,
+    ) -> None:
+        """Register them.
+
+        Args:
+            client: The API server.
+            worker: The worker whose workloads they concern.
+            recorders: Write Events.
+            namespace: Where GPU time is kept; empty for nowhere.
+            ends_idle: Whether idle pods that ask for it are ended.
+            reservation_store: Where reservations are kept for the next leader; None for nowhere.
+        """
+        picture = worker.picture
+        self._worker, self._reservation_store = worker, reservation_store
+        self.limits = FeatureLimits(worker)
+        self._nics = NicSlices(client, picture)
+        picture.nics.first_requested.add(self._nics.begin)
+        self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
+        self._usage = UsageStore(client, picture, worker.tenants, namespace=namespace) if namespace else None
+        if self._usage is not None:
+            picture.gpu_time.book.spent.add(count_gpu_seconds)
+        self._idle = IdlePods(client, picture, recorders.idle, ends=ends_idle)
+        worker.followed.add(self._follow)
+
+    def _follow(self, policies: Policies) -> None:
+        self._namespaces.follow()
+        if self._usage is not None:
+            self._usage.keep_days = policies.queue.keep_days
+
+    def reflectors(self) -> tuple[Reflector[Any], ...]:
+        """Return the reflectors of ResourceSlices that features follow."""
+        return tuple(self._nics.reflectors.values())
+
+    def watches(self) -> tuple[Callable[[], Awaitable[None]], ...]:
+        """Return what runs in every replica, so that a standby knows it when it takes over."""
+        return self._nics.run, self._namespaces.run
+
+    async def lead(self, tasks: asyncio.TaskGroup) -> None:
+        """Run what runs while this replica leads; returns once what a leader has to know first was read."""
+        tellers = [self._idle.run, self._namespaces.tell]
+        for teller in tellers:
+            tasks.create_task(always(teller))
+        if self._usage is not None:
+            tasks.create_task(always(self._usage.run))
+            if self._worker.tenants.named:  # else nobody's turn depends on it
+                await self._usage.first_load()
+        reservations = self.limits.reservations
+        tasks.create_task(always(partial(reservations.run, self._reservation_store)))
+        await reservations.first_load()
