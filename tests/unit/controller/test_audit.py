@@ -15,9 +15,9 @@ import pytest
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
 from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.controller import audit
 from dradriver.controller.audit import Audit
 from dradriver.controller.controller import Controller
-from dradriver.controller.loop import audit
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
