@@ -48,13 +48,13 @@ class Audit:
         self._found = 0
 
     async def run(self) -> None:
-        """Look every minute, until cancelled."""
+        """Audit the cluster cache every minute, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
             await self.look()
 
     async def look(self) -> int:
-        """Compare everything once, and put right what differs. Returns how many differences there were."""
+        """Audit the whole cluster cache once, and put right what differs. Returns how many differences there were."""
         self._found = 0
         checks = self._objects, self._claim_users, self._holders, self._nics, self._usage, self._free, self._gpu_time
         for check in checks:

@@ -71,7 +71,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def sources() -> tuple[Source, ...]:
-    """Return what the picture is made from, whosever devices are handed out.
+    """Return the kinds of objects that the controller follows, whosever devices are handed out.
 
     Slices are watched driver by driver, our own for the machines, and those of ComputeDomains, which have two devices a
     node: others, of network cards, have thousands.
@@ -157,7 +157,7 @@ class Controller:
         )
 
     def follow(self, policies: Policies) -> None:
-        """Choose and order by these policies from now on."""
+        """Have the controller choose and order by these policies from now on."""
         self.worker.picture.weights = policies.preference
         self.worker.picture.nodes.spot_labels = policies.spot.labels
         self.worker.picture.nccl_changed(policies.nccl.version)
@@ -167,11 +167,11 @@ class Controller:
         self._figures.prices = policies.prices
 
     def ready(self) -> bool:
-        """Return whether the picture of the cluster is whole."""
+        """Return whether the controller has read the whole cluster."""
         return all(reflector.synced.is_set() for reflector in self._reflectors.values())
 
     async def synced(self) -> None:
-        """Wait until the picture of the cluster is whole."""
+        """Wait until the controller has read the whole cluster."""
         for reflector in self._reflectors.values():
             await reflector.synced.wait()
         with contextlib.suppress(TimeoutError):
@@ -179,7 +179,7 @@ class Controller:
                 await self._taint_rules.synced()
 
     async def watch(self) -> None:
-        """Keep the picture up to date until cancelled."""
+        """Keep the controller's cluster cache up to date until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors.values():
                 tasks.create_task(reflector.run())
@@ -192,7 +192,7 @@ class Controller:
             tasks.create_task(always(self.audit.run))
 
     async def work(self) -> None:
-        """Act on the picture until cancelled. One replica at a time should; two do no harm."""
+        """Lead as the controller of the cluster until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
         metrics.LEADER.set(1)

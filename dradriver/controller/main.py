@@ -28,7 +28,7 @@ class Options(options.Common):
 
 
 def main(argv: list[str]) -> int:
-    """Run the controller until it is told to stop and return the process's exit status."""
+    """Run the controller's main process until it is told to stop and return its exit status."""
     args = parse(argv)
     from dradriver.process import run  # late, so that --help is fast
 

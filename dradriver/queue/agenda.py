@@ -78,7 +78,7 @@ class Agenda:
         self._woken.set()
 
     def clear_wake(self) -> None:
-        """Forget all calls of ``wake`` so far, before a turn takes in what they were for."""
+        """Forget all calls of ``wake`` of the agenda so far, before a turn takes in what they were for."""
         self._woken.clear()
 
     async def sleep(self) -> None:

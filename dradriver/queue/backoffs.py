@@ -33,15 +33,15 @@ class Failures:
         self._successes: int | None = None  # of all, when it met the server's trouble last
 
     def pause(self, now: float, seconds: float) -> None:
-        """Let it wait so long."""
+        """Set the back-off of the workload to so many seconds."""
         self.not_before = now + seconds
 
     def back_off(self, now: float, *, first_s: float, longest_s: float = LONGEST_BACKOFF_S) -> None:
-        """Let it wait twice as long for each time that it failed before, without counting this one."""
+        """Set the back-off: twice as long for each time that the workload failed before, without counting this one."""
         self.pause(now, wait_s(self.times, first_s=first_s, longest_s=longest_s))
 
     def moved(self, now: float, *, at_once: bool) -> None:
-        """Take in that another writer was first; the first time it may go on at once where that does no harm."""
+        """Back off because another writer was first; the first time not at all where that does no harm."""
         if self._moved or not at_once:
             self.pause(now, wait_s(self._moved, first_s=_MOVED_S, longest_s=_LONGEST_MOVED_S))
         self._moved += 1
@@ -55,7 +55,7 @@ class Failures:
         return self._again > 0
 
     def meets_trouble(self, successes: int) -> int:
-        """Take in that the server failed it, and how many writes of all have gone well so far.
+        """Count for the back-off that the server failed the workload; ``successes`` are all writes that went well.
 
         Returns how often in a row that was so although others' writes went well.
         """
@@ -65,16 +65,16 @@ class Failures:
         return self._alone
 
     def written(self) -> None:
-        """Take in that its writes went well."""
+        """Forget for the back-off the conflicts and failures of the server: the workload's writes went well."""
         self._moved = self._alone = 0
 
     def begin_again(self) -> None:
-        """Take in that it is tried on nodes again on which it was tried: all have had their turn."""
+        """Note that a workload that failed on nodes is tried on them again: all nodes have had their turn."""
         if self.tried:
             self.tried.clear()
             self.times += 1
 
     def forgive(self) -> None:
-        """Forget all: it asks for something else now."""
+        """Forget all failures and the back-off: the workload requests something else now."""
         self.not_before, self.times, self._anew_at = 0.0, 0, -math.inf
         self.tried.clear()

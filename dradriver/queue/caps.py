@@ -57,7 +57,7 @@ class Caps(Limit):
         self._users.clear()
 
     def use(self, tenant: str) -> Mapping[str, float]:
-        """Return how many GPUs a tenant holds or is promised, by product; by none where that is not known."""
+        """Return how many GPUs count for a tenant's caps, by product; by none where that is not known."""
         usage = self._use.get(tenant)
         if usage is None:
             usage = self._use[tenant] = {}
@@ -67,7 +67,7 @@ class Caps(Limit):
         return usage
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Count GPUs that a namespace was given or promised, by product; negative if they were released."""
+        """Count GPUs towards the caps of a namespace's tenant, by product; negative if they were released."""
         tenant = self._tenants.of(namespace)
         if not self._tenants.caps(tenant):
             return
@@ -131,7 +131,7 @@ class Caps(Limit):
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
-            """Return the products closed for the first members together, and whether they can use no others."""
+            """Return the products that caps close for the first members, and whether these can use no others."""
             asked = self._asked(wanting[:count])
             closed_products = self._products(tenant, asked, leaving)
             return closed_products, bool(closed_products) and _possible(asked) <= closed_products

@@ -68,16 +68,16 @@ class Limit:
     """What a feature keeps from workloads, and what it reserves for them. By default nothing: override what differs."""
 
     def regroup(self) -> None:
-        """Take in that namespaces belong to other tenants, or that tenants have other policies."""
+        """Tell limits that namespaces belong to other tenants, or that tenants have other policies."""
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Take in that a namespace was given or promised GPUs, by product; negative if they were released."""
+        """Tell limits that a namespace was given or promised GPUs, by product; negative if they were released."""
 
     def looked_at(self, key: Key) -> None:
-        """Take in that a pod or gang was looked at."""
+        """Tell limits that a pod or gang was looked at."""
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the products of GPUs that a workload may not get now."""
+        """Return the products of GPUs that the limit keeps from a workload now."""
         return ANYWHERE
 
     def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
@@ -90,11 +90,11 @@ class Limit:
         return allowance
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which GPUs are reserved for a workload; empty if none are."""
+        """Return the name under which the limit reserves GPUs for a workload; empty if it reserves none."""
         return ""
 
     def whose(self, workload: PendingWorkload, later_s: float) -> tuple[str, ...]:
-        """Return for whom GPUs are reserved that a workload may have if it begins so many seconds from now.
+        """Return whose reserved GPUs the limit leaves to a workload that begins so many seconds from now.
 
         Raises:
             WordError: The workload's request cannot be read.
@@ -130,24 +130,24 @@ class Limits:
     # What limits are told.
 
     def regroup(self) -> None:
-        """Take in that namespaces belong to other tenants, or that tenants have other policies."""
+        """Tell limits that namespaces belong to other tenants, or that tenants have other policies."""
         for limit in self._in_force:
             limit.regroup()
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Take in that a namespace was given or promised GPUs, by product; negative if they were released."""
+        """Tell limits that a namespace was given or promised GPUs, by product; negative if they were released."""
         for limit in self._in_force:
             limit.charge(namespace, more)
 
     def looked_at(self, key: Key) -> None:
-        """Take in that a pod or gang was looked at."""
+        """Tell limits that a pod or gang was looked at."""
         for limit in self._in_force:
             limit.looked_at(key)
 
     # What limits are asked.
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the products of GPUs that a workload may not get now."""
+        """Return the products of GPUs that the limit keeps from a workload now."""
         closed = ANYWHERE
         for limit in self._in_force:
             closed |= limit.closed(workload)
@@ -184,11 +184,11 @@ class Limits:
         return Offer(members, snapshot.among(rows), why)
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which GPUs are reserved for a workload; empty if none are."""
+        """Return the name under which the limit reserves GPUs for a workload; empty if it reserves none."""
         return next(filter(None, (limit.reserved(workload) for limit in self._in_force)), "")
 
     def whose(self, workload: PendingWorkload, later_s: float = 0.0) -> tuple[str, ...]:
-        """Return for whom GPUs are reserved that a workload may have if it begins so many seconds from now.
+        """Return whose reserved GPUs the limit leaves to a workload that begins so many seconds from now.
 
         Raises:
             WordError: Its request cannot be read.
@@ -202,26 +202,26 @@ class Limits:
         return reason
 
     def open_rows(self, closed: Closed) -> Bools | None:
-        """Return the nodes that have GPUs of other products than these: (rows,); None for all nodes."""
+        """Return the nodes with GPUs of products that no limit closes: (rows,); None for all nodes."""
         return open_nodes(self._picture, closed)[0] if closed else None
 
 
 def members_wanting(workload: PendingWorkload) -> tuple[Member, ...]:
-    """Return the members of a workload that want a place now."""
+    """Return the members of a workload that want a place now, before any limit is asked."""
     if not workload.is_gang:
         return (workload.lead,)
     return tuple(member for member in workload.members if member in workload.wanting)
 
 
 def kept_claim(picture: Picture, workload: PendingWorkload) -> Key | None:
-    """Return the claim whose place is kept for a pod that joins a running gang; None if there is none."""
+    """Return the claim whose place no limit takes from a late pod of a gang; None if no place is kept for it."""
     membership = picture.gangs.of(workload.key) if workload.lead.near else None
     kept = None if membership is None else picture.kept_places.ready(membership)
     return None if kept is None else kept.claim
 
 
 def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, frozenset[int]]]:
-    """Return the nodes with GPUs of other products: (rows,), and on nodes with both the numbers of the other GPUs."""
+    """Return nodes with GPUs that limits leave open: (rows,), and the numbers of these GPUs where not all are open."""
     rows = np.zeros(len(picture.nodes.freed), dtype=np.bool_)
     open_gpus: dict[str, frozenset[int]] = {}
     if closed >= EVERYWHERE:
@@ -238,7 +238,7 @@ def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, fr
 
 
 def closed_nodes(picture: Picture, closed: Closed) -> frozenset[str]:
-    """Return the nodes with GPUs of these products, whatever other GPUs they have."""
+    """Return the nodes with GPUs of products that limits close, whatever other GPUs the nodes have."""
     groups = picture.inventory.fleet.groups if closed else ()
     nodes = (group.names for group in groups if any(gpu.product in closed for gpu in group.machine.gpus))
     return frozenset(name for names in nodes for name in names)

@@ -40,7 +40,7 @@ class PodMemory(msgspec.Struct, frozen=True):
     leaving: tuple[str, float] | None = None
 
     def placed(self, claim_uid: str, refused: str | None, now: float) -> PodMemory:
-        """Remember which claim there is, and what the scheduler says of the pod; None while it finds nothing wrong."""
+        """Return the memory of the pod with its claim, and what the scheduler says; None while it finds room."""
         memory = self
         if self.claim_uid != claim_uid:
             memory = msgspec.structs.replace(memory, claim_uid=claim_uid, placed_at=now, unschedulable_at=None)
@@ -54,35 +54,35 @@ class PodMemory(msgspec.Struct, frozen=True):
         return memory if refused == self.refused_before else msgspec.structs.replace(memory, refused_before=None)
 
     def has(self, claim_uid: str) -> PodMemory:
-        """Remember a claim that keeps no GPU from anybody, so that no deadline runs."""
+        """Return the memory of the pod with a claim that keeps no GPU from anybody, so that no deadline runs."""
         return msgspec.structs.replace(self, claim_uid=claim_uid)
 
     def bound(self, now: float) -> PodMemory:
-        """Remember that the pod is bound without its GPUs."""
+        """Return the memory of the pod, which is bound without its GPUs."""
         return msgspec.structs.replace(self, bound_at=now) if self.bound_at is None else self
 
     def at_barrier(self, claim_uid: str, is_seated: bool, now: float) -> PodMemory:
-        """Remember whether a claim with a gang barrier keeps a place for its pod, too."""
+        """Return the memory of the pod, with the note whether the seat of its claim keeps a place for it, too."""
         if self.barrier is None or self.barrier[:2] != (claim_uid, is_seated):
             return msgspec.structs.replace(self, claim_uid=claim_uid, barrier=(claim_uid, is_seated, now))
         return self if self.claim_uid == claim_uid else msgspec.structs.replace(self, claim_uid=claim_uid)
 
     def leaves(self, claim_uid: str, now: float) -> PodMemory:
-        """Remember that a claim with a gang barrier is being deleted."""
+        """Return the memory of the pod, whose claim with a gang barrier is being deleted."""
         if self.leaving is None or self.leaving[0] != claim_uid:
             return msgspec.structs.replace(self, leaving=(claim_uid, now))
         return self
 
     def revoked(self, refused: str | None, *, renewed: bool = False) -> PodMemory:
-        """Remember that the controller deleted the claim, and what the scheduler said of the pod."""
+        """Return the memory of the pod, whose claim the controller deleted, with what the scheduler said."""
         return msgspec.structs.replace(self, claim_uid="", refused_before=refused, is_renewed=renewed)
 
     def waits(self, refused: str | None) -> PodMemory:
-        """Remember that other pods have to end before the scheduler can allocate the claim, and what it says so far."""
+        """Return the memory of the pod, whose claim the scheduler can allocate once other pods have ended."""
         return msgspec.structs.replace(self, claim_uid="", refused_before=refused)
 
     def without_claim(self, now: float) -> PodMemory:
-        """Remember that the pod has no claim. If somebody else deleted it, whoever does may go on doing so."""
+        """Return the memory of the pod, which has no claim. Who deleted it, if not the controller, may go on doing so."""
         if not self.claim_uid:
             return self
         losses = self.losses + 1
@@ -90,7 +90,7 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid="", losses=losses, lost_until=now + pause_s)
 
     def forgiven(self) -> PodMemory:
-        """Forget what made the pod wait: it requests something else now."""
+        """Return the memory of the pod without what made it wait: it requests something else now."""
         return msgspec.structs.replace(self, is_renewed=False, lost_until=0.0)
 
 
@@ -108,13 +108,13 @@ class GangMemory(msgspec.Struct, frozen=True):
     placed_at: float | None = None
 
     def gathered(self, pods: int, now: float) -> GangMemory:
-        """Remember how many pods there are."""
+        """Return the memory of the gang, with the number of its pods, and since when it has so many."""
         return self if self.pods == pods else msgspec.structs.replace(self, pods=pods, gathered_at=now)
 
     def placed(self, now: float) -> GangMemory:
-        """Remember that the gang has claims for which nobody else has to end."""
+        """Return the memory of the gang, which has claims for which nobody else has to end."""
         return msgspec.structs.replace(self, placed_at=now) if self.placed_at is None else self
 
     def unplaced(self) -> GangMemory:
-        """Remember that no deadline runs: the gang has no claims, or waits until other pods have ended."""
+        """Return the memory of the gang, for which no deadline runs: it has no claims, or other pods have to end."""
         return self if self.placed_at is None else msgspec.structs.replace(self, placed_at=None)

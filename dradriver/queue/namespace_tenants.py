@@ -90,7 +90,7 @@ class Tenants:
 
     @property
     def named(self) -> Mapping[str, Tenant]:
-        """Return the tenants of the policies file."""
+        """Return the tenants of the policies file, to which namespaces belong."""
         return self._tenants
 
     def of(self, namespace: str) -> str:

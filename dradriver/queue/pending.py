@@ -48,12 +48,12 @@ class Member:
 
     @property
     def uid(self) -> str:
-        """The pod's identity."""
+        """Return the uid of the pending pod."""
         return self.pod.metadata.uid
 
     @property
     def wish(self) -> PlacementRequest:
-        """What the pod asks for, parsed once.
+        """Return what the pending pod requests, parsed once.
 
         Raises:
             WordError: That cannot be read.
@@ -79,7 +79,7 @@ class Member:
         return request, ask, self.joins or gang or where, alone, rules, nics, reserved
 
     def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
-        """Store a newer state of the same pod. Return whether its request may have changed."""
+        """Store a newer state of the pending pod. Return whether its request may have changed."""
         old, self.pod = self.pod, pod
         if template is not self.template or volumes != self.volumes:
             self.template, self.volumes, self._wish = template, volumes, None
@@ -156,17 +156,17 @@ class PendingWorkload:
 
     @property
     def lead(self) -> Member:
-        """The first of its pods."""
+        """Return the first pod of the pending workload."""
         return self.members[0]
 
     @property
     def is_gang(self) -> bool:
-        """Whether it is a gang that has not started; pods of one that has are workloads of their own."""
+        """Return whether the pending workload is a gang that has not started; later each pod is a workload itself."""
         return self.key != self.members[0].key
 
     @property
     def asking(self) -> tuple[Member, ...]:
-        """Those of its pods that want a place now, as far as ``wanting`` says; else all."""
+        """Return the pods of the pending workload that want a place now, as ``wanting`` says; else all."""
         return tuple(member for member in self.members if member in self.wanting) or self.members
 
     @property
@@ -181,7 +181,7 @@ class PendingWorkload:
 
     @property
     def lasts_s(self) -> int:
-        """After how many seconds what it is promised is free again at the latest; 0 for a workload without end.
+        """Return how long the pending workload keeps its GPUs at most, in seconds; 0 for a workload without end.
 
         Raises:
             WordError: What it wishes cannot be read.
@@ -190,20 +190,20 @@ class PendingWorkload:
 
     @property
     def who(self) -> str:
-        """Who it is to every leader: a pod's namespace, name and uid; a gang's namespace, name and nothing."""
+        """Return the name of a pending workload to every leader: a pod's namespace, name and uid; no uid for a gang."""
         return "/".join((*self.key, "" if self.is_gang else self.lead.uid))
 
     @property
     def scheduler(self) -> str:
-        """Who is to bind it, and whose pods wait for that: a namespace's own silent pods hold up no other's."""
+        """Return who is to bind the pending workload, as scheduler and namespace: silent pods hold up no others'."""
         return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
 
     def trust(self, highest: int | None) -> None:
-        """Let no priority above this count; call it while the workload is not in the queue."""
+        """Let no priority of the pending workload above this count; call it while the workload is not in the queue."""
         self.order = -_priority(self.members, highest), *self.order[1:]
 
     def let_in(self, now: str) -> None:
-        """Take in whether gates of others hold it: its turn is that of when the last of them was lifted.
+        """Note whether gates of others hold the pending workload: its turn counts from when the last one was removed.
 
         That is when Kueue let it in. Whom it lets in as an object that makes pods has none before. Call it while the
         workload is not in the queue.
@@ -217,7 +217,7 @@ class PendingWorkload:
         self._was_held = held
 
     def whole(self, least: int) -> bool:
-        """Take in that a gang has as many pods as it may begin with: its turn is that of the last of them, for good.
+        """Note that a pending gang has as many pods as it may begin with: its turn is for good that of the last.
 
         Returns whether it was not known before.
         """
@@ -231,7 +231,7 @@ class PendingWorkload:
         return True
 
     def fall_back(self, newest: str) -> None:
-        """Take in that it was tried in vain: it is served after all who have waited until now.
+        """Note that the pending workload was tried in vain: it is served after all who have waited until now.
 
         Else a few old workloads without any place would take turns, and keep what they hold from all others. But a gang
         keeps its position the first two times: others go first while it backs off. Behind all of them it would seldom
@@ -246,17 +246,17 @@ class PendingWorkload:
             self.order = priority, max(since, newest), f"~{self.lead.uid}"
 
     def looks_since(self, now: float) -> float:
-        """Take in that there is no place for it now. Returns since when it has looked for one."""
+        """Note that there is no place for the pending workload now. Returns since when it has looked for one."""
         if self._no_place_since is None:
             self._no_place_since = now
         return self._no_place_since
 
     def finds_place(self) -> None:
-        """Take in that there is a place for it."""
+        """Note that there is a place for the pending workload."""
         self._no_place_since = None
 
     def forgive(self) -> None:
-        """Forget earlier failures: it asks for something else now."""
+        """Forget earlier failures of the pending workload: it requests something else now."""
         self.failures.forgive()
         for member in self.members:
             member.memory = member.memory.forgiven()

@@ -57,7 +57,7 @@ def line(workloads: Iterable[PendingWorkload], tenants: Tenants) -> list[Standin
 
 
 def gpus_of(workload: PendingWorkload) -> float:
-    """Return how many GPUs a workload asks for; what cannot be read asks for none.
+    """Return how many GPUs a workload in the queue requests; 0 if its request cannot be read.
 
     A share counts by its compute. One by memory alone shows 0: which part of a GPU that is, only the GPU that it gets
     tells. Once it is promised one, it is charged that part (``cluster/pods/gpu_time.py``).

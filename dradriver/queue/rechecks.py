@@ -60,7 +60,7 @@ class Rechecks:
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
     def group(self, kind: Kind, tenant: str, closed: Closed) -> Group:
-        """Return the group of blocked workloads of an equivalence class; a new one if there is none.
+        """Return the group of blocked workloads that is checked again as one; a new one if there is none.
 
         Args:
             kind: What its workloads ask for.
@@ -75,7 +75,7 @@ class Rechecks:
         return group
 
     def forget(self, group: Group) -> None:
-        """Forget a group of blocked workloads that is empty."""
+        """Forget a group of blocked workloads that is empty: nobody need be checked again."""
         del self._groups[group.key]
         del self._by_last_check[group]
 
@@ -85,7 +85,7 @@ class Rechecks:
 
     @property
     def outdated(self) -> bool:
-        """Whether something became free since blocked kinds were last asked, or not all have been asked yet."""
+        """Return whether blocked groups have to be checked again: something became free since they were."""
         return bool(self._round or self._left) or self._looked_at != self._nodes.clock
 
     def look(self, most: int) -> bool:

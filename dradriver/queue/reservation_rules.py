@@ -201,7 +201,7 @@ def due_at(blocked: Blocked, terms: Terms) -> float:
 
 
 def expected_work(gpus: int, running_s: float) -> float:
-    """Return how many GPU-seconds a pod without a declared end is expected to need: as much as it has had.
+    """Return how much longer a pod without an end needs reserved GPUs, in GPU-seconds: as much as it has had.
 
     Durations have long tails (a tenth of the jobs lasts ten times the median and more), so that what has run for long
     is likely to go on for long: with P(longer than t) ~ 1/t half of those that reached t end before 2t.

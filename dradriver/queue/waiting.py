@@ -90,7 +90,7 @@ class Queue:
         return key in self._workloads
 
     def put(self, workload: PendingWorkload) -> Reason | None:
-        """Put a workload into the queue. Returns why its equivalence class has no place, as far as known."""
+        """Add a waiting workload to the queue. Returns why its equivalence class has no place, as far as known."""
         kind, tenant = workload.kind, self._tenant(workload.key[0])
         known = self._workloads.get(workload.key)
         if known is not None and known[0] is workload and known[1].kind == kind and known[1].tenant == tenant:
@@ -109,7 +109,7 @@ class Queue:
         return line.reason
 
     def drop(self, key: Key) -> None:
-        """Remove a workload from the queue; an unknown one is no error."""
+        """Remove a waiting workload from the queue; an unknown one is no error."""
         entry = self._workloads.pop(key, None)
         if entry is None:
             return
@@ -118,7 +118,7 @@ class Queue:
             self._forget(entry[1])
 
     def next(self) -> tuple[PendingWorkload, Bools | None] | None:
-        """Return the first workload of the queue that may find a place, and the nodes to ask about (None: all).
+        """Return the first waiting workload that may find a place, and the nodes to ask about (None: all).
 
         Answer with ``leave`` or ``block`` before asking again.
         """
@@ -139,14 +139,14 @@ class Queue:
         return None
 
     def leave(self, workload: PendingWorkload) -> None:
-        """Take a workload out of the queue, because it has its place or cannot be served now."""
+        """Take a waiting workload out of the queue, because it has its place or cannot be served now."""
         entry = self._workloads.pop(workload.key, None)
         if entry is not None:
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
     def block(self, workload: PendingWorkload, reason: Reason | None, about: str = "") -> list[PendingWorkload]:
-        """Note that a workload found no place, nor will its equivalence class. Return those that must be told so.
+        """Note that a waiting workload found no place, nor will its class. Return those that must be told so.
 
         Args:
             workload: The workload.
@@ -181,12 +181,12 @@ class Queue:
         return [self._workloads[item[1]][0] for item in line.heap if self._member(item, line)]
 
     def closed(self, key: Key) -> Closed:
-        """Return the GPUs that a cap denied a workload when its class was asked last."""
+        """Return the GPUs that a cap denied a waiting workload when its class was asked last."""
         entry = self._workloads.get(key)
         return ANYWHERE if entry is None else entry[1].group.closed
 
     def widen(self, tenant: str) -> list[tuple[PendingWorkload, Reason]]:
-        """Note that a tenant has less than before: its cap may deny its queue nothing now.
+        """Note that a tenant has less than before: its cap may deny its waiting workloads nothing now.
 
         Returns those that find no place all the same, as others of their kind did not, with why.
         """
@@ -219,22 +219,22 @@ class Queue:
                 del self._capped_lines[line.tenant]
 
     def first_blocked(self) -> Iterator[PendingWorkload]:
-        """Return the first workload of each tenant and class in the queue that found no place."""
+        """Return the first waiting workload of each tenant and class that found no place."""
         for group in self.rechecks.blocked():
             yield from filter(None, map(self._head, list(group.lines.values())))
 
     def blocked(self) -> list[PendingWorkload]:
-        """Return the workloads of the queue that found no place, in order."""
+        """Return the waiting workloads that found no place, in order."""
         keys = {item[1] for group in self.rechecks.blocked() for line in group.lines.values() for item in line.heap}
         found = [self._workloads[key][0] for key in keys if key in self._workloads]
         return sorted(found, key=lambda workload: self.turn(workload.key, workload.order))
 
     def turn(self, key: Key, order: Order) -> Turn:
-        """Return a workload's position in the queue among all tenants."""
+        """Return the position of a waiting workload among those of all tenants."""
         return turn_of(order, self._share(self._tenant(key[0])))
 
     def head(self) -> Turn | None:
-        """Return the position of the workload that ``next`` would return; None if there is none."""
+        """Return the position of the waiting workload that ``next`` would return; None if there is none."""
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     def _first(self) -> tuple[PendingWorkload, Line] | None:
@@ -247,7 +247,7 @@ class Queue:
         return None if (head := self._head_of(tenant)) is None else turn_of(head[0].order, self._share(tenant))
 
     def lowered(self, tenant: str | None = None) -> None:
-        """Note that a tenant's share may be less than it was, None for any tenant's."""
+        """Note that a tenant's share may be less, so that its waiting workloads come earlier; None for any tenant's."""
         if tenant is None:
             self._turns.reorder(list(self._heads))
         else:

@@ -38,7 +38,7 @@ class WaitReason(enum.Enum):
 
     @property
     def why(self) -> Reason:
-        """Return the reason of a pod that waits for it."""
+        """Return why a pod waits for its write lane."""
         return Reason(_CAUSES[self], self.value)
 
 
@@ -107,7 +107,7 @@ class _Flow:
 
     @property
     def limited(self) -> bool:
-        """Whether there was trouble, and not as many successes since as let all in again."""
+        """Return whether writes of a lane are limited: there was trouble, and too few writes went well since."""
         return self.most < MOST
 
     def succeeded(self) -> None:
@@ -181,7 +181,7 @@ class Lanes:
         return self._fast < self._server.most and not self.paused()
 
     def writable(self, key: Key, order: Order) -> bool:
-        """Return whether a workload's objects, other than new claims, may be written now."""
+        """Return whether a lane is open for writes to a workload's objects, other than new claims."""
         return self.obstacle(key, order, creates=False) is None
 
     def obstacle(self, key: Key, order: Order, *, creates: bool = True, scheduler: str = "") -> WaitReason | None:
@@ -316,11 +316,11 @@ class Lanes:
         self._on_room()
 
     def lifted(self, key: Key, scheduler: str) -> None:
-        """Note that a pod's gate was removed and the pod waits for its scheduler."""
+        """Note for the write lanes that a pod's gate was removed and the pod waits for its scheduler."""
         self._pace.lifted(key, scheduler)
 
     def answered(self, key: Key, *, bound: bool) -> None:
-        """Note that a pod was bound, or waits for its scheduler no more."""
+        """Note for the write lanes that a pod was bound, or waits for its scheduler no more."""
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
 
     def succeeded(self, *, created_in: str = "") -> None:
@@ -337,7 +337,7 @@ class Lanes:
         loop.call_at(self._server.paused_until + EARLY_S, self._on_room)
 
     def crowded(self, namespace: str) -> None:
-        """Note that a namespace's quota was too busy for a creation, whose slot is not released yet."""
+        """Note for the write lanes that a namespace's quota was too busy for a creation, whose slot is still taken."""
         loop = asyncio.get_running_loop()
         lane = self._lanes[namespace]
         lane.failed(loop.time())

@@ -87,7 +87,7 @@ class IdlePods:
         self._not_before: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
-        """Look again and again, until cancelled; what a predecessor heard counts for nothing."""
+        """Look for idle pods again and again, until cancelled; what a predecessor heard counts for nothing."""
         self._heard.clear()
         while True:
             self.hear()
@@ -108,7 +108,7 @@ class IdlePods:
         self._heard = heard
 
     async def once(self) -> None:
-        """Do the next step of each workload. An error with one workload does not stop the others."""
+        """Do the next step of each workload with idle pods. An error with one does not stop the others."""
         self._not_before = {uid: at for uid, at in self._not_before.items() if self._monotonic() < at}
         workloads = idle_workloads(self._picture)
         next_steps = ((workload, self._step(workload)) for workload in workloads)

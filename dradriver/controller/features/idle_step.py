@@ -55,7 +55,7 @@ class Quiet(msgspec.Struct, frozen=True):
 
 
 def step(pods: Iterable[Quiet], now: float) -> Step:
-    """Return what to do about a workload of one or more pods; ``now`` is in seconds since the epoch."""
+    """Return the next step for a workload with idle pods; ``now`` is in seconds since the epoch."""
     every = tuple(pods)
     warned = [one.end for one in every if one.end is not None]
     dues = [
@@ -74,6 +74,6 @@ def step(pods: Iterable[Quiet], now: float) -> Step:
 
 
 def end_of(pods: Iterable[Quiet], now: float) -> float:
-    """Return when a workload that is warned now is to be ended, in seconds since the epoch."""
+    """Return when a workload that is warned now for being idle is to be ended, in seconds since the epoch."""
     dues = [one.idle.since + one.timeout_s for one in pods if one.idle is not None and one.timeout_s is not None]
     return max((now + WARN_S, *dues))

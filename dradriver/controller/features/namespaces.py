@@ -66,7 +66,7 @@ class Namespaces:
         self._woken, self._to_tell = asyncio.Event(), asyncio.Event()
 
     def follow(self) -> None:
-        """Take in that there may be other tenants."""
+        """Look at the labels of all namespaces again: the policies may name other tenants."""
         self._several = {}
         for name in self._known:
             self._look(name)

@@ -30,7 +30,7 @@ class Recorders(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorders(client: Client, *, instance: str) -> Recorders:
-    """Return writers of all Events.
+    """Return the recorders of all Events that the controller writes.
 
     Args:
         client: An entered client.

@@ -108,15 +108,15 @@ class Features:
             self._usage.keep_days = policies.queue.keep_days
 
     def reflectors(self) -> tuple[Reflector[Any], ...]:
-        """Return the reflectors of ResourceSlices that features follow."""
+        """Return the reflectors of ResourceSlices that registered features follow."""
         return tuple(self._nics.reflectors.values())
 
     def watches(self) -> tuple[Callable[[], Awaitable[None]], ...]:
-        """Return what runs in every replica, so that a standby knows it when it takes over."""
+        """Return what registered features run in every replica, so that a standby knows it when it takes over."""
         return self._nics.run, self._namespaces.run
 
     async def lead(self, tasks: asyncio.TaskGroup) -> None:
-        """Run what runs while this replica leads; returns once what a leader has to know first was read."""
+        """Run the registered features while this replica leads; returns once it knows what a leader has to."""
         tellers = [self._idle.run, self._namespaces.tell]
         for teller in tellers:
             tasks.create_task(always(teller))

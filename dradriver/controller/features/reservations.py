@@ -103,7 +103,7 @@ class Reservations(Limit):
         self._woken.set()
 
     def all(self) -> tuple[Reservation, ...]:
-        """Return those that are in force."""
+        """Return the reservations in force."""
         return tuple(self._held.values())
 
     def reserved(self, workload: PendingWorkload) -> str:

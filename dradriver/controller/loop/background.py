@@ -13,7 +13,7 @@ PAUSE_S: Final = 1.0
 
 
 async def always(work: Callable[[], Awaitable[None]]) -> None:
-    """Call ``work`` again and again until cancelled; what it raises is logged: a bug in it must not end the process."""
+    """Run background work again and again until cancelled; what it raises is logged and does not end the process."""
     while True:
         try:
             await work()

@@ -68,7 +68,7 @@ class Dispatcher:
         self.looked: Event[Key] = Event()
 
     def look(self, key: Key) -> None:
-        """Look at a pod or a gang, whatever became of it. A bug that it meets costs it a pause, and no other."""
+        """Dispatch a pod or gang that changed to its next step. A bug that it meets costs it a pause, and no other."""
         try:
             self._look_at(key)
             self.looked(key)

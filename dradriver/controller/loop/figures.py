@@ -43,7 +43,7 @@ class Figures:
         self._reasons = reasons
 
     async def run(self) -> None:
-        """Count until cancelled."""
+        """Count the figures of the metrics until cancelled."""
         try:
             while True:
                 await self.count()
@@ -57,7 +57,7 @@ class Figures:
             self._set_waiting({})
 
     async def count(self) -> None:
-        """Count all, a slice at a time: what changes meanwhile is counted as it was or as it is.
+        """Count all figures, a slice at a time: what changes meanwhile is counted as it was or as it is.
 
         An error in one figure costs that figure alone.
         """

@@ -47,7 +47,7 @@ class GangObserver:
         return True
 
     def look_now(self, workloads: Mapping[Key, PendingWorkload]) -> None:
-        """Have those looked at that would be later."""
+        """Have gangs observed now that would be observed later."""
         for key in self._later:
             if (workload := workloads.get(key)) is not None:
                 workload.look_again_at = 0.0

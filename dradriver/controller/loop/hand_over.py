@@ -48,7 +48,7 @@ class HandOver:
         return workload.looks_since(now) + self._deadlines.hand_over_s
 
     def can_write(self, workload: PendingWorkload) -> bool:
-        """Return whether nothing keeps a pod's writes waiting."""
+        """Return whether a pod can be handed over now: nothing keeps its writes waiting."""
         return self._lanes.obstacle(workload.key, workload.order) is None
 
     def has_claim(self, workload: PendingWorkload, claim: ClaimRecord | None) -> bool:

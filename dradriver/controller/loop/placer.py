@@ -104,7 +104,7 @@ class Placer:
                 self.without_place(other, reason)
 
     def widen(self) -> None:
-        """Have workloads asked again to whom a limit leaves more now."""
+        """Have workloads placed or told again to whom a limit leaves more now."""
         for workload, reason in self._planner.widened():
             self.without_place(workload, reason)
 
@@ -114,7 +114,7 @@ class Placer:
             self._reasons.want(member.pod, reason)
 
     def without_place(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Tell a workload why it waits, unless it has waited so long that something else is done about it."""
+        """Tell a workload without a place why it waits, or hand it over if it has waited long enough."""
         now = asyncio.get_running_loop().time()
         due = self._hand_over.due(workload, now)
         if isinstance(due, Reason):
@@ -139,7 +139,7 @@ class Placer:
         self.tell(workload, self._planner.told(workload, reason))
 
     def wait(self, workload: PendingWorkload, step: Wait) -> None:
-        """Look at a workload again at a time, and tell its pods why they wait."""
+        """Have a workload without a place looked at again at a time, and tell its pods why they wait."""
         if step.until is not None:
             self._agenda.add_at(step.until, workload.key)
         if step.reason is None:
@@ -150,7 +150,7 @@ class Placer:
             self.refuse(workload, step.reason)
 
     def tell(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Tell a workload's pods why they wait; if writing for it failed, that says more."""
+        """Tell the pods of a workload without a place why they wait; if writing for it failed, that says more."""
         for member in workload.members:
             if not (workload.failures.times and self._reasons.insist(member.pod)):
                 self._reasons.want(member.pod, reason)

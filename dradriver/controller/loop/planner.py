@@ -46,7 +46,7 @@ class Planner:
         self._picture, self._queue, self._limits = picture, queue, limits
 
     def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
-        """Return places for those members of a workload that want one.
+        """Plan places for those members of a workload that want one.
 
         The first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
         next one avoids the former alone, the last one none: it may take as much effort as an only try.
@@ -139,7 +139,7 @@ class Planner:
         return search
 
     def enqueue(self, workload: PendingWorkload) -> Reason | None:
-        """Put a workload in the queue. Returns why it waits, if it is known that there is no place for it now.
+        """Put a workload in the queue for a plan. Returns why it waits, if it is known that there is no place now.
 
         Raises:
             WordError: What a member requests cannot be read.
@@ -151,12 +151,12 @@ class Planner:
         return self._queue.put(workload)
 
     def widened(self) -> Iterator[tuple[PendingWorkload, Reason]]:
-        """Have workloads asked again to whom a limit leaves more now; yields those that find no place anyway."""
+        """Plan again for workloads to whom a limit leaves more now; yields those that find no place anyway."""
         while self._limits.eased:
             yield from self._queue.widen(self._limits.eased.pop())
 
     def waits(self, workload: PendingWorkload, now: float) -> Wait | None:
-        """Return until when a pod that comes to a gang waits for the place that is kept for it; None if it does not.
+        """Return until when no plan is made for a late pod of a gang, because its kept place is not free yet; or None.
 
         The lost pod is gone, and its claim goes with it: a StatefulSet makes another pod of that name before.
         """
@@ -175,7 +175,7 @@ class Planner:
         return Wait(now + LOOK_S, Reason(Cause.GPUS, "the lost pod's GPUs are not free yet"))
 
     def why(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> Reason | None:
-        """Return what to tell a workload that found no place; None if only a few nodes were asked about."""
+        """Return what to tell a workload without a plan; None if only a few nodes were asked about."""
         if isinstance(error, LimitError):
             return error.why
         if not workload.is_gang:
@@ -186,7 +186,7 @@ class Planner:
         return Reason(error.cause, text)
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
-        """Return why a workload waits, with what the limits have to add, such as what is reserved for it."""
+        """Return why a workload has no plan, with what the limits have to add, such as what is reserved for it."""
         return self._limits.told(workload, reason)
 
     def _gang(self, workload: PendingWorkload) -> Membership:

@@ -55,12 +55,12 @@ class Preemptable:
         self._restored = False
 
     def begin(self) -> None:
-        """Take in that this process leads from now on: whom others have had ended the claims tell."""
+        """Count as preemptable what was evicted by former leaders, too: their claims say whom they had ended."""
         self._before.clear()
         self._restored = False
 
     def left(self, now: float) -> int:
-        """Return how many workloads may have to end still, of those that may within a minute.
+        """Return how many workloads may be preempted still, of those that may within a minute.
 
         Those count that were told to, and those of plans under way. A plan that comes to nothing costs nobody anything.
         """
@@ -70,7 +70,7 @@ class Preemptable:
         return self.terms.units_per_minute - len(ended) - len(planned) - sum(count for _, count in self._before)
 
     def counted_until(self, now: float) -> float | None:
-        """Return when those count no more that had to end last, seconds since the epoch; None where none had to."""
+        """Return when the last preempted workloads count no more, seconds since the epoch; None if none do."""
         times = [at + MINUTE_S for at, _ in self._before]
         times += [now + MINUTE_S - ago_s for _, ago_s in self._evictions.ended()]
         if self._planned():
@@ -78,7 +78,7 @@ class Preemptable:
         return max(times, default=None)
 
     def scene(self, wanting: PendingWorkload, now: float) -> tuple[Scene, float]:
-        """Return who may have to end for somebody, and who ends already; and when that changes without any event."""
+        """Return which workloads are preemptable for another, which end already, and when that changes by itself."""
         priority = -wanting.order[0]
         workloads, ending = self._running.all()
         to_end = self.to_end()
@@ -126,7 +126,7 @@ class Preemptable:
         return self._evictions.may_end(workload)
 
     def to_end(self) -> frozenset[str]:
-        """Return the uids of pods that have to end for somebody already."""
+        """Return the uids of pods that are preempted for somebody already."""
         return frozenset(uid for preempts in self._plans() for uid in preempts.uids)
 
     def _plans(self) -> Iterator[Preempts]:
@@ -181,10 +181,10 @@ class Preemptable:
         self._spared = {owner: until for owner, until in self._spared.items() if now < until}
 
     def spare(self, at: float, owners: Iterable[str]) -> None:
-        """Take in that what these have made had to end at a time."""
+        """Note that pods of these owners were preempted at a time, so that others are preferred for a while."""
         self._spared |= dict.fromkeys(owners, at + self.terms.back_off_minutes * MINUTE_S)
 
     def spare_no_more(self, owners: Iterable[str]) -> None:
-        """Take in that what these have made had not to end after all."""
+        """Note that pods of these owners were not preempted after all."""
         for owner in owners:
             self._spared.pop(owner, None)

@@ -111,18 +111,18 @@ class Preemptions:
         return self._preemptable.terms
 
     def begin(self) -> None:
-        """Take in that this process leads from now on: whom others have had ended the claims tell."""
+        """Begin preemption as the leader: the claims tell whom former leaders have had ended."""
         self._preemptable.begin()
 
     def follow(self, policies: Policies) -> None:
-        """Take in the policies in force."""
+        """Have preemption follow the policies in force."""
         self._preemptable.terms = policies.queue.preemption
         self._tries.clear()
 
     # Who gets a place.
 
     def look(self) -> bool:
-        """Try to find places for some workloads that found none. Returns whether any place was found."""
+        """Try preemption for some workloads that found no place. Returns whether any place was found."""
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
         now = time.time()
@@ -296,7 +296,7 @@ class Preemptions:
     # What becomes of it.
 
     def stops(self, workload: PendingWorkload, ending: Ending) -> Reason | None:
-        """Return why what was promised to a lifted workload is given back; None if its victims have to end still.
+        """Return why a preemption stops and its placement is revoked; None if its victims have to end still.
 
         Once some have begun to end, what is free of it is worth waiting for.
         """
@@ -314,7 +314,7 @@ class Preemptions:
         return ending.begun or self._evictions.has_begun(ending.pods)
 
     def end(self, workload: PendingWorkload, ending: Ending) -> None:
-        """Have those told to end who were not; those whose end was switched off since go on."""
+        """Have the pods told to end that a preemption names and that were not told."""
         pods = self._evictions.untold(ending.pods)
         if not self._terms.enabled or not pods:
             return
@@ -370,7 +370,7 @@ class Preemptions:
                     yield from (uid for _, uid in other.owners)
 
     def leaves(self, gang: Key) -> bool:
-        """Return whether a gang that runs has to end, so that none of its pods need be given a place."""
+        """Return whether a running gang has to end by preemption, so that none of its pods need be given a place."""
         wanted = self._preemptable.to_end()
         if not wanted:
             return False

@@ -177,12 +177,12 @@ class Worker:
             self.agenda.end()
 
     def begin(self) -> None:
-        """Look at all pods, and at gangs that may have lost some; from now on at those that changes concern."""
+        """Have the worker look at all pods and gangs once, and from now on at those that changes concern."""
         self._preemptions.begin()
         self.agenda.begin((*self.picture.gangs, *self.workloads, *self.picture.pods))
 
     def follow(self, policies: Policies) -> None:
-        """Put workloads in order, and reserve GPUs, by these policies from now on."""
+        """Have the worker order workloads by these policies from now on."""
         self.picture.fleets.follow(policies)
         self._preemptions.follow(policies)
         has_changed = self.tenants.follow(policies)
@@ -191,7 +191,7 @@ class Worker:
             self._regroup(self.workloads)
 
     def namespace_changed(self, namespace: str, labels: Mapping[str, str] | None) -> None:
-        """Take in a namespace's labels; None where it is gone."""
+        """Have the worker use a namespace's labels; None where the namespace is gone."""
         if self.tenants.namespace_changed(namespace, labels):
             self._regroup([key for key in self.workloads if key[0] == namespace])
 
@@ -203,7 +203,7 @@ class Worker:
             self.agenda.add(key)
 
     async def turn(self) -> None:
-        """Look at all that changed and give places while there are places and writers."""
+        """Have the worker take one turn, and set the metrics of who waits."""
         await self._turn.take()
         metrics.WAITING.set(len(self.queue))
         metrics.ASIDE.set(len(self.picture.inventory.aside))
@@ -232,12 +232,12 @@ class Worker:
 
     @property
     def acts(self) -> bool:
-        """Whether it looks at pods, as one replica alone does."""
+        """Whether the worker looks at pods, as that of one replica alone does."""
         return self.agenda.is_open
 
     @property
     def restarts(self) -> OwnerRestarts:
-        """The gangs that the controller starts again by suspending and resuming their owners."""
+        """The gangs that the worker starts again by suspending and resuming their owners."""
         return self._restarts
 
     @property
@@ -247,11 +247,11 @@ class Worker:
 
     @property
     def rechecks_due(self) -> bool:
-        """Whether something became free, and not all pods that found no place before have been asked again yet."""
+        """Whether the worker has pods to ask again that found no place, because something became free since."""
         return self.queue.rechecks.outdated
 
     async def sweep(self) -> None:
-        """Delete what has been an orphan for long, end assumptions that the server does not share, resume owners."""
+        """Have the worker delete old orphans, end assumptions that the server does not share, and resume owners."""
         self.picture.kept_places.expire(asyncio.get_running_loop().time())
         await self._collector.sweep()
         await self._restarts.find()

@@ -78,7 +78,7 @@ class Evictions:
         self._failures: dict[Key, tuple[float, str]] = {}  # by preempting workload: until when to tell why it failed
 
     def may_end(self, workload: Workload) -> bool:
-        """Return whether all pods of a workload can be ended for others, as far as is known."""
+        """Return whether all pods of a workload can be evicted for others, as far as is known."""
         if workload.key not in self._picture.gangs:
             return True
         owner_kinds = {_suspended_by(member.pod) for member in workload.pods}

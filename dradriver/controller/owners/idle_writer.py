@@ -45,7 +45,7 @@ class IdleWriter:
         self._client, self._kinds, self._pods, self._clock = client, kinds, pods, clock
 
     async def mark(self, pod: Pod, claim: ClaimRecord, end: datetime.datetime | None) -> None:
-        """Say on a pod and its claim when the pod is ended; None takes it away.
+        """Write on an idle pod and its claim when the pod is ended; None removes that.
 
         The claim is written last: only there it counts, and only there its agent sees that it is asked.
 

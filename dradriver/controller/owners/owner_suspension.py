@@ -100,7 +100,7 @@ def digest(pods: Sequence[Pod]) -> str:
 
 
 def refuse_kueues(pods: Sequence[Pod]) -> None:
-    """Raise ``RefusedError`` if Kueue has admitted one of these pods."""
+    """Raise ``RefusedError`` if Kueue has admitted one of these pods, so that only Kueue may suspend its owner."""
     if any(suspendable_owners.of_kueue(pod.metadata) for pod in pods):
         raise RefusedError("Kueue has admitted its pods, and starts them anew itself: leave them to it")
 

@@ -47,14 +47,14 @@ class Prerequisites:
         self._picture, self._templates, self._volumes, self._leaves = picture, templates, volumes, leaves
 
     def request(self, pod: Pod) -> None:
-        """Request what is not read yet of what a pod names; the pod is looked at again when it is read."""
+        """Have the prerequisites of a pod read that are not read yet; the pod is looked at again when they are."""
         for claim in self._picture.volumes.unread_of(pod):
             self._volumes.want(claim)
         if (template := self._picture.templates.unread_of(pod)) is not None:
             self._templates.want(template)
 
     def missing(self, key: Key, pod: Pod) -> Missing | None:
-        """Return what keeps a pod at its gate whatever is free; None if nothing does, or it has a claim already."""
+        """Return which prerequisite keeps a pod at its gate whatever is free; None if none does, or it has a claim."""
         if not pod.gated or (missing := self._missing(key, pod)) is None:
             return None
         return missing if self._picture.claim_of(pod) is None else None

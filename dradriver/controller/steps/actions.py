@@ -40,7 +40,7 @@ class Settle(msgspec.Struct, frozen=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing to write, so that the pod can be forgotten."""
+        """Whether the action has nothing to write, so that the pod can be forgotten."""
         return not (self.texts or self.unnominate) and self.joins is None
 
 

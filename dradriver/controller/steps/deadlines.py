@@ -35,5 +35,5 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 10.0
 
     def placed_s(self, pods: int) -> float:
-        """Return how long a gang of so many pods may take from its claims to the last seat, in seconds."""
+        """Return the deadline of a gang of so many pods from its claims to the last seat, in seconds."""
         return min(self.promise_s + MEMBER_S * pods, max(LONGEST_S, self.promise_s))

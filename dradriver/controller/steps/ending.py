@@ -39,7 +39,7 @@ class Ending(msgspec.Struct, frozen=True):
     why: Reason
 
     def look_at(self, now: float) -> float:
-        """Return when to look again, by the loop's clock."""
+        """Return when to look at the ending pods again, by the loop's clock."""
         return min(self.until, now + LOOK_S)
 
 

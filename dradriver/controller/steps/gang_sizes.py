@@ -18,7 +18,7 @@ class Sizes(Protocol):
     """Says how many pods a gang has, from the object that made them."""
 
     def size(self, workload: Key, owner: Owner) -> Size | Alone | WordError | None:
-        """Return what an object says; None while that is not known yet: then the workload is looked at again."""
+        """Return the size of a gang that an object says; None while it is not known: then look again later."""
 
     def retries(self, workload: Key, owner: Owner) -> int | None:
         """Return how often an object tries each index again, as it was read for ``size``; None if nobody knows."""

@@ -111,29 +111,29 @@ class GangState(msgspec.Struct, frozen=True):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a claim is being deleted."""
+        """Whether a claim of the observed gang is being deleted."""
         return any(claim.deleting for claim in self.claims.values())
 
     @property
     def planned(self) -> int:
-        """How many claims the plan has that some are of; 0 without any."""
+        """How many claims the plan of the observed gang has; 0 without a plan."""
         sizes = (claim.planned.size for claim in self.claims.values() if claim.planned is not None)
         return max(sizes, default=0)
 
     @property
     def lacks_members(self) -> bool:
-        """Whether more members lack something than the plan can do without."""
+        """Whether more members of the observed gang lack something than its plan can do without."""
         return len(self.workload.members) - len(self.lacking) < self.planned
 
     @property
     def is_hindered(self) -> bool:
-        """Whether members cannot go on, so that no deadline of the scheduler runs."""
+        """Whether members of the observed gang cannot go on, so that no deadline of the scheduler runs."""
         is_blocked = self.blocked is not None and self.lacks_members
         return is_blocked or self.meddled is not None or self.is_leaving
 
 
 def observe(member: Member, picture: Picture, now: float, *, wall: float | None = None) -> PodState:
-    """Return how far a pod is, and remember since when.
+    """Observe how far a pod is, and remember since when.
 
     Args:
         member: A living pod that is placed by itself: alone, or in a gang that has started.
@@ -155,7 +155,7 @@ def observe_gang(
     done: int,
     wall: float | None = None,
 ) -> GangState:
-    """Return how far a gang is that has not started, and remember since when.
+    """Observe how far a gang is that has not started, and remember since when.
 
     Args:
         workload: The gang: its living pods in the order of their ranks.

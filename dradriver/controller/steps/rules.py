@@ -19,7 +19,7 @@ from dradriver.reason import Cause, Reason
 
 
 def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
-    """Return why a claim that the scheduler has not allocated never will be, or should not be; None if it may."""
+    """Return which rule a claim breaks so that the scheduler never will, or should not, allocate it; None if it may."""
     if claim.devices is not None:
         return None
     if claim.pin is None:
@@ -30,7 +30,7 @@ def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
 
 
 def is_seated(member: Member, claim: ClaimRecord) -> bool:
-    """Return whether a member has its GPUs, and a place that the scheduler keeps for it.
+    """Return whether a member of a gang has its GPUs, and a place that the scheduler keeps.
 
     One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody.
     """
@@ -38,7 +38,7 @@ def is_seated(member: Member, claim: ClaimRecord) -> bool:
 
 
 def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
-    """Return when something has to be done for a claim to go that is being deleted; None if it goes by itself.
+    """Return when a claim that is being deleted needs help to go; None if it goes by itself.
 
     The scheduler lets go of one with a seat when it is told that the seat is off. One that was started anew meanwhile,
     or failed to write it, does not: it looks at no pod whose claim is being deleted (1.36.3, foreachPodResourceClaim).
@@ -51,7 +51,7 @@ def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
 
 
 def patience(member: Member, deadlines: Deadlines) -> float | None:
-    """Return until when a scheduler is waited for that says that it finds no room; None while it does not.
+    """Return until when to wait for a scheduler that finds no room for a pod; None while it finds some.
 
     What it said of the claim before it may say again, and then nothing is written: it has had the time to.
     """
@@ -63,7 +63,7 @@ def patience(member: Member, deadlines: Deadlines) -> float | None:
 
 
 def scheduler_says(pod: Pod, refused: str | None) -> Reason:
-    """Return the reason of a pod that is not bound: what the scheduler says of it; None for nothing."""
+    """Return the reason of a pod that is not bound: what its scheduler says; None for nothing."""
     if refused is None:
         scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
         text = f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
@@ -81,7 +81,7 @@ def _stable(message: str) -> str:
 
 
 def not_known(gated: Iterable[tuple[Member, ClaimRecord]], picture: Picture) -> Reason | None:
-    """Return what is not known yet that says if the claims of gated members are right; None if all is.
+    """Return what is not known yet that decides if claims of gated pods are right; None if all is known.
 
     A leader that begins has no tables of any machine, and has read no NICs.
     """
@@ -103,5 +103,5 @@ def other_gates(pod: Pod) -> list[str]:
 
 
 def other_gate(gates: list[str]) -> Reason:
-    """Return the reason of a pod that gates of others hold."""
+    """Return the reason of a pod that scheduling gates of others hold."""
     return Reason(Cause.GATE, f"waits for scheduling gate {gates[0]} of another controller to be lifted first")

@@ -13,7 +13,7 @@ _DEFAULT = Deadlines()
 
 
 def step(state: PodState | GangState, picture: Picture, now: float, deadlines: Deadlines = _DEFAULT) -> Step:
-    """Return what has to be done for a workload.
+    """Return the next step of a workload: what has to be done.
 
     Args:
         state: How far it is, as ``observe`` or ``observe_gang`` returned it at the same time.

@@ -32,6 +32,6 @@ _TOLD: Final = {
 
 
 def again(cause: WithdrawReason) -> Reason:
-    """Return what to tell a pod that goes on losing what it is promised, the last time for this cause."""
+    """Return the reason of a pod whose placement is withdrawn again and again, the last time for this cause."""
     why = _TOLD.get(cause, "its claim is not what it asks for any more")
     return Reason(Cause.POD, f"what it is promised is taken back again and again: {why}")

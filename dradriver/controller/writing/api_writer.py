@@ -64,7 +64,7 @@ class ApiWriter:
             raise PausedError("the API server wants a pause")
 
     async def look(self, key: Key) -> ClaimRecord | None:
-        """Ask the server for a claim and bring it into the picture; None where it has none."""
+        """Ask the API server for a claim and bring it into the cluster cache; None where it has none."""
         namespace, name = key
         try:
             claim = await self._client.get(RESOURCE_CLAIMS, name, namespace=namespace, type=Claim)
@@ -77,7 +77,7 @@ class ApiWriter:
         return record
 
     async def withdraw(self, claim: ClaimRecord) -> None:
-        """Delete a claim as it was seen.
+        """Delete a claim at the API server as it was seen.
 
         Raises:
             MovedOnError: It is another one by now, or was changed: the scheduler may be giving it devices.
@@ -119,7 +119,7 @@ class ApiWriter:
             logger.debug("claim %s/%s is deleted and may stay for a while: %s", *claim.key, error)
 
     async def unprotect(self, claim: ClaimRecord) -> None:
-        """Take Kubernetes' finalizer from a claim that was deleted and that nobody uses.
+        """Remove Kubernetes' finalizer at the API server from a claim that was deleted and that nobody uses.
 
         Raises:
             ApiError: The server refuses: it is another claim by now, or was changed.
@@ -131,7 +131,7 @@ class ApiWriter:
         await self._client.patch(RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim)
 
     async def release(self, claim: ClaimRecord) -> None:
-        """Take all finalizers from a claim that was deleted, has no devices and that nobody uses.
+        """Remove all finalizers at the API server from a deleted claim without devices that nobody uses.
 
         Raises:
             MovedOnError: It is gone, or was changed.
@@ -149,7 +149,7 @@ class ApiWriter:
             raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
 
     async def create(self, pod: Pod, wish: PlacementRequest, placement: Placement) -> ClaimRecord:
-        """Create a pod's claim.
+        """Create a pod's claim at the API server.
 
         Raises:
             MovedOnError: What it is for was given to others meanwhile, or there is a claim of that name.
@@ -185,7 +185,7 @@ class ApiWriter:
         return claim
 
     async def create_handed_over(self, pod: Pod, wish: PlacementRequest) -> None:
-        """Create the claim of a pod that kube-scheduler places alone; the same errors as ``create``."""
+        """Create at the API server the claim of a pod that kube-scheduler places alone; raises what ``create`` does."""
         assert wish.alone is not None, "the pod says so"
         body = claim_builder.handed_over(pod, wish.alone)
         await self._make(wish, body if wish.template is None else claim_templates.marked(body, wish.template))

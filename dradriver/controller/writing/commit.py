@@ -61,7 +61,7 @@ class Commit:
         self._placed, self._reasons = placed, reasons
 
     async def place(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
-        """Create the claims of a plan, and remove the gates of its pods once all are there.
+        """Commit a plan: create its claims, and remove the gates of its pods once all claims are there.
 
         The cluster cache counts the claims already (``Picture.promise``). A pod whose gate is gone gets its claim
         alone: the scheduler waits for it.
@@ -122,7 +122,7 @@ class Commit:
                 raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
 
     async def open_gates(self, places: Mapping[Member, Placement], slot: Slot) -> None:
-        """Remove the gates of pods that have their claims.
+        """Commit placements whose claims exist: remove the gates of their pods.
 
         If that is refused while all are gated, their claims are deleted, so that they keep no GPU from others.
 
@@ -168,7 +168,7 @@ class Commit:
             self._reasons.taken_away(member.key)
 
     async def join(self, member: Member, placement: Placement, slot: Slot) -> None:
-        """Let a gated pod share the allocated claim of other pods, and remove its gate.
+        """Commit that a gated pod shares the allocated claim of other pods: remove its gate.
 
         Raises:
             MovedOnError: The claim or the pod was changed or deleted meanwhile.
@@ -189,7 +189,7 @@ class Commit:
         self._reasons.taken_away(member.key)
 
     async def hand_over(self, member: Member, why: Reason, slot: Slot, *, has_claim: bool) -> None:
-        """Let kube-scheduler place a pod for which there is no place, by a claim that is pinned to no GPU.
+        """Commit that kube-scheduler places a pod for which there is no place, by a claim that is pinned to no GPU.
 
         The claim comes first: of a pod without its claim the scheduler says nothing, and autoscalers would not see it.
 
@@ -212,7 +212,7 @@ class Commit:
         logger.info("pod %s/%s: handed over to the scheduler: %s", *member.key, why)
 
     async def settle(self, member: Member, step: Settle, slot: Slot) -> None:
-        """Put right what is not true any more of pods; the same errors as ``go``."""
+        """Commit corrections of what is not true any more of pods; raises what ``go`` does."""
         if step.joins is not None:
             await self._writer.owners.adopt(member.pod, step.joins.uid)
             slot.begin()
@@ -221,7 +221,7 @@ class Commit:
         await self._each((partial(self._nominate, gated, None) for gated in step.unnominate), slot)
 
     async def go(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
-        """Tell seated members that they may be bound.
+        """Commit that seated members may be bound: tell the scheduler.
 
         Raises:
             MovedOnError: One lost its seat meanwhile.
@@ -232,7 +232,7 @@ class Commit:
         await self._each((partial(self._tell, claim, GO) for claim in claims), slot)
 
     async def release(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
-        """Delete claims, and tell the scheduler to let go of those with a gang barrier; the pods stay as they are.
+        """Commit a withdrawal: delete claims, and have the scheduler let go of those with a gang barrier.
 
         The scheduler keeps a deleted claim with a gang barrier until a condition says that the barrier is off. The
         condition comes after the deletion: else the scheduler would take the same place again. If a claim is deleted
@@ -293,11 +293,11 @@ class Commit:
         self._picture.assume_claim(claim_record(told))
 
     def go_on(self, slot: Slot) -> None:
-        """Say that the next write of several begins; raises what ``ApiWriter.go_on`` does."""
+        """Check before the next write of a commit that it may go on; raises what ``ApiWriter.go_on`` does."""
         self._writer.go_on(slot)
 
     async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
-        """Ask the server whether tentative placements stand; raises what ``ApiWriter.look`` does."""
+        """Return whether committed placements still exist at the server; raises what ``ApiWriter.look`` does."""
         for claim in claims:
             known = await self._writer.look(claim.key)
             if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:

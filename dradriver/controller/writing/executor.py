@@ -92,19 +92,19 @@ class Executor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def can_write(self, workload: PendingWorkload) -> bool:
-        """Return whether a workload may be written now; if not, it is looked at again once it may."""
+        """Return whether the executor may write a workload now; if not, it is looked at again once it may."""
         return self._lanes.writable(workload.key, workload.order)
 
     def __len__(self) -> int:
         return len(self._tasks)
 
     async def one_done(self) -> None:
-        """Wait until one of the tasks has ended; raises what is meant to end the process."""
+        """Wait until one of the executor's tasks has ended; raises what is meant to end the process."""
         for task in (await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))[0]:
             task.result()
 
     async def stop(self) -> None:
-        """End all that is under way."""
+        """End all tasks of the executor."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,7 +112,7 @@ class Executor:
     # What is written.
 
     def place(self, workload: PendingWorkload, plan: Mapping[Member, Placement]) -> None:
-        """Write a plan. Its GPUs count as used from now on."""
+        """Execute the writes of a plan. Its GPUs count as used from now on."""
         if (joining := next((member for member, place in plan.items() if place.joins), None)) is not None:
             place = plan[joining]
             self._picture.joins(joining.key, place.node)
@@ -126,25 +126,25 @@ class Executor:
         self.start(workload, lambda slot: self.commit.place(plan, slot), creates=True)
 
     def open_gates(self, workload: PendingWorkload, places: Mapping[Member, Placement]) -> None:
-        """Remove the gates of pods that have their claims."""
+        """Execute the removal of the gates of pods that have their claims."""
         self.start(workload, lambda slot: self.commit.open_gates(places, slot))
 
     def hand_over(self, workload: PendingWorkload, why: Reason, *, has_claim: bool = False) -> None:
-        """Let kube-scheduler place a single pod, with a new claim unless it has one for that."""
+        """Execute the writes that let kube-scheduler place a single pod, with a new claim unless it has one."""
         self.start(
             workload, partial(self.commit.hand_over, workload.lead, why, has_claim=has_claim), creates=not has_claim
         )
 
     def go(self, workload: PendingWorkload, claims: Iterable[ClaimRecord]) -> None:
-        """Tell the scheduler that the pods of claims with a gang barrier may be bound."""
+        """Execute the writes that tell the scheduler that the pods of claims with a gang barrier may be bound."""
         self.start(workload, lambda slot: self.commit.go(claims, slot))
 
     def settle(self, workload: PendingWorkload, step: Settle) -> None:
-        """Put right what is not true any more of a workload's pods."""
+        """Execute the writes that put right what is not true any more of a workload's pods."""
         self.start(workload, lambda slot: self.commit.settle(workload.lead, step, slot))
 
     def release(self, workload: PendingWorkload, step: Release) -> None:
-        """Delete claims, and let the workload wait if the cause is one that may come back."""
+        """Execute the deletion of claims, and let the workload wait if the cause is one that may come back."""
         self.start(workload, lambda slot: self._release(workload, step, slot))
 
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
@@ -184,7 +184,7 @@ class Executor:
         )
 
     def ask(self, workload: PendingWorkload) -> None:
-        """Find out whether the claims of a workload's pods were created."""
+        """Execute a look at the server whether the claims of a workload's pods were created."""
         self.start(workload, lambda _: self._ask(workload))
 
     def fail(
@@ -197,7 +197,7 @@ class Executor:
         in_turn: bool = False,
         counts: bool = True,
     ) -> None:
-        """Let a workload wait, each time twice as long, and say why.
+        """Let a workload whose writes could not be executed wait, each time twice as long, and say why.
 
         Args:
             workload: The workload.
@@ -214,12 +214,12 @@ class Executor:
         self._wait(workload, reason)
 
     def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:
-        """After a write that deleted its claims, have a workload tried again: each time later, and told why."""
+        """Have a workload tried again later whose claims the executor deleted, and tell it why."""
         if workload.failures.begins_anew(asyncio.get_running_loop().time()):
             self._wait(workload, again(cause))
 
     def forget_claims(self, workload: PendingWorkload) -> None:
-        """Forget the claims that were to be created for a workload's pods and are not known to be there."""
+        """Forget the claims that the executor was to create for a workload's pods and that are not known to exist."""
         for member in workload.members:
             if (claim := claim_key(member.pod)) is not None:
                 self._picture.release(claim)
@@ -234,7 +234,7 @@ class Executor:
     # What comes of them.
 
     def start(self, workload: PendingWorkload, action: Callable[[Slot], Action], *, creates: bool = False) -> None:
-        """Do something for a workload; ``creates`` says whether claims are made, which a quota counts."""
+        """Execute writes of a workload in a task; ``creates`` says whether claims are made, which a quota counts."""
         workload.busy += 1
         # At once: when the task begins, the next one may have been decided on.
         slot = self._lanes.take(workload.key[0], lambda slot: self._spawn(self._let_go(workload, slot)))

@@ -40,7 +40,7 @@ class Collector:
         self._due = WorkQueue(self._collect, pause_s=SWEEP_S, longest_s=LONGEST_PAUSE_S)
 
     async def run(self) -> None:
-        """Sweep now and then until cancelled."""
+        """Collect garbage now and then until cancelled: orphaned claims and stale assumptions."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._due.run())
             while True:
@@ -51,7 +51,7 @@ class Collector:
                 await asyncio.sleep(SWEEP_S)
 
     async def sweep(self) -> None:
-        """Delete what has been an orphan for the grace period; end assumptions that the server does not share."""
+        """Collect garbage once: delete what has been an orphan for the grace period, and end stale assumptions."""
         await self._look()
         await self._due.flush()
 

@@ -62,7 +62,7 @@ class Outcome(enum.Enum):
 
 
 def outcome(error: DriverError) -> Outcome:
-    """Return what a write's failure says, by its verb, its object and the answer.
+    """Return the outcome of a write that failed, by its verb, its object and the answer.
 
     A webhook's own answer is never the server's, whatever its status: the API server puts its name in front of it. But
     500 and 504 without a name may be a webhook's, too: of a patch that does not apply, or of the time that several took
@@ -92,7 +92,7 @@ def outcome(error: DriverError) -> Outcome:
 
 
 def reason_of(error: ApiError | Unreachable) -> Reason:
-    """Return the reason of a pod whose object the server did not take, in the server's words.
+    """Return the outcome of a refused write as the reason of a pod, in the server's words.
 
     A quota says so in its message only (``plugin/pkg/admission/resourcequota/controller.go`` of Kubernetes 1.36).
     """

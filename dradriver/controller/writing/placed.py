@@ -45,7 +45,7 @@ class Placed:
         self._some = asyncio.Event()
 
     def lifted(self, member: Member, placement: Placement, began: float) -> None:
-        """Take in that a pod's gate was lifted for a place, in an attempt that began then, by the loop's clock."""
+        """Note that a placed pod's gate was removed in an attempt that began at a time of the loop's clock."""
         metrics.DURATION.observe(asyncio.get_running_loop().time() - began)
         choice = placement.choice
         gpus = size_of(choice)
@@ -74,7 +74,7 @@ class Placed:
             metrics.ACROSS_NUMA.labels(gpus).inc()
 
     def seen(self, old: object, new: object) -> None:
-        """Take in what a reflector saw of an object: whether a promise was kept, and whether a pod was bound."""
+        """Note from what a reflector saw whether a placed pod got its GPUs, and was bound."""
         match old, new:
             case ClaimRecord(devices=None), ClaimRecord(pin=Pin(), devices=dict()):
                 metrics.PROMISES_KEPT.inc()
@@ -88,7 +88,7 @@ class Placed:
         metrics.WAITED.observe(max(time.time() - made, 0.0), pod.metadata.namespace, size_of(claim.pin.choice))
 
     async def run(self) -> None:
-        """Write Events until cancelled; what is not told by then nobody tells."""
+        """Write Events about placed pods until cancelled; what is not told by then nobody tells."""
         try:
             while True:
                 await self._some.wait()
@@ -108,7 +108,7 @@ class Placed:
 
 
 def size_of(choice: Choice | PartChoice) -> str:
-    """Return the word for how many whole GPUs a choice is of, as metrics have it."""
+    """Return the word in metrics for how many whole GPUs a placed pod has."""
     return metrics.size(len(choice.gpus)) if isinstance(choice, Choice) else metrics.PART
 
 

@@ -54,7 +54,7 @@ def recorder(
     action: str = "Placing",
     kind: Literal["Normal", "Warning"] = "Warning",
 ) -> Record:
-    """Return what writes an Event about a pod.
+    """Return what writes the reason of a pod as an Event.
 
     Args:
         client: An entered client.
@@ -124,7 +124,7 @@ class Reasons:
         self._due = WorkQueue(self._work, pause_s=again_s)
 
     def want(self, pod: Pod, reason: Reason | None, *, own: bool = False) -> None:
-        """Let a pod say why it waits from its next turn on; None for nothing. ``own`` trouble can be insisted on."""
+        """Have the reason written for which a pod waits, None for nothing. ``own`` trouble can be insisted on."""
         key = pod.metadata.namespace, pod.metadata.name
         known = self._told.get(key)
         if known is None or known.uid != pod.metadata.uid:
@@ -140,7 +140,7 @@ class Reasons:
             self._due.put_at(key, known.due)
 
     def insist(self, pod: Pod) -> bool:
-        """Let a pod say its own trouble again. Returns whether it has had any."""
+        """Have a pod's reason of its own trouble written again. Returns whether it has had any."""
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
         if known is None or known.uid != pod.metadata.uid or known.own is None:
             return False
@@ -148,7 +148,7 @@ class Reasons:
         return True
 
     def soon(self, key: Key) -> None:
-        """Let a pod be told the next thing as soon as the first, once: it is of another kind than what it was told."""
+        """Have a pod's next reason written as soon as its first, once: it is of another kind."""
         if (known := self._told.get(key)) is not None and not known.hurried:
             known.hurried = True
             known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
@@ -159,7 +159,7 @@ class Reasons:
             known.reason = known.own = None
 
     def forget(self, key: Key) -> None:
-        """Forget a pod that waits no more."""
+        """Forget the reason of a pod that waits no more."""
         self._told.pop(key, None)
         self._due.drop(key)
         self._due.done(key)
@@ -173,7 +173,7 @@ class Reasons:
         return counts
 
     async def run(self) -> None:
-        """Write what is due until cancelled."""
+        """Write the reasons of waiting pods until cancelled."""
         await self._due.run()
 
     async def flush(self) -> int:

@@ -27,7 +27,7 @@ class ReservationStore:
         self._version = self._class = self._warned = ""
 
     async def load(self) -> reservation_config_map.Written:
-        """Return what was written last; nothing where it was changed into what no controller writes.
+        """Return the reservations that were stored last; none if the store has what no controller writes.
 
         Raises:
             ApiError: The server refuses.

@@ -41,7 +41,7 @@ Record = Callable[[str, str], Awaitable[None]]
 
 
 def recorder(client: Client, *, instance: str) -> Record:
-    """Return what writes the Event that there is no barrier; ``instance`` is the replica that says so."""
+    """Return what writes the Event that there is no slice of seats; ``instance`` is the replica that says so."""
     events = Recorder(client, component="gpu-topology", instance=instance)
 
     async def record(uid: str, message: str) -> None:
@@ -71,11 +71,11 @@ class SeatSlice:
         self._said: str | None = None
 
     def wake(self) -> None:
-        """Have it looked at again at once: something changed."""
+        """Have the slice of seats looked at again at once: something changed."""
         self._woken.set()
 
     async def first_look(self) -> None:
-        """Wait until it was looked at once; not for long, for gangs wait for it, and then go without."""
+        """Wait until the slice of seats was looked at once, but not for long: gangs go without seats then."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOOK_S):
                 await self._looked.wait()

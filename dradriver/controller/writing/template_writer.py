@@ -77,7 +77,7 @@ class TemplateWriter:
         self._rounds = WorkQueue(self._work, pause_s=pause_s)
 
     def pod_changed(self, change: Change[Pod | Foreign]) -> None:
-        """Take in what the pods' reflector saw."""
+        """Note by what the pods' reflector saw which templates have to be written."""
         before, new = self._pods.pop(change.key, None), change.new
         was = None if before is None else (before.namespace, before.template)
         now = None

@@ -48,7 +48,7 @@ class _Class(msgspec.Struct):
 
 
 async def class_uid(client: Client) -> str:
-    """Return the uid of the DeviceClass of GPUs, with which goes what is kept; empty where there is none.
+    """Return the uid of the DeviceClass that stored usage belongs to and goes with; empty where there is none.
 
     Raises:
         ApiError: The server refuses.
@@ -110,13 +110,13 @@ class UsageStore:
         self.keep_days = MOST_DAYS
 
     async def first_load(self) -> None:
-        """Wait until it was read once; not for long, for all else goes without."""
+        """Wait until the stored usage was read once; not for long, for all else goes without."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_LOAD_S):
                 await self._loaded.wait()
 
     async def run(self) -> NoReturn:
-        """Read once, then write until cancelled; only what another has counted further meanwhile is read again."""
+        """Store usage until cancelled; only what another has counted further meanwhile is read again."""
         failures = 0
         try:
             while True:
@@ -139,7 +139,7 @@ class UsageStore:
             metrics.TENANT_CAP.set({})
 
     async def load(self) -> None:
-        """Read all that is kept, and count on from there.
+        """Read all stored usage, and count on from there.
 
         Raises:
             ApiError: The server refuses.
@@ -187,7 +187,7 @@ class UsageStore:
         self._warned.pop("", None)
 
     async def write(self) -> None:
-        """Write what has grown: the hour that goes on, and the days of those that are over.
+        """Store the usage that has grown: the hour that goes on, and the days of those that are over.
 
         What cannot be written is tried again the next time, and keeps nothing else from being written.
 
@@ -303,5 +303,5 @@ class UsageStore:
 
 
 def count_gpu_seconds(bucket: usage_config_maps.Bucket, seconds: float) -> None:
-    """Add GPU-seconds to the metric of a bucket."""
+    """Add GPU-seconds of usage to the metric of a bucket."""
     metrics.GPU_SECONDS.add(seconds, bucket.namespace, bucket.product, bucket.kind)
