@@ -82,7 +82,7 @@ class PodMemory(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, claim_uid="", refused_before=refused)
 
     def without_claim(self, now: float) -> PodMemory:
-        """Return the memory of the pod, which has no claim. Who deleted it, if not the controller, may go on doing so."""
+        """Return the memory of the pod, which has no claim. Whoever else deleted the claim may go on doing so."""
         if not self.claim_uid:
             return self
         losses = self.losses + 1
