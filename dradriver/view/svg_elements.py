@@ -1,4 +1,4 @@
-"""Elements of SVG that pictures are made of, and the space that they take in pixels."""
+"""Elements of SVG that pictures are made of: text, boxes, groups, and the space that they take in pixels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def escaped(words: str) -> str:
 
 
 def pixels(words: str) -> int:
-    """Return how wide a picture shows the text, in pixels of the larger font."""
+    """Return how many pixels a text element takes in an SVG picture, in the larger font."""
     return round(width(plain(words)) * CHARACTER)
 
 
