@@ -177,7 +177,7 @@ def _mps(root: Path) -> Finding:
 
 
 def against_slices(machine: Machine, published: Machine | None, node: str, namespace: str) -> Finding:
-    """Return whether a node's slices tell of the machine as it is; ``namespace`` is the driver's."""
+    """Return the finding of the machine check whether a node's slices describe the machine as it is."""
     log = f"find it by kubectl -n {namespace} get pods -l {SELECTOR} --field-selector spec.nodeName={node}"
     if published is None:
         return failed(

@@ -95,7 +95,7 @@ def _fingerprint(metrics: bytes) -> str:
 
 
 def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, namespace: str) -> Finding:
-    """Return whether all processes use the policies that the ConfigMap holds.
+    """Return the finding of the policies check: whether all processes use the policies that the ConfigMap holds.
 
     The first trouble counts, in the order in which it explains the others: the file, the controller, the other pods.
 
