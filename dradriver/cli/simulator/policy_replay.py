@@ -1,4 +1,4 @@
-"""Jobs come, wait, run and leave; what a policy makes of them."""
+"""The replay of simulated jobs under one placement policy: they come, wait, run and leave."""
 
 from __future__ import annotations
 

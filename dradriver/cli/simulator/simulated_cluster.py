@@ -73,17 +73,17 @@ class Cluster:
             self._update(part.node)
 
     def reserve(self, masks: Mapping[int, int]) -> None:
-        """Reserve these GPUs of the simulated cluster, by node, and no others."""
+        """Reserve some GPUs of the simulated cluster, by node, instead of all that were reserved before."""
         before, self._reserved = self._reserved, dict(masks)
         for node in before.keys() | masks.keys():
             self._update(node)
 
     def count_free(self) -> int:
-        """Return how many GPUs of the simulated cluster are free."""
+        """Return how many GPUs of the simulated cluster are idle, reserved ones included."""
         return sum(mask.bit_count() for mask in self.idle)
 
     def count_reserved(self) -> int:
-        """Return how many of these GPUs of the simulated cluster are reserved."""
+        """Return how many idle GPUs of the simulated cluster are reserved."""
         return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:
