@@ -35,7 +35,7 @@ _LINKED: Final = "LINKED"  # direct links that are no NVLinks, as the word of po
 
 
 def what(machine: Machine) -> str:
-    """Return how many GPUs of what product a machine has, in words."""
+    """Return for the view of a machine its number of GPUs and their product, in words."""
     return f"{len(machine.gpus)} x {machine.product}"
 
 
@@ -64,7 +64,7 @@ def data(machine: Machine, groups: Groups) -> dict[str, object]:
 
 
 def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...] = (), marked: str = "") -> Matrix:
-    """Return the matrix of ``nvidia-smi topo -m`` of a machine; ``marks`` say something of each GPU, by position."""
+    """Return the view of a machine's links, the matrix of ``nvidia-smi topo -m``; ``marks`` are by GPU position."""
     head, *rows = topo_m_writer.cells(machine)
     count = len(rows)
     gpus = len(machine.gpus)
@@ -94,7 +94,7 @@ def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
 
 
 def legend(machine: Machine) -> Notes:
-    """Return the legend of ``nvidia-smi topo -m`` that explains the matrix of a machine."""
+    """Return the legend of ``nvidia-smi topo -m`` for the view of a machine."""
     return Notes(lines=words(*topo_m_writer.cell_legend(machine).splitlines()), verbatim=True)
 
 

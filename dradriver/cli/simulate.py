@@ -164,7 +164,7 @@ def simulate(
     trace_jobs = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
 
     def draw_jobs(job_seed: int) -> list[Job]:
-        """Return the jobs to replay; those of a trace are the same for each seed."""
+        """Return the jobs to simulate; those of a trace are the same for each seed."""
         if trace_jobs is not None:
             return trace_jobs
         if shape is not None:

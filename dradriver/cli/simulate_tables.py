@@ -1,4 +1,4 @@
-"""What ``gputopo simulate`` shows: tables, and the same as a picture."""
+"""The tables and the pictures that ``gputopo simulate`` shows."""
 
 from __future__ import annotations
 
