@@ -1,4 +1,4 @@
-"""A simulated day of requests for whole GPUs, shares and MIG slices, for ``gputopo simulate --parts``.
+"""The replay of a simulated day of mixed requests: whole GPUs, shares, MIG slices (``gputopo simulate --parts``).
 
 Requests that find no place at once are turned away, so that every policy meets the same requests at the same time.
 """
@@ -117,7 +117,7 @@ def _asked(
 def replay(
     machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str, books: Policy | None = None
 ) -> Result:
-    """Replay mixed requests for whole GPUs, shares and MIG slices. A request without a place is turned away.
+    """Replay mixed requests (whole GPUs, shares, MIG slices) under one policy; without a place they are turned away.
 
     Args:
         machines: The nodes.
