@@ -44,7 +44,7 @@ def machine_options(command: F) -> F:
 
 
 def nccl_version_option(command: F) -> F:
-    """Give a command the option ``nccl_version``, the NCCL of a machine, for ``topology.complete``."""
+    """Give a command the option ``nccl_version``, which replaces what the source of a machine says of it."""
     return click.option(
         "--nccl-version",
         default="",

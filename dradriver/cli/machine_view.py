@@ -40,13 +40,13 @@ def what(machine: Machine) -> str:
 
 
 def document(machine: Machine, groups: Groups) -> Document:
-    """Return what ``gputopo topo`` shows of one machine. ``topo_m.read`` reads its text back."""
+    """Return the view of one machine that ``gputopo topo`` prints. ``topo_m.read`` reads its text back."""
     title = f"{machine.name or 'unnamed'}: {what(machine)}"
     return report(matrix(machine, groups, title=title), legend(machine), *facts(machine, groups), title=title)
 
 
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
-    """Return what ``gputopo topo -o json`` shows of one machine: the codec's document with groups and order.
+    """Return the view of one machine as data for ``gputopo topo -o json``: the codec's document, groups and order.
 
     Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that; both
     are left out where nobody says what the vendor's links carry.
@@ -108,7 +108,7 @@ def _rate_cells(machine: Machine, lines: Collection[float], counted: Collection[
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
-    """Return all that ``gputopo topo`` shows of a machine but matrix and legend: groups, NUMA nodes, devices."""
+    """Return the view of a machine without matrix and legend: groups, NUMA nodes, devices."""
     nics = topo_m_writer.nic_legend(machine).splitlines()
     slices = [
         f"  GPU{gpu.index} is in MIG mode:  {', '.join(device.profile or device.uuid for device in gpu.mig) or 'empty'}"

@@ -27,7 +27,7 @@ class Drawing(NamedTuple):
 
 
 def escaped(words: str) -> str:
-    """Return text escaped for SVG, with U+FFFD for what does not print."""
+    """Return the text for an SVG element, escaped, with U+FFFD for what does not print."""
     return html.escape(plain(words))
 
 
@@ -51,7 +51,7 @@ def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> s
 
 
 def box(kind: str, *, x: float, y: float, wide: float, high: float, says: str = "") -> str:
-    """Return an SVG rectangle; a pointer on it shows ``says``."""
+    """Return an SVG element with a rectangle; a pointer on it shows ``says``."""
     shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}"'
     return f"{shape}><title>{escaped(says)}</title></rect>" if says else f"{shape}/>"
 

@@ -46,7 +46,7 @@ def show_cluster(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print the nodes of a cluster with the holders of their GPUs; warnings go to stderr.
+    """Print the view of a cluster: its nodes with the holders of their GPUs. Warnings go to stderr.
 
     A node whose agent is gone has no slices, so its machine is not known. It is shown with the holders of its GPUs.
 

@@ -8,7 +8,7 @@
 * ``gang_workload``: a workload of all pods of a gang that has not started.
 * ``static_pods``: pods that the scheduler alone places.
 * ``gang_shown``: the gang that a pod is of, with the states of its pods, as it is shown.
-* ``gang_ways``: what would make a place for all of a gang.
+* ``gang_ways``: what would make a place for all of a gang, and the room that network levels have for its pods.
 * ``gpu_sets``: which sets of GPUs are free, and which would be if others ended.
 * ``gpu_holders``: who holds the GPUs of a node.
 * ``queue_position``: the position of a pod or gang in the queue, and all that wait.

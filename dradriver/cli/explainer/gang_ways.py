@@ -87,7 +87,7 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
 
 
 def room(scene: Scene, workload: PendingWorkload) -> tuple[GangRoom, ...]:
-    """Return how many pods of a waiting gang each network level has room for now, by GPUs, CPU and memory.
+    """Return how many pods of a gang each network level has room for now, shown next to the ways to place all.
 
     All pods count as the first pod that wants a place: what another pod requests need not be readable.
     """

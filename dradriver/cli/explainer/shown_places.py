@@ -17,7 +17,7 @@ from dradriver.view.terminal_text import plain
 
 
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:
-    """Return the place that ``gputopo explain`` shows for a choice; ``uuids`` are by the requests of the claim."""
+    """Return the place that is shown for a choice of GPUs; ``uuids`` are by the requests of the claim."""
     all_uuids = tuple(plain(uuid) for of_request in uuids.values() for uuid in of_request)
     if isinstance(choice, PartChoice):
         parts = [part for container in choice.containers for part in container]
@@ -40,7 +40,7 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def given(scene: Scene, key: Key, request: Request) -> Place | None:
-    """Return the place shown for a claim for which the scheduler, not the controller, chose the GPUs.
+    """Return the place that is shown for a claim whose GPUs the scheduler chose, not the controller.
 
     Args:
         scene: The cluster.

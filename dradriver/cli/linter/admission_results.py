@@ -271,7 +271,7 @@ class _Response(msgspec.Struct, frozen=True):
 
     @property
     def ops(self) -> list[dict[str, Any]]:
-        """Return the patch operations in an admission response of the webhook."""
+        """Return the operations of the patch in an admission result of the webhook."""
         return msgspec.json.decode(base64.b64decode(self.patch), type=list[dict[str, Any]]) if self.patch else []
 
 

@@ -200,7 +200,7 @@ class FirstFit:
         return None
 
     def give_back(self, taken: Taken) -> None:
-        """Release what the first-fit policy gave a mixed request."""
+        """Release what the mixed policy first fit gave a simulated request."""
         self._load[taken.node] -= _size(taken)
         for number in taken.gpus:
             gpu = self._nodes[taken.node][number]
@@ -210,7 +210,7 @@ class FirstFit:
                 gpu.parts.remove(taken.part)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the GPU numbers of each simulated node on which the first-fit policy placed nothing."""
+        """Return the GPU numbers of each simulated node on which the mixed policy first fit placed nothing."""
         return [[number for number, gpu in gpus.items() if gpu.empty] for gpus in self._nodes]
 
 

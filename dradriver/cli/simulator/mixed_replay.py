@@ -67,7 +67,7 @@ class Result(msgspec.Struct, kw_only=True):
 def drawn(
     count: int, machines: Sequence[Machine], *, load: float, parts: float, seed: int, sliced: float = 0.7
 ) -> list[Arrival]:
-    """Draw mixed requests for whole GPUs and fractions, which arrive at random (Poisson), with log-normal durations.
+    """Draw mixed requests to replay, for whole GPUs and fractions: random arrivals (Poisson), log-normal durations.
 
     Args:
         count: Number of requests.

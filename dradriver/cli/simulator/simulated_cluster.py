@@ -87,14 +87,14 @@ class Cluster:
         return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:
-        """Return the bandwidth of a job's slowest part against the best on any simulated machine for so many: 0-1."""
+        """Return the bandwidth of a job's slowest part in the simulated cluster against the best for its size, 0-1."""
         return min(
             float(self.tables[part.node].busbw[part.mask]) / best if (best := self.best(part.mask.bit_count())) else 1.0
             for part in parts
         )
 
     def best(self, gpus: int) -> float:
-        """Return the most bandwidth that a set of this size has on any simulated machine, all GPUs free."""
+        """Return the most bandwidth that a set of this size has in the simulated cluster if all GPUs are free."""
         if gpus not in self._best:
             fitting = (tables for tables in set(self.tables) if gpus <= tables.size)
             self._best[gpus] = max((float(tables.best(gpus)[tables.everything]) for tables in fitting), default=0.0)

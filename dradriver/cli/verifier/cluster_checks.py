@@ -64,7 +64,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return pods_of(self.pods, NODE)
 
     def ledger(self) -> Ledger:
-        """Return which driver allocates the cluster's GPUs: by the command's option, the agents' or the slices."""
+        """Return for the cluster checks which driver allocates GPUs: by the option, the agents' or the slices."""
         if current_ledger() is not OURS:
             return current_ledger()
         for pod in self.agents():
@@ -75,7 +75,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
-    """Return which driver allocates the cluster's GPUs, by the slices of all drivers.
+    """Return for the cluster checks which driver allocates GPUs, by the slices of all drivers.
 
     It is another driver if that driver has devices on a node where our slices describe only the machine.
     """
@@ -94,7 +94,7 @@ def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
-    """Yield what ``gputopo verify`` finds in the cluster: versions, parts, slices; ``now`` is in epoch seconds."""
+    """Yield the findings of the cluster checks: versions, parts of the driver, slices; ``now`` is in epoch seconds."""
     yield from _versions(seen.nodes)
     yield from _runtimes(seen.nodes)
     yield from _parts(seen)

@@ -89,7 +89,7 @@ def _kept(host_root: Path) -> KeptNics:
 
 
 def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
-    """Yield what ``gputopo verify`` finds on this machine: driver, GPUs, links, MIG, MPS."""
+    """Yield the findings of the machine checks of ``gputopo verify``: driver, GPUs, links, MIG, MPS."""
     machine = found.machine
     if machine.vendor is not NVIDIA:
         yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")

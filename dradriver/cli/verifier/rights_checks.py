@@ -31,7 +31,7 @@ WANTED: Final = (
 
 
 async def findings(client: Client, namespace: str) -> list[Finding]:
-    """Return the findings on the user's rights: which objects may not be listed, and which commands need them.
+    """Return the findings of the rights checks: which objects the user may not list, and which commands need them.
 
     Raises:
         ApiError: The server refuses to say.

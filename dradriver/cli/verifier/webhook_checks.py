@@ -19,7 +19,7 @@ _BAD: Final = "no-version"
 
 
 async def asked(client: Client, namespace: str) -> Finding:
-    """Return the finding of the webhook check whether the API server asks the webhook about pods of a namespace.
+    """Return the finding of the webhook checks whether the API server asks the webhook about pods of a namespace.
 
     A pod that the webhook must refuse is created as a dry run.
 
@@ -83,7 +83,7 @@ def _leaves_out(hook: Mapping[str, Any], namespace: str) -> bool:
 
 
 def not_asked(namespace: str) -> Finding:
-    """Return the finding that the webhook is asked about no pod of a namespace, so no pod can be tried there."""
+    """Return the finding of the webhook checks that a namespace is left out, so no pod can be tried there."""
     return warned(
         "webhook-asked", f"the webhook is asked about no pod of namespace {namespace} (webhook.excludedNamespaces)",
         "name a namespace whose pods it is asked about: --namespace NAME",
@@ -97,7 +97,7 @@ def _cure(said: str) -> str:
 
 
 def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *, now: float) -> Iterator[Finding]:
-    """Yield findings on when the certificates end by which the API server trusts the webhook.
+    """Yield the findings of the webhook checks on when its certificates end, by which the API server trusts it.
 
     Args:
         configurations: Those of mutating and of validating webhooks.
