@@ -24,14 +24,14 @@ TIMEOUT_S: Final = 2.0  # somebody waits with a finger on the key
 
 
 def main() -> None:
-    """Print the completions of the words on the command line."""
+    """Print the shell completions of the words on the command line of ``kubectl gputopo``."""
     from dradriver.cli.main import main as gputopo
 
     print("\n".join(lines(gputopo, sys.argv[1:])))
 
 
 def lines(command: click.Command, words: Sequence[str]) -> list[str]:
-    """Return the lines for words whose last one is to be completed."""
+    """Return the completion lines for the words of a command whose last one is to be completed."""
     *before, incomplete = words or [""]
     shell = ShellComplete(command, {}, "kubectl gputopo", "_GPUTOPO_COMPLETE")
     try:
@@ -43,7 +43,7 @@ def lines(command: click.Command, words: Sequence[str]) -> list[str]:
 
 
 def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Return the names of our pods of the namespace; nothing where the cluster does not say."""
+    """Return the names of our pods as completions of a word; none if the cluster does not answer."""
     import asyncio
 
     try:

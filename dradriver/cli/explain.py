@@ -23,7 +23,7 @@ from dradriver.cli.cluster.cluster_options import (
     server_options,
 )
 from dradriver.cli.completion import pods
-from dradriver.cli.explainer import document
+from dradriver.cli.explainer import explain_document
 from dradriver.cli.explainer.model import Subject
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.inputs import given_policies
@@ -68,7 +68,7 @@ def explain(
         subjects = asyncio.run(_waiting(server, where))
         show_as(
             output,
-            document=lambda: document.waiting(subjects),
+            document=lambda: explain_document.waiting(subjects),
             data=lambda: msgspec.to_builtins(subjects),
             no_color=no_color,
         )
@@ -103,7 +103,7 @@ async def _explain(
         pod = await _read(client, server, namespace, name)
         pod_subject = subject(pod)
         if output == "table":
-            show(document.head(pod_subject), no_color=no_color)
+            show(explain_document.head(pod_subject), no_color=no_color)
             sys.stdout.flush()
         # Imported here: loading it takes longer than reading the pod.
         from dradriver.cli.explainer.verdict import verdict
@@ -113,12 +113,16 @@ async def _explain(
     for trouble in pod_verdict.unread:
         warn(trouble)
     if output == "table":
-        second_part = document.rest(pod_subject, pod_verdict)
+        second_part = explain_document.rest(pod_subject, pod_verdict)
         if second_part.sections:
             click.echo()
             show(second_part, no_color=no_color)
         return
-    show_as(output, document=lambda: document.head(pod_subject), data=lambda: document.data(pod_subject, pod_verdict))
+    show_as(
+        output,
+        document=lambda: explain_document.head(pod_subject),
+        data=lambda: explain_document.data(pod_subject, pod_verdict),
+    )
 
 
 async def _read(client: Client, server: ServerConfig, namespace: str, name: str) -> Pod:

@@ -100,7 +100,7 @@ async def _read(server: ServerConfig) -> list[Idle]:
 
 
 def idle_claims(scene: Scene, *, now: float) -> list[Idle]:
-    """Return the claims whose devices do nothing, those that cost most first; ``now`` in seconds since the epoch."""
+    """Return the claims with idle devices, those that cost most first; ``now`` is in seconds since the epoch."""
     idle = []
     for claim in scene.claims.values():
         idle_since = idleness.idle_of(claim)

@@ -19,7 +19,7 @@ class Number(click.FloatRange):
     """A number of a range; ``nan``, which click takes for one of any range, is none."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number that a command's option says; a usage error if it is none or outside the range."""
+        """Return a user's input of a number as a float; a usage error if it is no number or outside the range."""
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
             self.fail(f"{value!r} is not a number.", param, ctx)
@@ -27,7 +27,7 @@ class Number(click.FloatRange):
 
 
 def content(name: str) -> bytes:
-    """Return what an input file of a command holds.
+    """Return the bytes of an input file that a user names.
 
     Raises:
         click.UsageError: It cannot be read, or is too large for anything that is read here.
@@ -51,7 +51,7 @@ def called(name: str) -> str:
 
 
 def policies_of(name: str | None) -> Policies:
-    """Return the policies of a file, the defaults without one: for commands that look at no cluster.
+    """Return the policies of an input file, or the defaults without one: for commands that look at no cluster.
 
     Raises:
         click.UsageError: It cannot be read, or is bad.
@@ -60,7 +60,7 @@ def policies_of(name: str | None) -> Policies:
 
 
 def given_policies(name: str | None) -> Policies | None:
-    """Return the policies of a file, or None if the user names no file.
+    """Return the policies of an input file, or None if the user names no file.
 
     Raises:
         click.UsageError: The file cannot be read, or is bad.

@@ -27,7 +27,7 @@ SOURCES: Final = (
 
 
 def machine_options(command: F) -> F:
-    """Give a command the options ``source``, ``driver_root``, ``product`` and ``cpu`` of ``read``."""
+    """Give a command the options for the source of a machine: ``source``, ``driver_root``, ``product`` and ``cpu``."""
     command = click.option(
         "--cpu", default="", metavar="NAME", help="What the source does not say: rome, skylake, GenuineIntel 6 85, …."
     )(command)
@@ -44,7 +44,7 @@ def machine_options(command: F) -> F:
 
 
 def nccl_version_option(command: F) -> F:
-    """Give a command the option ``nccl_version``, for ``topology.complete``."""
+    """Give a command the option ``nccl_version``, which replaces what the source of a machine says of it."""
     return click.option(
         "--nccl-version",
         default="",
@@ -56,7 +56,7 @@ def nccl_version_option(command: F) -> F:
 def read(
     source: str | None, *, driver_root: Path | None = None, product: str = "", cpu: str = "", nccl_version: str = ""
 ) -> Machine:
-    """Return the machine that a command's options name, or without a name the one it runs on.
+    """Return the machine from the source that a command's options name, or without one the machine it runs on.
 
     ``product``, ``cpu`` and ``nccl_version`` take the place of what it says of them (see ``topology.complete``).
 

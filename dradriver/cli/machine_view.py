@@ -35,18 +35,18 @@ _LINKED: Final = "LINKED"  # direct links that are no NVLinks, as the word of po
 
 
 def what(machine: Machine) -> str:
-    """Return how many GPUs of what product a machine has, in words."""
+    """Return for the view of a machine its number of GPUs and their product, in words."""
     return f"{len(machine.gpus)} x {machine.product}"
 
 
 def document(machine: Machine, groups: Groups) -> Document:
-    """Return what ``gputopo topo`` shows of one machine. ``topo_m.read`` reads its text back."""
+    """Return the view of one machine that ``gputopo topo`` prints. ``topo_m.read`` reads its text back."""
     title = f"{machine.name or 'unnamed'}: {what(machine)}"
     return report(matrix(machine, groups, title=title), legend(machine), *facts(machine, groups), title=title)
 
 
 def data(machine: Machine, groups: Groups) -> dict[str, object]:
-    """Return what ``gputopo topo -o json`` shows of one machine: the codec's document with groups and order.
+    """Return the view of one machine as data for ``gputopo topo -o json``: the codec's document, groups and order.
 
     Of a group ``bandwidth_gbps`` is the line rate of its ring's weakest step, ``gbps`` what NCCL counts for that; both
     are left out where nobody says what the vendor's links carry.
@@ -64,7 +64,7 @@ def data(machine: Machine, groups: Groups) -> dict[str, object]:
 
 
 def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...] = (), marked: str = "") -> Matrix:
-    """Return the matrix of ``nvidia-smi topo -m`` of a machine; ``marks`` say something of each GPU, by position."""
+    """Return the view of a machine's links, the matrix of ``nvidia-smi topo -m``; ``marks`` are by GPU position."""
     head, *rows = topo_m_writer.cells(machine)
     count = len(rows)
     gpus = len(machine.gpus)
@@ -94,7 +94,7 @@ def _grouping(machine: Machine, groups: Groups, size: int) -> Grouping:
 
 
 def legend(machine: Machine) -> Notes:
-    """Return the legend of ``nvidia-smi topo -m`` that explains the matrix of a machine."""
+    """Return the legend of ``nvidia-smi topo -m`` for the view of a machine."""
     return Notes(lines=words(*topo_m_writer.cell_legend(machine).splitlines()), verbatim=True)
 
 
@@ -108,7 +108,7 @@ def _rate_cells(machine: Machine, lines: Collection[float], counted: Collection[
 
 
 def facts(machine: Machine, groups: Groups) -> list[Block]:
-    """Return all that ``gputopo topo`` shows of a machine but matrix and legend: groups, NUMA nodes, devices."""
+    """Return the view of a machine without matrix and legend: groups, NUMA nodes, devices."""
     nics = topo_m_writer.nic_legend(machine).splitlines()
     slices = [
         f"  GPU{gpu.index} is in MIG mode:  {', '.join(device.profile or device.uuid for device in gpu.mig) or 'empty'}"

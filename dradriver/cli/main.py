@@ -59,7 +59,7 @@ class _Lazy(click.Group):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what may follow: click's own way would import every command for its help."""
+        """Return the completions of the main command's words; click's own way would import every command."""
         commands = [CompletionItem(name, help=text) for name, text in _COMMANDS.items() if name.startswith(incomplete)]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
@@ -80,5 +80,5 @@ def main() -> None:
 
 
 def plugin() -> None:
-    """Be ``kubectl gputopo``: kubectl runs the program ``kubectl-gputopo``, and help should say what users type."""
+    """Run the main command as ``kubectl gputopo``: help shows what users type, not the program's name."""
     main(prog_name="kubectl gputopo")

@@ -33,7 +33,7 @@ _PARTS: Final = "--gang: the pods of a gang want whole GPUs"
 
 
 def gpus(text: str, alone: Mapping[str, object]) -> int:
-    """Return the number of GPUs of each pod of a gang, as ``--gang`` says it.
+    """Return the GPUs of each pod from the text of ``gputopo plan --gang``.
 
     Args:
         text: What was written: ``8x8`` is 8 pods of 8, ``4-8x8`` 4 at least.
@@ -100,7 +100,7 @@ def _size(text: str) -> tuple[int | None, int, int]:
 
 
 def place(scene: Scene, gang: GangRequest) -> GangChoice:
-    """Return where a gang would go on nodes that are ready and take new pods, by their GPUs alone.
+    """Return where ``gputopo plan --gang`` would place a gang: on open nodes, by their GPUs alone.
 
     Raises:
         NoPlaceError: There is no place.

@@ -41,7 +41,7 @@ class PartAnswer(msgspec.Struct, kw_only=True):
 
 
 def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Share | Mig) -> PartChoice:
-    """Return the shares or MIG slices that a request of ``gputopo plan`` gets on a machine.
+    """Return the parts of GPUs, shares or MIG slices, that a request of ``gputopo plan`` gets on a machine.
 
     Args:
         machine: The machine. All its GPUs can be divided; existing MIG instances are allocated as they are.
@@ -109,7 +109,7 @@ def _part(word: str, gpus: dict[int, Gpu]) -> Part:
 
 
 def answer(choice: PartChoice) -> PartAnswer:
-    """Return the chosen share or MIG slices as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
+    """Return the chosen parts of GPUs as ``gputopo plan -o json`` and a line of ``--batch`` give them."""
     return PartAnswer(gpus=choice.gpus, containers=tuple(tuple(map(_plain, parts)) for parts in choice.containers))
 
 
@@ -120,7 +120,7 @@ def _plain(part: Part) -> dict[str, Any]:
 
 
 def document(machine: Machine, wish: Share | Mig, choice: PartChoice) -> Document:
-    """Return what ``gputopo plan`` prints for people about a share or MIG slices."""
+    """Return what ``gputopo plan`` prints for people about the chosen parts of GPUs: a share or MIG slices."""
     rows = [("machine", machine.name), ("asked", wanted(wish))]
     for number, parts in enumerate(choice.containers, 1):
         rows += [(f"container {number}" if len(choice.containers) > 1 else "part", _said(part)) for part in parts]

@@ -94,7 +94,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
-    """Return machine, policies and question of ``gputopo plan``; facts of the question moved into the machine.
+    """Return the machine and the question of ``gputopo plan``, after facts in the question are moved into the machine.
 
     Raises:
         TopologyError: A product, CPU or NCCL that is not known.

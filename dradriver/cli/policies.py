@@ -49,7 +49,7 @@ def check(file: str, output: str) -> None:
 
 
 def load(file: str) -> Policies:
-    """Return the policies of a file that a user checks; ``-`` is standard input.
+    """Return the policies of a file that ``gputopo policies check`` is given; ``-`` is standard input.
 
     Raises:
         PoliciesError: It cannot be read, or is none.

@@ -87,7 +87,7 @@ async def _read(server: ServerConfig, policies: Policies | None, namespace: str 
 
 
 def waits(scene: Scene, standing: Sequence[Standing]) -> list[Waits]:
-    """Return all that wait, in order."""
+    """Return the pods and gangs in the queue as ``gputopo queue`` lists them, in order."""
     return [_waits(position, one, scene.reserved(one.workload)) for position, one in enumerate(standing, 1)]
 
 
@@ -108,7 +108,7 @@ def _waits(position: int, one: Standing, held: Reservation | None) -> Waits:
 
 
 def document(found: list[Waits]) -> Document:
-    """Return what is shown of it."""
+    """Return what ``gputopo queue`` prints: the pods and gangs that wait, in order."""
     if not found:
         return report(Notes(lines=(Cell("nobody waits for GPUs"),)))
     columns = (

@@ -15,7 +15,7 @@ from rich.progress import Progress, TaskID
 
 from dradriver.cli import simulate_tables as tables
 from dradriver.cli.inputs import Number
-from dradriver.cli.simulator import mixed, order_figures, policy_replay, shaped_jobs, trace
+from dradriver.cli.simulator import mixed_replay, order_figures, policy_replay, shaped_jobs, trace
 from dradriver.cli.simulator.job_sizes import JobSizes
 from dradriver.cli.simulator.mixed_policies import POLICIES as MIXED
 from dradriver.cli.simulator.order_figures import OrderResult
@@ -151,8 +151,8 @@ def simulate(
                 f"--parts: there are no shares or slices of {vendor.word}'s GPUs; leave --parts out, or give machines "
                 f"of {NVIDIA.word}"
             )
-        requests = mixed.drawn(jobs, machines, load=load, parts=parts, seed=seed)
-        part_results = [mixed.replay(machines, requests, policy=policy) for policy in policies or tuple(MIXED)]
+        requests = mixed_replay.drawn(jobs, machines, load=load, parts=parts, seed=seed)
+        part_results = [mixed_replay.replay(machines, requests, policy=policy) for policy in policies or tuple(MIXED)]
         _show(part_results, tables.of_parts(part_results), output=output)
         return
 
@@ -164,7 +164,7 @@ def simulate(
     trace_jobs = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
 
     def draw_jobs(job_seed: int) -> list[Job]:
-        """Return the jobs to replay; those of a trace are the same for each seed."""
+        """Return the jobs to simulate; those of a trace are the same for each seed."""
         if trace_jobs is not None:
             return trace_jobs
         if shape is not None:

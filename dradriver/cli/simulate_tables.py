@@ -1,11 +1,11 @@
-"""What ``gputopo simulate`` shows: tables, and the same as a picture."""
+"""The tables and the pictures that ``gputopo simulate`` shows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from dradriver.cli.simulator import mixed
+from dradriver.cli.simulator import mixed_replay
 from dradriver.cli.simulator.order_figures import OrderResult
 from dradriver.cli.simulator.orders import SAME_ALONE
 from dradriver.cli.simulator.policy_replay import Result
@@ -40,7 +40,7 @@ def of_policies(results: Sequence[Result]) -> Document:
     return report(Table(columns=_columns(_POLICIES), rows=tuple(rows)))
 
 
-def of_parts(results: Sequence[mixed.Result]) -> Document:
+def of_parts(results: Sequence[mixed_replay.Result]) -> Document:
     """Return a table of ``gputopo simulate`` with a row for each policy, of whole GPUs and parts."""
     rows = (
         words(

@@ -59,7 +59,7 @@ def slices(
 
 
 def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[str, Any]]:
-    """Return the slices of a node that does not exist yet: without its uid."""
+    """Return the slices that ``gputopo slices`` prints of a node that does not exist yet: without its uid."""
     made = api.build(machine, node=node, node_uid="", modes=modes)
     for piece in made:
         del piece["metadata"]["ownerReferences"]

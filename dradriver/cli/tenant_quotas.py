@@ -1,4 +1,4 @@
-"""Quotas of a policies file's tenants, which bound what kube-scheduler places: no cap of the driver's does that."""
+"""Quotas by the caps of a policies file's tenants, which bound what kube-scheduler places; the driver's caps do not."""
 
 from __future__ import annotations
 

@@ -97,7 +97,10 @@ async def _read(server: ServerConfig, policies: Policies | None, namespace: str 
 
 
 def tenants_now(scene: Scene, standing: Sequence[Standing]) -> list[TenantNow]:
-    """Return the tenants of the policies file, and of other namespaces those that have GPUs or wait; else nothing."""
+    """Return the tenants of the policies file as they are now, and other namespaces that have GPUs or wait.
+
+    Nothing if the policies file names no tenants.
+    """
     if not scene.tenants.named:
         return []
     held = {tenant for tenant in scene.tenants.shares.tenants() if scene.tenants.shares.held(tenant)[1]}
@@ -126,7 +129,7 @@ def _now(scene: Scene, tenant: str, standing: Sequence[Standing]) -> TenantNow:
 
 
 def document(found: Sequence[TenantNow]) -> Document:
-    """Return what is shown of them."""
+    """Return what ``gputopo tenants`` prints: a row for each tenant."""
     if not found:
         return report(Notes(lines=(Cell("the policies file names no tenants"),)))
     columns = (

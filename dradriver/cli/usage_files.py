@@ -1,4 +1,4 @@
-"""A report on GPU time as CSV and as a spreadsheet. Names in it are anybody's: none of them becomes a formula."""
+"""The files of ``gputopo usage``: the report on GPU time as CSV and as a spreadsheet. No name becomes a formula."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WIDTH: Final = 32
 
 
 def heads(report: Report) -> tuple[str, ...]:
-    """Return the column heads of a usage report; costs only if there are prices, with their currency."""
+    """Return the column heads in the files of a usage report; costs only if there are prices, with their currency."""
     money = f" ({report.currency})" if report.currency else ""
     return (*HEADS[report.by], *(f"{name}{money if 'cost' in name else ''}" for name in _NUMBERS if _has(report, name)))
 
 
 def numbers(row: Row, report: Report) -> tuple[float, ...]:
-    """Return the numbers of one row of a usage report, in the order of ``heads``."""
+    """Return the numbers of one row in the files of a usage report (CSV, Excel), in the order of ``heads``."""
     every = (
         row.gpu_hours, row.whole_hours, row.share_hours, row.slice_hours, row.idle_hours, row.cost, row.idle_cost,
         row.unpriced_hours,
@@ -39,7 +39,7 @@ def _has(report: Report, name: str) -> bool:
 
 
 def as_csv(report: Report) -> str:
-    """Return a usage report as CSV (RFC 4180), without its sum.
+    """Return the CSV file (RFC 4180) of a usage report, without its sum.
 
     What a spreadsheet would take for a formula gets an apostrophe before it, as OWASP advises against CSV injection.
     """
@@ -56,7 +56,7 @@ def _inert(name: str) -> str:
 
 
 def as_xlsx(report: Report) -> bytes:
-    """Return a usage report as an Excel workbook: a sheet with the rows and their sum, and a sheet about the report.
+    """Return the Excel file of a usage report: a sheet with the rows and their sum, and a sheet about the report.
 
     Raises:
         click.ClickException: The package XlsxWriter, which writes it, is not installed.

@@ -117,7 +117,7 @@ def report(
     tenant_of: Callable[[str], str],
     counted_until: str = "",
 ) -> Report:
-    """Return a report that adds up GPU hours by tenant, namespace, owner or pod, with costs.
+    """Return a usage report, which adds up GPU hours by tenant, namespace, owner or pod, with costs.
 
     Args:
         hours: GPU-seconds by hour.

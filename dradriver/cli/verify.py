@@ -295,5 +295,5 @@ def document(findings: Sequence[Finding]) -> Document:
 
 
 def data(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the results of ``gputopo verify`` for programs."""
+    """Return the findings of ``gputopo verify`` for programs."""
     return {"status": worst(findings).value, "findings": [msgspec.to_builtins(finding) for finding in findings]}

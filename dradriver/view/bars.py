@@ -10,7 +10,7 @@ _HEAD = 28
 
 
 def draw(bars: Bars) -> Drawing:
-    """Return the picture with bars: panels with names on the left and values on the right."""
+    """Return the SVG picture of bars: panels with names on the left and values on the right."""
     every = [bar for panel in bars.panels for bar in panel.bars]
     said = [_number(value, panel) for panel in bars.panels for _, value, _ in panel.bars]
     left = MARGIN + max(pixels(name) for name, _, _ in every) + 8

@@ -1,4 +1,4 @@
-"""What is shown: a titled document of sections of blocks. It says what things are; the renderers say how they look.
+"""The model of a document: titled sections of blocks. It says what things are; the renderers say how they look.
 
 Text in it is anybody's: each renderer makes it safe for where it goes.
 """

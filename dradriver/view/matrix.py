@@ -18,7 +18,7 @@ _MOST: Final = 48  # characters of a mark
 
 
 def draw(matrix: Matrix, *, side: int) -> Drawing:
-    """Return the picture of a matrix. Its first row, of height ``HIGH``, has the heads of the columns.
+    """Return the SVG picture of a link matrix. Its first row, of height ``HIGH``, has the heads of the columns.
 
     From left to right: marks, names of devices, bars of groups, cells. A bar is a group, with the group's number. A
     frame on the diagonal is a group whose members are adjacent. If one switch joins all devices, the switch is drawn
@@ -77,7 +77,7 @@ def _legend(matrix: Matrix) -> str:
 
 
 def side(matrix: Matrix) -> int:
-    """Return the width of the marks next to a matrix, 0 without any."""
+    """Return the width of the marks next to a link matrix in pixels, 0 without any."""
     if not matrix.marks:
         return 0
     longest = max(pixels(cut(plain(words), _MOST)) for words in (matrix.marked, *(mark.text for mark in matrix.marks)))

@@ -18,7 +18,7 @@ FORMATS: Final = ("table", "json", "yaml", "svg", "html")
 
 
 def show(document: Document, *, no_color: bool = False) -> None:
-    """Print what a command shows as text, in colours if a terminal shows them."""
+    """Print the text output of a command, in colours if a terminal shows them."""
     colour = not no_color and not os.environ.get("NO_COLOR") and _is_terminal()
     click.echo(text.render(document, colour=colour), color=colour)
 
@@ -26,7 +26,7 @@ def show(document: Document, *, no_color: bool = False) -> None:
 def show_as(
     output: str, *, document: Callable[[], Document], data: Callable[[], object], no_color: bool = False
 ) -> None:
-    """Print one of ``FORMATS``: a document for people, or data for programs, whichever the format wants."""
+    """Print the output of a command in one of ``FORMATS``: a document for people, or data for programs."""
     match output:
         case "table":
             show(document(), no_color=no_color)
@@ -45,14 +45,14 @@ def show_as(
 
 
 def show_documents(objects: Sequence[object]) -> None:
-    """Print objects as the documents of one YAML text, which ``kubectl apply -f -`` reads."""
+    """Print output for ``kubectl apply -f -``: each object as a document of one YAML text."""
     for document in objects:
         click.echo("---")
         click.echo(_yaml(document), nl=False)
 
 
 def safe_json(line: str) -> str:
-    """Return the same JSON with an escape for every character that does not print: a terminal would obey some."""
+    """Return JSON that is safe to output: an escape for every character that does not print, as terminals obey some."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() else _escape(c) for c in line)
@@ -79,5 +79,5 @@ def _is_terminal() -> bool:
 
 
 def warn(message: str) -> None:
-    """Print a warning, one line."""
+    """Print a one-line warning to standard error, apart from a command's output."""
     click.echo(f"warning: {plain(message)}", err=True)

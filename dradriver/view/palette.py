@@ -67,7 +67,7 @@ TERMINAL: Final[Mapping[Tone, Mapping[str, Any]]] = {  # what click.style takes
 
 
 def series(number: int) -> Shade:
-    """Return as many colours as are wanted, one for each series, far apart from each other."""
+    """Return the palette's colour of a series by its number; neighbours are far apart."""
     hue, shade = (0.08 + number * 0.618) % 1, number // 8 % 3  # after eight steps hues come near to earlier ones
     return Shade(_rgb(hue, (0.78, 0.7, 0.87)[shade], 0.7), _rgb(hue, (0.27, 0.21, 0.15)[shade], 0.5))
 
@@ -91,7 +91,7 @@ def _rules(colours: int) -> list[tuple[str, str, Shade]]:
 
 
 def css(colours: int = 0) -> str:
-    """Return the CSS rules of all colours, with so many series: light ones, and dark ones."""
+    """Return the palette as CSS rules, with colours for some series: light ones, and dark ones for dark screens."""
     rules = _rules(colours)
     light = [f"{selector} {{ {what}: {shade.light} }}" for selector, what, shade in rules]
     dark = [f"{selector} {{ {what}: {shade.dark} }}" for selector, what, shade in rules]
@@ -99,7 +99,7 @@ def css(colours: int = 0) -> str:
 
 
 def page_css(colours: int) -> str:
-    """Return the CSS rules of all colours for a page whose reader may choose light or dark."""
+    """Return the palette as CSS rules for a page whose reader can choose light or dark."""
     return "".join(f"{selector} {{ {what}: {_either(shade)} }}\n" for selector, what, shade in _rules(colours))
 
 

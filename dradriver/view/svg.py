@@ -36,12 +36,12 @@ def render(document: Document) -> str:
 
 
 def inline(picture: Matrix | Bars, *, side: int) -> str:
-    """Return an SVG element for a page that has the styles; its title is for readers who do not see it."""
+    """Return one picture as an SVG element for a page that has the styles; its title is for those who do not see it."""
     return _svg(picture_of(picture, side=side), title=picture.title)
 
 
 def picture_of(picture: Matrix | Bars, *, side: int) -> Drawing:
-    """Return the SVG picture of a document's block; see ``matrix.draw`` for ``side``."""
+    """Return the SVG picture of a document's block, matrix or bars; see ``matrix.draw`` for ``side``."""
     return bars.draw(picture) if isinstance(picture, Bars) else matrix.draw(picture, side=side)
 
 
@@ -52,7 +52,7 @@ def sides(document: Document) -> int:
 
 
 def colours(document: Document) -> int:
-    """Return how many series have a colour in an SVG."""
+    """Return how many series have a colour in the SVG of a document."""
     _, keys = _blocks(document)
     return max((entry.series + 1 for key in keys for entry in key.entries), default=0)
 

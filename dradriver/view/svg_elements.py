@@ -1,4 +1,4 @@
-"""Elements of SVG that pictures are made of, and the space that they take in pixels."""
+"""Elements of SVG that pictures are made of: text, boxes, groups, and the space that they take in pixels."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Drawing(NamedTuple):
 
 
 def escaped(words: str) -> str:
-    """Return text escaped for SVG, with U+FFFD for what does not print."""
+    """Return the text for an SVG element, escaped, with U+FFFD for what does not print."""
     return html.escape(plain(words))
 
 
 def pixels(words: str) -> int:
-    """Return how wide a picture shows the text, in pixels of the larger font."""
+    """Return how many pixels a text element takes in an SVG picture, in the larger font."""
     return round(width(plain(words)) * CHARACTER)
 
 
@@ -51,7 +51,7 @@ def within(words: str, space: float, *, x: float, y: float, kind: str = "") -> s
 
 
 def box(kind: str, *, x: float, y: float, wide: float, high: float, says: str = "") -> str:
-    """Return an SVG rectangle; a pointer on it shows ``says``."""
+    """Return an SVG element with a rectangle; a pointer on it shows ``says``."""
     shape = f'<rect class="{kind}" x="{x:g}" y="{y:g}" width="{wide:g}" height="{high:g}"'
     return f"{shape}><title>{escaped(says)}</title></rect>" if says else f"{shape}/>"
 

@@ -1,10 +1,10 @@
-"""Text of others: safe to show, measured and cut by the cells that it takes on a terminal."""
+"""Text of others made safe for a terminal, measured and cut by the cells that it takes there."""
 
 from __future__ import annotations
 
 
 def plain(text: str, *, keep: str = "") -> str:
-    """Return the text with every character replaced by U+FFFD that a terminal must not print.
+    """Return text that is safe for a terminal: U+FFFD for every character that a terminal must not print.
 
     Args:
         text: A name or message that somebody else wrote.
@@ -14,7 +14,7 @@ def plain(text: str, *, keep: str = "") -> str:
 
 
 def width(text: str) -> int:
-    """Return how many cells of a terminal the text takes: two for a wide character, none for one that combines."""
+    """Return the width of a text on a terminal in cells: two for a wide character, none for one that combines."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len  # only here: importing it costs as much as a whole run of topo
@@ -23,12 +23,12 @@ def width(text: str) -> int:
 
 
 def cut(text: str, cells: int) -> str:
-    """Return the text cut to so many cells of a terminal, with an ellipsis."""
+    """Return a text cut to so many cells of a terminal, with an ellipsis."""
     return text if width(text) <= cells else _start(text, cells - 1) + "…"
 
 
 def wrapped(text: str, cells: int) -> list[str]:
-    """Return the text wrapped to lines of at most so many cells of a terminal."""
+    """Return a text wrapped to lines of at most so many cells of a terminal."""
     lines: list[str] = []
     line = ""
     for word in text.split(" "):

@@ -1,4 +1,4 @@
-"""A document as text, in colours on a terminal; the one place where columns are aligned."""
+"""The text renderer: a document as text, in colours on a terminal; the one place where columns are aligned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 72  # cells of a column
 
 
 def render(document: Document, *, colour: bool) -> str:
-    """Return the document as text for a terminal, an empty line between blocks."""
+    """Render a document as text for a terminal or a pipe, with an empty line between blocks."""
     parts = []
     for section in document.sections:
         if section.title:

@@ -27,7 +27,7 @@ from dradriver.allocator.request import MigPart, Part
 from dradriver.api.base.objects import Node
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import resource_slices
-from dradriver.cli.simulator import mixed
+from dradriver.cli.simulator import mixed_replay
 from dradriver.cli.simulator.mixed_policies import POLICIES
 from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.nodes.node_table import NodeTable
@@ -82,9 +82,9 @@ def _turns(nodes: int, mode: Mode) -> float:
 
 def _day(name: str, *, nodes: int, load: float, seed: int, parts: float = 0.6, sliced: float = 0.7) -> None:
     machines = [profiles.load(name)] * nodes
-    arrivals = mixed.drawn(6000, machines, load=load, parts=parts, seed=seed, sliced=sliced)
-    found = {policy: mixed.replay(machines, arrivals, policy=policy) for policy in POLICIES}
-    found["moved at will"] = mixed.replay(machines, arrivals, policy="moved at will", books=Moved(machines))
+    arrivals = mixed_replay.drawn(6000, machines, load=load, parts=parts, seed=seed, sliced=sliced)
+    found = {policy: mixed_replay.replay(machines, arrivals, policy=policy) for policy in POLICIES}
+    found["moved at will"] = mixed_replay.replay(machines, arrivals, policy="moved at will", books=Moved(machines))
     print(f"{'day' if parts < 1 else 'MIG alone'}, {nodes} x {name}, load {load}")
     ours = found["ours"]
     for policy, result in found.items():

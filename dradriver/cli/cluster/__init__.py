@@ -1,13 +1,14 @@
-"""What is read and shown of a cluster: by ``gputopo topo --cluster`` every node's machine, and who holds which GPU.
+"""The user's cluster for the commands: access to it, reading it, and what several commands compute and show of it.
 
 * ``access``: which API server, and with whose credentials.
 * ``cluster_options``: the options that every command about a cluster has.
-* ``cluster_reading``: objects from that server, and what to do where it refuses.
+* ``cluster_reading``: lists of objects from that server, and what to do if it refuses.
 * ``policies_in_force``: the policies that the driver follows, for every command that decides as it does.
-* ``tenant_usage``: what tenants have had and what is reserved, from the driver's namespace.
-* ``listed_cluster``: the same and more as the controller's own picture, for ``gputopo explain`` and ``free``.
-* ``free_gpus``: what is free by size and quality, for ``gputopo free``.
-* ``moves``: moves that would free sets, simulated on it, for ``gputopo defrag``.
-* ``gangs``: the largest gang of each level of the network, for ``gputopo free``.
-* ``cluster_view``: all of ``topo --cluster``: the nodes of ``dradriver/cluster/views``, for people and as data.
+* ``tenant_usage``: the tenants' past usage and the reservations, from the driver's namespace.
+* ``listed_cluster``: the controller's cluster cache filled from lists (``Scene``), for all commands that decide as the
+  controller does.
+* ``free_gpus``: free GPUs by size and quality, for ``gputopo free`` and the page.
+* ``largest_gangs``: where nodes stand in the network, and the largest gang that each of its levels holds now.
+* ``moves``: simulated moves of pods that would free sets, for ``gputopo defrag``.
+* ``cluster_view``: all of ``topo --cluster``: nodes and who holds their GPUs, for people and as data.
 """

@@ -1,4 +1,4 @@
-"""Where the user's cluster is: kubeconfig files as kubectl finds them, exec plugins, or the pod that we run in.
+"""Access to the user's cluster: kubeconfig files as kubectl finds them, exec plugins, or the pod that we run in.
 
 Exec plugins are run by the official ``kubernetes`` package, which is imported only for a user who has one. Its own
 reader of kubeconfig files is not used: of several files it takes the last one's current-context where kubectl takes the
@@ -22,7 +22,7 @@ _MOST_TOLD: Final = 500  # characters that a message repeats of a kubeconfig, or
 
 
 def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:
-    """Return the API server of a context, the current one where none is named.
+    """Return how to access a cluster: the API server of a kubeconfig's context, of the current one if none is named.
 
     Without ``kubeconfig`` the files of the variable ``KUBECONFIG`` count, else ``~/.kube/config``, else the pod's own
     service account.
@@ -46,7 +46,9 @@ def _usual_paths() -> list[Path]:
 
 
 def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path) -> Credentials:
-    """Run a user's exec plugin, and return its credentials. It may ask questions on a terminal.
+    """Return the credentials for access to a cluster that a user's exec plugin gives.
+
+    The plugin may ask questions on a terminal.
 
     Args:
         spec: The field ``exec`` of the user in the kubeconfig.

@@ -15,7 +15,7 @@ FORMATS = ("table", "json", "yaml")
 
 
 def server_options(command: F) -> F:
-    """Give a command the options ``kubeconfig`` and ``context`` of ``access.server``."""
+    """Give a command about a cluster the options ``kubeconfig`` and ``context`` of ``access.server``."""
     command = click.option("--context", metavar="NAME", help="The kubeconfig's context; else its current one.")(command)
     kubeconfig = "The kubeconfig; else KUBECONFIG, ~/.kube/config."
     return click.option("--kubeconfig", metavar="FILE", help=kubeconfig)(command)
@@ -32,13 +32,13 @@ def all_namespaces_option(command: F) -> F:
 
 
 def policies_option(command: F) -> F:
-    """Give a command the option ``policies_file`` of ``inputs.given_policies``."""
+    """Give a command about a cluster the option ``policies_file`` of ``inputs.given_policies``."""
     said = "The policies file to decide by; else the one that the driver in the cluster follows."
     return click.option("--policies", "policies_file", metavar="FILE", help=said)(command)
 
 
 def driver_namespace_option(command: F) -> F:
-    """Give a command the option ``driver_namespace`` of ``policies_in_force.driver_namespace``."""
+    """Give a command about a cluster the option ``driver_namespace`` of ``policies_in_force.driver_namespace``."""
     said = "Where the driver is installed; else where its webhook is, or gpu-topology."
     return click.option("--driver-namespace", metavar="NAME", help=said)(command)
 
@@ -61,6 +61,6 @@ def ledger_option(command: F) -> F:
 
 
 def output_options(command: F) -> F:
-    """Give a command the options ``output``, one of ``FORMATS``, and ``no_color``."""
+    """Give a command about a cluster the options ``output``, one of ``FORMATS``, and ``no_color``."""
     command = click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")(command)
     return click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)(command)

@@ -1,4 +1,4 @@
-"""What the view is made from, read once from the API server."""
+"""Reading of objects, one list at a time, from the API server of the user's cluster, and what to do if it refuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClusterError(DriverError):
 
 
 async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
-    """Return this driver's slices, the other driver's if ours describe machines alone, and all claims of a cluster.
+    """Read from a cluster this driver's slices, another driver's if ours describe machines alone, and all claims.
 
     Raises:
         ClusterError: The server does not answer or refuses.
@@ -59,9 +59,9 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
 
 
 def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:
-    """Return which other driver hands out GPUs in a cluster: the one that has devices of most machines of our agents.
+    """Return which other driver hands out GPUs in the cluster that is read: the one with devices of most machines.
 
-    These describe machines of the vendor alone whose GPUs are chosen among; NVIDIA's where nothing tells.
+    Only pools of our agents with a machine and no devices count. If no driver has devices of these, it is NVIDIA's.
 
     Args:
         alone: The pools that have a machine and no devices.
@@ -71,12 +71,12 @@ def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Le
 
 
 def of_driver(ledger: Ledger) -> str:
-    """Return the field selector by which a driver's slices are read from a cluster."""
+    """Return the field selector for reading a driver's slices from a cluster."""
     return f"spec.driver={ledger.driver}"
 
 
 def read_claim(data: msgspec.Raw) -> Claim:
-    """Return a claim as commands read it, or what can be read of it.
+    """Read a claim of a cluster as commands need it, or what can be read of it.
 
     Raises:
         PartlyRead: It cannot be read whole.
@@ -89,7 +89,7 @@ def read_claim(data: msgspec.Raw) -> Claim:
 
 
 def nothing_published(server: ServerConfig) -> str:
-    """Return what to look at where a server has no slice of this driver."""
+    """Return what to look at if the reading of a cluster finds no slice of this driver."""
     return (
         f"{server.url}: no ResourceSlice of driver {names.DRIVER}: either this is another cluster than you "
         "mean (kubectl config current-context), or no node agent has published its GPUs; look at "
@@ -107,7 +107,7 @@ async def listed(
     label_selector: str | None = None,
     field_selector: str | None = None,
 ) -> list[T]:
-    """Return all objects of a kind from a cluster's API server, as ``Client.list`` reads them.
+    """Read all objects of a kind from a cluster's API server, as ``Client.list`` does.
 
     Args:
         client: An entered client.
@@ -137,7 +137,7 @@ async def listed(
 def refused(
     error: ApiError | Unreachable, server: ServerConfig, resource: Resource, *, namespace: str | None = None
 ) -> ClusterError:
-    """Return the error about what a cluster's API server did not answer, with what to do about it.
+    """Return the error about a reading that a cluster's API server refused or did not answer, and what to do about it.
 
     Args:
         error: What came.

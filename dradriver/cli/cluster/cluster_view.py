@@ -46,7 +46,7 @@ def show_cluster(
     output: str,
     no_color: bool,
 ) -> None:
-    """Print the nodes of a cluster with the holders of their GPUs; warnings go to stderr.
+    """Print the view of a cluster: its nodes with the holders of their GPUs. Warnings go to stderr.
 
     A node whose agent is gone has no slices, so its machine is not known. It is shown with the holders of its GPUs.
 
@@ -111,7 +111,7 @@ async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim],
 def views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
 ) -> tuple[list[NodeView], list[str]]:
-    """Return the nodes and the doubts of ``cluster.views.node_views``, all text of them safe to print.
+    """Return for the view of a cluster its nodes and their doubts (``node_views``), all text of them safe to print.
 
     Pods, claims and machines are named by others, and a terminal obeys escape sequences.
     """
@@ -122,7 +122,7 @@ def views(
 def gone_views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, is_node: Callable[[str], bool]
 ) -> list[GoneNode]:
-    """Return the nodes whose agent is gone (``cluster.views.gone_node_views``), all text of them safe to print."""
+    """Return for the view of a cluster the nodes whose agent is gone, all text of them safe to print."""
     return [_plain_as(node, GoneNode) for node in gone_node_views.views(pieces, claims, is_node=is_node)]
 
 
@@ -160,7 +160,7 @@ def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Docume
 
 
 def node_document(node: NodeView) -> Document:
-    """Return what ``gputopo topo --cluster`` shows of one node: its machine with who holds what."""
+    """Return the view of one node of a cluster, as ``gputopo topo --cluster`` shows it: machine and holders."""
     key = _key((node,))
     series = {entry.name: entry.series for entry in key.entries}
     shown, facts = _node(node, series)
@@ -170,7 +170,7 @@ def node_document(node: NodeView) -> Document:
 
 
 def gone_document(node: GoneNode) -> Document:
-    """Return the view of one node whose agent is gone: why that is so, what to do, and who holds what."""
+    """Return the view of one node whose agent is gone: why that is so, what to do, and who holds its GPUs."""
     return Document(title=f"{node.name}: {AGENT_GONE}", sections=(_gone_section(node),))
 
 
@@ -195,7 +195,7 @@ def _summary(node: NodeView) -> tuple[str, ...]:
 
 
 def nvlink_set(node: NodeView) -> str:
-    """Return the largest free NVLink set of a node in words, or why there is none."""
+    """Return for the view of a cluster the largest free NVLink set of a node in words, or why there is none."""
     largest = node.nvlink_set
     if largest is not None:
         gpus = " ".join(f"GPU{index}" for index in largest.gpus)

@@ -115,7 +115,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
-    """Return the free GPUs of nodes that are ready and take new pods, tainted nodes included.
+    """Return the free GPUs of a listed cluster on nodes that are ready and take new pods, tainted nodes included.
 
     Args:
         scene: The cluster.
@@ -199,7 +199,7 @@ def _promised(scene: Scene) -> int:
 
 
 def open_nodes(scene: Scene) -> Bools:
-    """Return the nodes that are ready and take new pods, tainted ones included, by row."""
+    """Return the nodes whose free GPUs count, by row: nodes that are ready and take new pods, tainted ones included."""
     nodes = scene.picture.nodes
     is_open = nodes.eligible(_ANYBODY)
     for name, node in scene.nodes.items():

@@ -33,12 +33,12 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stand(scene: Scene) -> None:
-    """Tell the listed cluster's fleet where its nodes stand in the network, by the levels of the policies file."""
+    """Set where the listed nodes stand in the network, by the policies' levels: the largest gangs depend on it."""
     scene.picture.fleets.locate(scene.picture.nodes.labels(), "")
 
 
 def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:
-    """Return the largest gang of each level that has parts, by GPUs alone; none where nothing of a network is known."""
+    """Return the largest gang of each network level that has parts, by GPUs alone; none without a known network."""
     gpus, found = gang_nodes.largest_gangs(scene.picture.inventory.fleet, most=_GPUS, eligible=fit)
     if len(found) < 2:  # the cluster alone
         return ()

@@ -74,7 +74,7 @@ _CHANGED: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
 
 
 class Scene:
-    """One reading of the cluster.
+    """A cluster, listed once: the controller's cluster cache, and what the commands need in addition.
 
     Attributes:
         picture: The cluster cache, as the controller has it; set by ``read``.
@@ -112,7 +112,7 @@ class Scene:
         self._labels: dict[str, Mapping[str, str]] = {}
 
     async def read(self, *, pods_too: bool = True) -> None:
-        """Read the cluster once, and fill a cluster cache with it as the controller does.
+        """List the cluster once, and fill a cluster cache with it as the controller does.
 
         Args:
             pods_too: Whether to read device classes and our pods, too. They are needed to place a pod.
@@ -160,7 +160,7 @@ class Scene:
             self.take(resource, key_of(record), record)
 
     def take(self, resource: Resource, key: Key, new: Any) -> None:
-        """Update the cluster cache by a slice, claim, node, device class or pod of ours; None once it is deleted.
+        """Update the listed cluster by a slice, claim, node, device class or pod of ours; None once it is deleted.
 
         A pod that the scheduler alone places is left out here: ``fill`` counts it, as all other pods of its node.
         """
@@ -193,7 +193,7 @@ class Scene:
         return self.tenants.partition_of(namespace)
 
     def settle(self) -> None:
-        """Count for each tenant what it has now, and what it had."""
+        """Count for the listed cluster what each tenant has and had, and apply its caps and reservations."""
         picture = self.picture
         self.tenants = self.own.tenants(self.policies, picture.gpu_time.now(), self._labels)
         picture.fleets.follow(self.policies)
@@ -205,16 +205,16 @@ class Scene:
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})
 
     def reserved(self, workload: PendingWorkload) -> Reservation | None:
-        """Return what is reserved for a workload."""
+        """Return the reservation of a workload in the listed cluster; None if it has none."""
         return next((held for held in self.own.reserved if held.who == workload.who), None)
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing without which no place can be looked for."""
+        """Return whether the listed cluster has all objects without which no place can be looked for."""
         return self.sees_agents and not self._is_empty
 
     def agents_gone(self) -> dict[str, frozenset[str]]:
-        """Return the nodes whose agent is gone, each with the devices that claims hold there; {} if nobody can tell."""
+        """Return the listed nodes whose agent is gone, with the devices that claims hold there; {} if not known."""
         if not self.sees_agents:
             return {}
         with bound(self.ledger):
@@ -222,14 +222,14 @@ class Scene:
             return self.picture.agents_gone(held)
 
     async def read_templates(self, namespace: str) -> bool:
-        """Read the ResourceClaimTemplates of a namespace. Returns whether that may be done."""
+        """Add the ResourceClaimTemplates of a namespace to the listed cluster. Returns whether they may be read."""
         before = len(self.unread)
         for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(template))
         return len(self.unread) == before
 
     async def read_beside(self, pods: Collection[Pod]) -> None:
-        """Read what pods of one namespace name beside their GPUs: templates, and channels where these ask for one."""
+        """Add to the listed cluster what pods of one namespace need in addition to GPUs: templates, NVLink channels."""
         some = [pod for pod in pods if templates.beside(pod)]
         if not some:
             return
@@ -250,14 +250,14 @@ class Scene:
                 self.picture.templates.known.setdefault((namespace, name), template)
 
     async def read_nics(self) -> None:
-        """Read the slices of drivers that hand out NICs: only who asks for some needs them."""
+        """Add the slices of NIC drivers to the listed cluster; only a request for NICs needs them."""
         for driver in DRIVERS:
             for piece in await self._list(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
                 self.picture.nics_changed(_seen(piece))
             self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
-        """Return where a pod's volumes are; as if they were everywhere where that may not be read."""
+        """Return where the volumes of a pod in the listed cluster are; everywhere if that may not be read."""
         claims = volumes.claims_of(pod)
         try:
             places = [await volumes.locate(self._client, claim) for claim in claims]
@@ -276,23 +276,23 @@ class Scene:
         return volumes.together(places) if lacking is None else lacking
 
     def owners(self) -> OwnerReader:
-        """Return what reads the objects that made the pods of gangs, as the controller does."""
+        """Return a reader of the objects that made the gang pods of the listed cluster, as the controller has one."""
         return OwnerReader(
             self._client, OwnerKinds(self._client), waits=lambda _: True, touch=lambda _: None, may_not=_you_may_not
         )
 
     async def read_groups(self, namespace: str) -> None:
-        """Take in which pods without GPUs the PodGroups of a namespace have."""
+        """Add to the listed cluster the pods without GPUs that belong to PodGroups of a namespace."""
         for pod in await self._list(PODS, pod_records.read, namespace=namespace):
             if isinstance(pod, pod_records.Grouped):
                 self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
 
     def put(self, pod: Pod) -> None:
-        """Take in a pod of ours that no list has shown."""
+        """Add a pod of ours that no list has shown to the listed cluster."""
         self.picture.pods.setdefault((pod.metadata.namespace, pod.metadata.name), pod)
 
     async def fill(self, nodes: Collection[str]) -> bool:
-        """Take in what others' pods take from these nodes. Returns whether that was not known before."""
+        """Add others' pods on some nodes to the listed cluster. Returns whether a node was new."""
         wanted = [node for node in nodes if node not in self._filled]
         self._filled.update(wanted)
         room = asyncio.Semaphore(MOST_AT_ONCE)
@@ -354,7 +354,7 @@ class Scene:
 
 
 async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:
-    """Return the cluster, for a command that can say nothing of a part of it.
+    """Return the whole listed cluster, for a command that can say nothing if a part of it is missing.
 
     Args:
         client: The API server's client, entered.

@@ -76,7 +76,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 async def volumes(scene: Scene, movable: Sequence[Workload]) -> dict[Key, object]:
-    """Return where the volumes of each movable pod are, ``Where`` or ``Unbound``, for pods that have volumes."""
+    """Return where the volumes are of each pod that may move, ``Where`` or ``Unbound``; only pods with volumes."""
     volumes_of: dict[Key, object] = {}
     for member in (member for workload in movable for member in workload.pods):
         if member.pod.spec.volumes and (where := await scene.volumes_of(member.pod)) != ():
@@ -85,7 +85,7 @@ async def volumes(scene: Scene, movable: Sequence[Workload]) -> dict[Key, object
 
 
 def movable_workloads(scene: Scene) -> list[Workload]:
-    """Return the pods and gangs that can move: those whose whole GPUs the controller chose.
+    """Return the pods and gangs that ``gputopo defrag`` can move: those whose whole GPUs the controller chose.
 
     A pod cannot move if a template makes its claim, if it shares its claim, if it uses fractions of GPUs, or if the
     scheduler alone placed it: the command does not know on which other nodes such a pod can run.
@@ -145,7 +145,7 @@ class Simulation:
         self._kept: dict[Device, Usage] = {}
 
     def moves(self, size: int, most: int) -> Iterator[Move]:
-        """Yield moves that free sets of so many GPUs, the one that loses least first, as many as are wanted."""
+        """Yield at most ``most`` simulated moves, each of which frees a set of ``size`` GPUs, cheapest first."""
         for _ in range(most):
             move = self._next(size)
             if move is None:
@@ -153,7 +153,7 @@ class Simulation:
             yield move
 
     def end(self) -> None:
-        """Make the sets that the moves freed available again, at the end of the simulation."""
+        """End the simulation of moves: make the sets that they freed available again."""
         self._kept.clear()
         self._picture.inventory.hold(_KEPT, {})
 

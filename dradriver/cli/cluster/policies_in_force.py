@@ -43,7 +43,7 @@ class InForce(msgspec.Struct, frozen=True):
 
 
 async def driver_namespace(client: Client, name: str | None) -> str:
-    """Return the namespace where the driver is installed, which has its policies.
+    """Return the namespace where the driver is installed, which has the policies in force.
 
     Only administrators write webhook configurations, so users cannot lead this function into a namespace of theirs.
 
@@ -69,7 +69,7 @@ async def driver_namespace(client: Client, name: str | None) -> str:
 
 
 async def read(client: Client, server: ServerConfig, name: str | None, file: Policies | None = None) -> InForce:
-    """Return the policies that the driver in a cluster follows, or those of the user's file.
+    """Return the policies in force: those that the driver in a cluster follows, or those of the user's file.
 
     Args:
         client: The API server's client.
@@ -90,7 +90,7 @@ async def read(client: Client, server: ServerConfig, name: str | None, file: Pol
 
 
 def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
-    """Return the policies in the chart's ConfigMap.
+    """Return the policies in force from the chart's ConfigMap, which is looked for among some ConfigMaps.
 
     Args:
         config_maps: ConfigMaps of the namespace. If none of them is the chart's, the result is the defaults, with a
@@ -110,7 +110,7 @@ def among(config_maps: Iterable[Mapping[str, Any]], namespace: str) -> InForce:
 
 
 def unread(error: ClusterError) -> InForce:
-    """Return the default policies, and what to tell a user who may not read the driver's ConfigMaps."""
+    """Return the policies in force for a user who may not read the ConfigMaps: the defaults, with a trouble."""
     cause = error.__cause__
     may_not = isinstance(cause, ApiError) and cause.forbidden
     cure = "ask to be named in the chart's value viewer.subjects, which gives that right"

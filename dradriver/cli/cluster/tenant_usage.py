@@ -1,4 +1,4 @@
-"""Tenants and what they have had, from the ConfigMaps of the driver's namespace."""
+"""Tenants and their past usage of GPUs, with reservations, from the ConfigMaps of the driver's namespace."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Own:
         self.trouble = ""
 
     async def read(self, client: Client, server: ServerConfig, namespace: str) -> None:
-        """Read GPU time, reservations and policies from the ConfigMaps of the driver's namespace.
+        """Read the tenants' past usage, reservations and policies from the ConfigMaps of the driver's namespace.
 
         It raises nothing: ``unread`` says what cannot be read.
         """
@@ -85,7 +85,7 @@ class Own:
             self._follow(policies_in_force.among(config_maps, namespace))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
-        """Read the reservations from the driver's namespace, and nothing else."""
+        """Read the reservations alone from the driver's namespace, without the tenants' usage."""
         try:
             self._reserve(await client.get(CONFIG_MAPS, reservation_config_map.NAME, namespace=namespace))
         except (ApiError, Unreachable) as error:
@@ -116,7 +116,7 @@ class Own:
         now_held: Mapping[str, tuple[float, float]],
         labels: Mapping[str, Mapping[str, str]] | None = None,
     ) -> Tenants:
-        """Return the tenants with what they have had, and what their namespaces are given or promised now.
+        """Return the tenants with their past usage, and what their namespaces are given or promised now.
 
         Without the namespaces' labels each that no tenant names is as one that none has.
         """

@@ -37,7 +37,7 @@ class GangPods(msgspec.Struct, frozen=True):
 
 
 def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Placement] | None = None) -> Gang:
-    """Return a gang as it is shown.
+    """Return the gang of a pod as it is shown by ``gputopo explain``, with the states of its pods.
 
     Args:
         scene: The cluster.
@@ -100,7 +100,7 @@ def _name(of: Membership) -> str:
 
 
 def state(scene: Scene, member: Member) -> str:
-    """Return how far one pod of a gang is."""
+    """Return the state of one pod of a gang as it is shown by ``gputopo explain``: how far its placement is."""
     if member.pod.spec.node_name:
         return "bound"
     claim = scene.picture.claim_of(member.pod)

@@ -27,7 +27,7 @@ _WAYS: Final = 3
 
 
 def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
-    """Return ways to make a place for all of a gang that wants one: of each what would have to end, node by node.
+    """Return the ways to make a place for a whole waiting gang: for each way, what would have to end, node by node.
 
     First those in which one pod ends, or one other gang; where none is enough, one way with several. What pods take of
     CPU and memory stays counted, so a way that is named does help.
@@ -87,9 +87,9 @@ def _shown(scene: Scene, claims: tuple[Key, ...]) -> tuple[Help, ...]:
 
 
 def room(scene: Scene, workload: PendingWorkload) -> tuple[GangRoom, ...]:
-    """Return how many pods like a gang's first one each level of the network holds now, with CPU and memory.
+    """Return how many pods of a gang each network level has room for now, shown next to the ways to place all.
 
-    That is the first of those that want a place: what another asks for need not be readable.
+    All pods count as the first pod that wants a place: what another pod requests need not be readable.
     """
     fleet, wish = scene.picture.fleets.of(workload.key[0]), workload.asking[0].wish
     if not isinstance(wish.request, Whole):

@@ -1,4 +1,4 @@
-"""All pods of a gang that has not started: they get their places together."""
+"""The workload that is all pods of a gang that has not started: they get their places together."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from dradriver.queue.placement_request import PlacementRequest
 
 
 class GangWorkload(Workload):
-    """See ``Workload``."""
+    """The workload of a gang that has not started; see ``Workload``."""
 
     def __init__(self, scene: Scene, asked: Member, gang: GangPods) -> None:
         super().__init__(scene, asked, gang.pending, gang)
         self.pods = gang
 
     async def step(self) -> str | None:
-        """Return what the controller is about to do for the gang, as if it had waited for more pods."""
+        """Return what the controller is about to do for the workload of a gang, as if it had waited for more pods."""
         step = self._step_at(0.0)
         if isinstance(step, Wait) and step.reason is None and self.pending.memory.placed_at is None:
             step = self._step_at(GATHER_S)
@@ -67,17 +67,17 @@ class GangWorkload(Workload):
         )
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
-        """Return the places that the controller would give, near the members that have one."""
+        """Return the controller's plan for the workload of a gang: places near the members that have one."""
         members = [m for m in self.pending.members if m in offer.members or gang_plan.has_claim(self.scene.picture, m)]
         of, least = self.pods.of, self.pending.least
         return plan(offer.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
-        """Return in words that there are places."""
+        """Return the sentence of ``gputopo explain`` that the workload of a gang has places."""
         return f"there are places for {len(found)} pods of its gang now"
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
-        """Return why there is no place, how many such pods there is room for, and what would help all of the gang."""
+        """Return the verdict on the workload of a gang without places: why, room for such pods, what would help."""
         scene, fit = self.scene, self.scene.picture.nodes.eligible(wish.ask)
         whole = wish.request if isinstance(wish.request, Whole) else None
         shown = msgspec.structs.replace(

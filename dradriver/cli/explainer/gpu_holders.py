@@ -1,4 +1,4 @@
-"""Who holds the GPUs of a node, in words."""
+"""The holders of the GPUs of a node, in words: claims, their pods and the time since when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dradriver.api.claims import pins
 from dradriver.api.claims.pins import Key
 from dradriver.api.slices import resource_slices
 from dradriver.cli.cluster.listed_cluster import Scene
-from dradriver.cli.explainer.document import age
+from dradriver.cli.explainer.explain_document import age
 from dradriver.cli.explainer.model import Owner
 from dradriver.topology.natural import natural
 from dradriver.view.terminal_text import plain
@@ -22,7 +22,7 @@ _UNUSED: Final = {
 
 
 def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
-    """Return the claims that hold each GPU of a node or parts of it, by the machine's own number."""
+    """Return the claims that hold each GPU of a node, or a part of it, by the machine's own GPU number."""
     inventory = scene.picture.inventory
     return {
         number: tuple(inventory.holders((node, resource_slices.device_name(uuid))))
@@ -31,7 +31,7 @@ def holders(scene: Scene, node: str) -> dict[int, tuple[Key, ...]]:
 
 
 def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, ...]) -> tuple[Owner, ...]:
-    """Return who holds some of a node's GPUs, whoever holds most of them first."""
+    """Return the holders of some GPUs of a node for ``gputopo explain``, the one with most of these GPUs first."""
     gpus_of: dict[Key, list[int]] = {}
     for number in gpus:
         for key in held.get(number, ()):

@@ -38,7 +38,7 @@ _AT_ONCE: Final = 1 << 22  # pairs of a node and a set that are compared at a ti
 
 
 def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
-    """Return what is free for a namespace's request of whole GPUs on the nodes that would take the pod."""
+    """Return the free sets of GPUs for ``gputopo explain``: those that fit the request on eligible nodes."""
     rooms: list[Room] = []
     gpus = eligible = nodes = 0
     criteria = fallback_criteria.required(request)
@@ -70,7 +70,7 @@ def _room(group: NodeGroup, node: str, mask: int, largest: int) -> Room:
 
 
 def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
-    """Return on each of some nodes the set that the fewest GPUs' release would make, fewest first.
+    """Return on each of some nodes the set of GPUs for which the fewest GPUs must be released, fewest first.
 
     A set that is free is among them, with nobody who would have to end.
 
@@ -90,7 +90,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
-    """Return the sets that are free, or would be, on nodes that are left out, with the causes of that."""
+    """Return the free sets of GPUs on nodes that are left out for the explained pod, with the causes."""
     nodes, channels, domain = scene.picture.nodes, scene.picture.channels, scene.picture.channels.domain_of(wish.pod)
 
     def causes(node: str) -> list[str]:
@@ -192,7 +192,7 @@ def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: 
 
 
 def parts_helps(scene: Scene, member: Member, fit: Bools) -> list[Help]:
-    """Return claims of which the end of any one would make a place for a pod that asks for fractions of GPUs."""
+    """Return claims each of whose end would make room for a pod that requests fractions of GPUs, not sets."""
     picture, namespace = scene.picture, member.key[0]
     rows = {node: picture.nodes.find(node) for node in picture.fleets.of(namespace).nodes}
     nodes = {node for node, row in rows.items() if row is not None and row < len(fit) and fit[row]}
@@ -222,7 +222,7 @@ def _only(fit: Bools, row: int | None) -> Bools:
 
 
 def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> list[Help]:
-    """Return sets that are better than the set that a pod has, each with the pods that would have to end.
+    """Return the sets of GPUs that are better than the set of a pod, each with the pods that would have to end.
 
     The search asks for something more than the pod has: a preference that it did not get, or 1 % more bandwidth.
 

@@ -1,4 +1,4 @@
-"""What happened to a pod and its claim so far, from their own times and from Events."""
+"""The history of a pod and its claim so far, from their own times and from Events."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Event(msgspec.Struct, rename="camel", frozen=True):
 
 
 async def events(client: Client, server: ServerConfig, namespace: str, uid: str, about: str) -> list[Happening]:
-    """Return the Events about an object of a namespace, by its uid.
+    """Return the Events about a pod or its claim for the pod's history, by the object's uid.
 
     Raises:
         ClusterError: They cannot be read.
@@ -65,7 +65,7 @@ def _happening(event: _Event, about: str) -> Happening:
 
 
 def own(pod: Pod, claim: Claim | None) -> list[Happening]:
-    """Return what the objects' own fields say: when they were created, and that their end was asked for."""
+    """Return what a pod and its claim themselves tell of the pod's history: their creation and their requested end."""
     happenings: list[Happening] = []
 
     def add(metadata: Metadata, about: str, promised: str = "") -> None:
@@ -86,7 +86,7 @@ def _said(time: str, about: str, reason: str, message: str) -> Happening:
 
 
 def in_order(happenings: list[Happening]) -> tuple[Happening, ...]:
-    """Return the newest of them, oldest first."""
+    """Return the newest happenings in the history of a pod, oldest first."""
     return tuple(sorted(happenings, key=_when)[-MOST:])
 
 

@@ -1,4 +1,4 @@
-"""One pod that gets its place by itself, be it one that comes to a gang which has started."""
+"""The workload that is one pod, also one that comes to a gang which has started: it gets its place by itself."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class PodWorkload(Workload):
 
     @property
     def searched(self) -> PendingWorkload:
-        """For whom the places are looked for: of a pod that comes to a gang, near the others."""
+        """Return the workload of one pod for which places are searched, near the others if it comes to a gang."""
         return self.pending if self.gang is None else PendingWorkload(self.asked)
 
     async def step(self) -> str | None:
-        """Return what the controller is about to do for the pod."""
+        """Return what the controller is about to do for the workload of one pod."""
         pod, picture = self.asked.pod, self.scene.picture
         step = next_step(observe(self.pending.lead, picture, 0.0), picture, 0.0)
         claim = picture.claim_of(pod)
@@ -83,7 +83,7 @@ class PodWorkload(Workload):
         return "its claim is there; the controller is about to lift its gate"
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
-        """Return the place that the controller would give: near the others of its gang."""
+        """Return the controller's plan for the workload of one pod: a place near the others of its gang."""
         gang, picture = self.gang, self.scene.picture
         if gang is None:
             return plan(offer.snapshot, [self.asked], most=self.most_nodes)
@@ -96,12 +96,12 @@ class PodWorkload(Workload):
         return plan(offer.snapshot, near, GangTerms(gang.of.wants, gang.of.member.identity))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
-        """Return in words that there is a place."""
+        """Return the sentence of ``gputopo explain`` that the workload of one pod has a place."""
         lifted = "" if self.asked.pod.gated else "the promise that it had has ended; "
         return f"{lifted}there is a place for it on {found[self.asked].node} now"
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
-        """Return why there is no place, what is nearest, and what would make one."""
+        """Return the verdict on the workload of one pod without a place: why, what is nearest, what would make one."""
         scene, fit = self.scene, self._fit(wish)
         if wish.shared and wish.claim in scene.picture.claims:
             return Verdict(reason=why.stable)  # other GPUs would be of no use to it
@@ -143,7 +143,7 @@ class PodWorkload(Workload):
         return (*open_[:HELPS], *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
 
     async def having(self, doing: str) -> Verdict:
-        """Return what the pod has or is promised, and which sets would be better."""
+        """Return the verdict on the workload of one pod that has, or is promised, GPUs: which, and better sets."""
         verdict, wish, own = await super().having(doing), self._wish(), self.claim
         if own is None or wish is None:
             return verdict

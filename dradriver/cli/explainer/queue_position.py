@@ -29,7 +29,7 @@ _BEFORE: Final = 3
 
 
 def position(scene: Scene, workload: PendingWorkload) -> Turn:
-    """Return the position of a pod, or of its gang, by the controller's own order."""
+    """Return the position of a pod, or of its gang, in the queue, by the controller's own order."""
     tenants = scene.tenants
     others = [other for other in waiting(scene) if other.key != workload.key]
     workload.trust(tenants.highest(workload.key[0]))
@@ -51,7 +51,7 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
 
 
 async def read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> tuple[Scene, list[Standing]]:
-    """Return the cluster and all that wait, in order; what may not be read is warned of.
+    """Read the cluster, and return it with all workloads in the queue by position; warn of what may not be read.
 
     Args:
         server: The API server.
@@ -74,7 +74,7 @@ async def read(server: ServerConfig, policies: Policies | None, namespace: str |
 
 
 def waiting(scene: Scene) -> list[PendingWorkload]:
-    """Return all pods that want a place, and of each gang that does one workload."""
+    """Return all workloads that have a position in the queue: pods that want a place, and gangs that do."""
     picture, found, gangs = scene.picture, [], set[Key]()
     for key, pod in picture.pods.items():
         if pod.finished or pod.metadata.deletion_timestamp is not None:

@@ -17,7 +17,7 @@ from dradriver.view.terminal_text import plain
 
 
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:
-    """Return a choice as it is shown; ``uuids`` has the uuids of the chosen GPUs by the claim's requests."""
+    """Return the place that is shown for a choice of GPUs; ``uuids`` are by the requests of the claim."""
     all_uuids = tuple(plain(uuid) for of_request in uuids.values() for uuid in of_request)
     if isinstance(choice, PartChoice):
         parts = [part for container in choice.containers for part in container]
@@ -40,7 +40,7 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def given(scene: Scene, key: Key, request: Request) -> Place | None:
-    """Return the place that the scheduler gave a claim for which the controller had chosen no GPUs.
+    """Return the place that is shown for a claim whose GPUs the scheduler chose, not the controller.
 
     Args:
         scene: The cluster.

@@ -30,7 +30,7 @@ def claim_of(scene: Scene, pod: Pod) -> Claim | None:
 
 
 async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
-    """Return the verdict on a pod that the scheduler alone places.
+    """Return the verdict of ``gputopo explain`` on a static pod, which the scheduler alone places.
 
     Args:
         scene: The cluster, read.
@@ -83,7 +83,7 @@ def _waits(pod: Pod, progress: Static) -> str:
 
 
 def said(pod: Pod) -> str:
-    """Return what the scheduler says of a pod that it has not bound."""
+    """Return what the scheduler says of a pod, static or not, that it has not bound."""
     return (
         "the scheduler has yet to bind it"
         if pod.refused is None
@@ -92,7 +92,7 @@ def said(pod: Pod) -> str:
 
 
 async def free(scene: Scene, pod: Pod, request: Request) -> Free | None:
-    """Return what is free for a pod that nobody chooses for; None for one that wants parts of GPUs."""
+    """Return which GPUs are free for a static pod, shown by ``gputopo explain``; None for fractions of GPUs."""
     if not isinstance(request, Whole):
         return None
     ask = ask_of(pod)

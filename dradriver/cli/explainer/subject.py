@@ -1,4 +1,4 @@
-"""What a pod says of itself, without a look at the cluster: shown first, while the cluster is being read.
+"""The subject of ``gputopo explain``: what a pod says of itself, shown while the cluster is being read.
 
 Nothing here loads numpy.
 """
@@ -36,7 +36,7 @@ _WEBHOOK: Final = (
 
 
 def subject(pod: Pod) -> Subject:
-    """Return what a pod says."""
+    """Return the subject of ``gputopo explain``: what a pod says of itself, without a look at the cluster."""
     noted = _noted(pod)
     return Subject(
         namespace=plain(pod.metadata.namespace),
@@ -53,7 +53,7 @@ def subject(pod: Pod) -> Subject:
 
 
 def wish(noted: Resolved) -> str:
-    """Return what a note asks for, in words: what must be, what would be nice, and in which way it is chosen."""
+    """Return in words what the subject of ``gputopo explain`` requests, from the webhook's note on the pod."""
     request = noted.request
     said = sets.wanted(request) if isinstance(request, Whole) else parts.wanted(request)
     more = []

@@ -23,7 +23,7 @@ from dradriver.view.terminal_text import plain
 
 
 async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, drivers: str) -> Verdict:
-    """Return why a pod waits or what it got. What may not be read is listed in ``unread``.
+    """Return the verdict of ``gputopo explain`` on a pod. Its ``unread`` lists what may not be read.
 
     Args:
         client: An entered client.

@@ -32,7 +32,7 @@ _ROUNDS: Final = 8
 
 
 class Workload(abc.ABC):
-    """What the controller makes of a pod, alone or with its gang.
+    """A workload that ``gputopo explain`` is asked about: what the controller makes of a pod, alone or with its gang.
 
     Attributes:
         scene: The cluster.
@@ -48,11 +48,11 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     async def step(self) -> str | None:
-        """Return what the controller waits for, or is about to do, in words; None if it looks for a place."""
+        """Return what the workload waits for, or the controller is about to do; None if it looks for a place."""
 
     @abc.abstractmethod
     def plan(self, offer: Offer) -> dict[Member, Placement]:
-        """Return the places that the controller would give, of what the workload may use.
+        """Return the places that the controller would give the explained workload, of what it may use.
 
         Raises:
             NoPlaceError: There is no place.
@@ -61,30 +61,30 @@ class Workload(abc.ABC):
 
     @abc.abstractmethod
     def places(self, found: Mapping[Member, Placement]) -> str:
-        """Return in words that there are places."""
+        """Return the sentence of ``gputopo explain`` that there are places for the workload."""
 
     @abc.abstractmethod
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
-        """Return the verdict if there is no place: why, what is free, what is nearest and what would help."""
+        """Return the verdict on a workload without a place: why, what is free, what is nearest and what would help."""
 
     @property
     def searched(self) -> PendingWorkload:
-        """For whom the places are looked for: caps and reservations are asked about it."""
+        """Return the workload for which places are searched; caps and reservations are asked about it."""
         return self.pending
 
     @property
     def claim(self) -> ClaimRecord | None:
-        """The pod's own claim; None if there is none, or it is somebody else's under the same name."""
+        """Return the claim of the pod whose workload is explained; None without one that is its own."""
         claim = self.scene.picture.claim_of(self.asked.pod)
         return claim if claim is not None and claim.owned_by(self.asked.uid) else None
 
     async def having(self, doing: str) -> Verdict:
-        """Return the verdict if no place is looked for: what the pod has, or is promised."""
+        """Return the verdict on a workload for which no place is looked for: what its pod has, or is promised."""
         pin = None if self.claim is None else self.claim.pin
         return Verdict(reason=doing, place=None if pin is None else place_of(pin.choice, pin.uuids))
 
     async def verdict(self) -> Verdict:
-        """Return what there is to say of the workload."""
+        """Return the verdict of ``gputopo explain`` on the workload."""
         if (doing := await self.step()) is not None:
             return await self.having(doing)
         try:

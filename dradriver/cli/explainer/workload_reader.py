@@ -24,7 +24,7 @@ class NotReadyError(Exception):
 
 
 async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
-    """Return the gang of a pod, and read what placing the gang needs; None for a pod that is in no gang."""
+    """Read what placing the gang of a pod needs, and return the gang; None for a pod of no gang."""
     gangs = scene.picture.gangs
     membership = gangs.of((pod.metadata.namespace, pod.metadata.name))
     if membership is None:
@@ -57,7 +57,7 @@ async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
 
 
 async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
-    """Return the workload that the controller would place for a pod: its gang, or the pod alone.
+    """Read and return the workload that the controller would place for a pod: its gang, or the pod alone.
 
     Args:
         scene: The cluster.

@@ -89,7 +89,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def results(document: Document, admission: Admission, *, translate: bool = False) -> Iterator[Result]:
-    """Yield the webhook's answers to the pods of an object of a manifest, or to the claim that it is.
+    """Yield the webhook's admission results for the pods of a manifest's object, or for the object if it is a claim.
 
     Args:
         document: The object.
@@ -271,7 +271,7 @@ class _Response(msgspec.Struct, frozen=True):
 
     @property
     def ops(self) -> list[dict[str, Any]]:
-        """The patch's operations."""
+        """Return the operations of the patch in an admission result of the webhook."""
         return msgspec.json.decode(base64.b64decode(self.patch), type=list[dict[str, Any]]) if self.patch else []
 
 

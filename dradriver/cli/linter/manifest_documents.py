@@ -33,7 +33,7 @@ class _Loader(_Base):  # type: ignore[misc]
     }
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
-        """Return a mapping with its keys as JSON has them; one that is given twice is an error, as for kubectl."""
+        """Return a mapping of a manifest with its keys as JSON has them; a repeated key is an error, as for kubectl."""
         said = [(key.value, key.start_mark) for key, _ in node.value if key.tag != _MERGE]
         if len({str(value) for value, _ in said}) < len(said):
             values = [str(value) for value, _ in said]
@@ -45,14 +45,14 @@ class _Loader(_Base):  # type: ignore[misc]
         return {_key(key, node.start_mark): value for key, value in mapping.items()}
 
     def construct_yaml_float(self, node: Any) -> float:
-        """Return a number; what JSON has no text for is none."""
+        """Return a number of a manifest; an error for a number that JSON cannot write."""
         number = float(super().construct_yaml_float(node))
         if not math.isfinite(number):
             raise yaml.constructor.ConstructorError(None, None, f"a number that is none: {node.value}", node.start_mark)
         return number
 
     def construct_other(self, node: Any) -> None:
-        """Refuse a value of a type that JSON has not, such as a set or bytes: no object of Kubernetes has one."""
+        """Refuse a value in a manifest of a type that JSON has not, such as a set or bytes."""
         tag = node.tag.removeprefix("tag:yaml.org,2002:")
         raise yaml.constructor.ConstructorError(None, None, f"a value of the type !!{tag}", node.start_mark)
 

@@ -1,4 +1,4 @@
-"""Which pieces of the page a reader has not seen yet, and how they are sent.
+"""The feed of the page: which of its pieces a reader has not seen yet, and how they are sent.
 
 A reader is a number, the version that it has seen: whoever is slow gets the newest of each piece, never a queue.
 """
@@ -36,12 +36,12 @@ class Feed:
         self._whole: tuple[int, bytes] = (-1, b"")
 
     def publish(self, nodes: Mapping[str, bytes | None], others: Pieces) -> None:
-        """Send pieces of changed nodes to the page's readers, None for nodes that are gone, and all other pieces."""
+        """Put pieces of changed nodes into the page's feed, None for nodes that are gone, and all other pieces."""
         gone = [key for key in self._pieces if not key.startswith("node/") and key not in others]
         self._take({f"node/{name}": piece for name, piece in nodes.items()} | others | dict.fromkeys(gone))
 
     def say(self, key: str, piece: bytes) -> None:
-        """Send one piece of the page to its readers."""
+        """Put one piece of the page into its feed."""
         self._take({key: piece})
 
     def _take(self, pieces: Mapping[str, bytes | None]) -> None:
@@ -63,31 +63,31 @@ class Feed:
             self._changed = asyncio.Event()
 
     def read(self, mark: str) -> int | None:
-        """Return the feed's version that a reader names; None for another feed's, or one that is forgotten."""
+        """Return the feed's version from the mark that a reader sends; None for another feed's, or a forgotten one."""
         epoch, _, number = mark.partition(".")
         if epoch != self._epoch or not number.isascii() or not number.isdigit() or len(number) > 12:
             return None
         return int(number) if self._oldest <= int(number) <= self.version else None
 
     def mark(self) -> str:
-        """Return the version that a reader names who has all pieces of the page."""
+        """Return the mark of a reader who has all pieces in the page's feed."""
         return f"{self._epoch}.{self.version}"
 
     def since(self, version: int) -> bytes:
-        """Return as one line of JSON the pieces of the page that are new after a version."""
+        """Return the pieces that came into the page's feed after a version, as one line of JSON."""
         asked = version, self.version
         if self._delta[0] != asked:
             self._delta = asked, self._encode(version)
         return self._delta[1]
 
     def whole(self) -> bytes:
-        """Return all pieces of the page as JSON, compressed by gzip."""
+        """Return all pieces in the page's feed as JSON, compressed by gzip."""
         if self._whole[0] != self.version:
             self._whole = self.version, gzip.compress(self._encode(0), 5)
         return self._whole[1]
 
     async def news(self, version: int) -> None:
-        """Wait until the page has a piece that is newer than a version."""
+        """Wait until the page's feed has a piece that is newer than a version."""
         while self.version <= version:
             await self._changed.wait()
 

@@ -1,4 +1,4 @@
-"""What the API server lets its user list, followed by watches.
+"""Objects of the API server that the page follows by watches, as far as its user may list them.
 
 To the code of other commands it is a client: a list that is followed is answered from here, so that explaining a pod
 asks the server for nothing but what only that pod has. What may not be listed in all namespaces is followed in the
@@ -72,12 +72,12 @@ class Whole(msgspec.Struct, frozen=True):
 
 
 def whole(data: msgspec.Raw) -> Whole:
-    """Return an object unchanged, for kinds that the page follows as a whole."""
+    """Return an object unchanged, for kinds of followed objects of which all is kept."""
     return Whole(isolated.identity(data), bytes(data))
 
 
 def sources(driver_namespace: str) -> tuple[Source, ...]:
-    """Return which kinds of objects the page follows; with the driver's namespace also policies and GPU time."""
+    """Return which kinds of objects are followed; with the driver's namespace also policies and GPU time."""
     sliced: dict[Any, Callable[[Any], Any]] = {slice_records.read_slice: slice_records.slice_record}
     found = [
         *(
@@ -141,13 +141,13 @@ class Mirror(Client):
         self._followed = [_Followed(source) for source in wanted]
 
     async def run(self) -> None:
-        """Follow the objects that the user may list until cancelled."""
+        """Follow the objects that the user may list, until cancelled."""
         async with Client(self._config, user_agent=self._user_agent) as client, asyncio.TaskGroup() as tasks:
             for one in self._followed:
                 tasks.create_task(self._follow(client, one))
 
     def widen(self) -> None:
-        """Try to follow all namespaces again if only the user's own are followed: rights may have come."""
+        """Try to follow the objects of all namespaces again if only the user's own namespace is followed."""
         for one in self._followed:
             if one.narrowed:
                 one.again.set()
@@ -204,7 +204,7 @@ class Mirror(Client):
                 yield from one.reflector.store.values()
 
     def said(self) -> Iterator[str]:
-        """Yield in words what may not be listed, and what the API server does not answer now."""
+        """Yield in words which objects cannot be followed: not allowed, or the API server does not answer now."""
         for one in self._followed:
             resource, own = one.source.resource, self._config.namespace
             if one.narrowed and one.reflector is not None and one.reflector.synced.is_set():

@@ -1,4 +1,4 @@
-"""Who may ask: nobody by another site's page, and on a machine that others use only who was told the page's key.
+"""The guard of the page: it refuses other sites' pages and, on a shared machine, readers without the page's key.
 
 A page of another site can make a browser ask any address, under a name of its own that it lets point there (DNS
 rebinding): so the Host must be one that this page is known by. What a browser says of where a request comes from
@@ -58,7 +58,7 @@ class Guard:
         self._hosts = {host.lower() for host in hosts} | LOCAL
 
     def refusal(self, request: BaseRequest) -> Response | None:
-        """Return the answer to a request for the page that must be refused; None for one that may be answered."""
+        """Return the answer to a request for the page that the guard refuses; None for a request that it lets pass."""
         if request.method != aiohttp.hdrs.METH_GET:
             return _refuse(405, "this page is only read", Allow="GET")
         host = name_of(request.headers.get(aiohttp.hdrs.HOST, ""))
@@ -85,7 +85,7 @@ class Guard:
 
 
 def name_of(host: str) -> str:
-    """Return the name in a Host header, without its port and brackets, in lower case."""
+    """Return the name in a request's Host header as the guard compares it: no port, no brackets, lower case."""
     name, bracket, _ = host.partition("]")
     name = name.removeprefix("[") if bracket else host.partition(":")[0]
     return name.lower()

@@ -1,4 +1,4 @@
-"""The cluster as the page has it: the scene that other commands read once, kept by changes."""
+"""The live cluster of the page: the scene that other commands read once, kept up to date by changes."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class Live:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Return in words what the page could not read of the cluster."""
+        """Return in words what the page could not read of its live cluster."""
         return tuple(dict.fromkeys((*self._mirror.said(), *self.scene.own.unread, *self.scene.unread)))
 
     def changed(self, resource: Resource, key: Key | None) -> None:
-        """Note that an object of the page's cluster changed; without a key, that what may be read of its kind did."""
+        """Note that an object of the live cluster changed; without a key, that what may be read of its kind did."""
         if resource == CONFIG_MAPS and key is not None:
             self._own_changed = True
         elif resource not in _FED or key is None:
@@ -89,11 +89,11 @@ class Live:
             self._changes[resource, key] = None
 
     def read_anew(self) -> None:
-        """Have the next update of the page read everything again: what is not watched may have changed."""
+        """Have the next update of the live cluster read everything again, also objects that are not watched."""
         self._anew = True
 
     async def update(self) -> set[str]:
-        """Bring the page's cluster up to date. Returns the names of the nodes that look different, or are gone."""
+        """Bring the page's live cluster up to date. Returns the names of the nodes that look different, or are gone."""
         if self._own_changed:
             self._own_changed = False
             await self._read_own()
@@ -225,7 +225,7 @@ class Live:
             self.gone |= {node.name: node for node in gone}
 
     def leave_out(self, name: str, error: Exception) -> None:
-        """Show nothing of a node on the page until its objects change: they met an error in this program."""
+        """Leave a node out of the live cluster until its objects change: they met an error in this program."""
         logger.error("node %s cannot be shown", name, exc_info=error)
         self.views.pop(name, None)
         self.gone.pop(name, None)
@@ -233,11 +233,11 @@ class Live:
         self.doubts[name] = [plain(f"node {name}: {why}; it is left out")]
 
     def node(self, name: str) -> Node | None:
-        """Return a node of the page's cluster, if nodes may be read."""
+        """Return a node of the page's live cluster, if nodes may be read."""
         return self.scene.nodes.get(name)
 
     def closed(self, name: str) -> str:
-        """Return why a node takes no new pods; empty if it does, or if nodes may not be read."""
+        """Return why a node of the live cluster takes no new pods; empty if it does, or if nodes may not be read."""
         node = self.node(name)
         if node is None:
             return ""

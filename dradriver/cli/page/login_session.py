@@ -37,7 +37,7 @@ LOGIN_S: Final = 15.0  # before the next login
 async def keep(
     page: Page, login: Callable[[], ServerConfig], policies: Policies | None, driver_namespace: str | None
 ) -> NoReturn:
-    """Keep the page up to date until cancelled, by one login at the API server after another.
+    """Keep the page up to date by one login session at the API server after another, until cancelled.
 
     Args:
         page: The page.

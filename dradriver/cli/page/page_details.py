@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.cli.cluster import cluster_reading, cluster_view
-from dradriver.cli.explainer import document
+from dradriver.cli.explainer import explain_document
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.explainer.verdict import verdict
 from dradriver.cli.page.followed_objects import Mirror
@@ -40,7 +40,7 @@ class Asked:
         self._waiting = 0
 
     def node(self, name: str) -> Answer | None:
-        """Return what the page shows of a node that a reader opened; None if there is no such node."""
+        """Return the details of a node that a reader of the page opened; None if there is no such node."""
         if (view := self._live.views.get(name)) is not None:
             shown = cluster_view.node_document(view)
         elif (gone := self._live.gone.get(name)) is not None:
@@ -50,7 +50,7 @@ class Asked:
         return {"title": shown.title, "html": fragment(shown)}
 
     async def pod(self, namespace: str, name: str) -> Answer | None:
-        """Return what the page shows of a pod that a reader opened, as ``explain`` says it; None if there is none.
+        """Return the details of a pod that a reader of the page opened, as ``explain`` has them; None if there is none.
 
         Raises:
             BusyError: Too many are asked about.
@@ -75,9 +75,9 @@ class Asked:
             said = str(cluster_reading.refused(error, self._server, PODS, namespace=namespace))
             return {"title": "This pod cannot be read", "html": fragment(_troubles((said,)))}
         about = subject(pod)
-        head = document.head(about)
+        head = explain_document.head(about)
         judged = await verdict(self._mirror, self._server, pod, self._live.scene.policies, self._namespace)
-        rest = document.rest(about, judged)
+        rest = explain_document.rest(about, judged)
         first = Section(blocks=head.sections[0].blocks)
         shown = Document(title=head.title, sections=(first, *rest.sections, *_troubles(judged.unread).sections))
         return {"title": shown.title, "html": fragment(shown)}

@@ -1,4 +1,4 @@
-"""What the page is told, in pieces that change alone: JSON by a key, and of the same things always the same JSON."""
+"""The pieces of the page that change alone: JSON by a key, and of the same things always the same JSON."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ encoder: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
-    """Return what the tiles of nodes show, by name; None of one without GPUs of ours.
+    """Return the pieces of the page for the tiles of nodes, by name; None for a node without GPUs of ours.
 
     A node that meets an error in this program is left out of ``live``, and has no tile. The others are shown.
     """
@@ -58,7 +58,7 @@ def node_pieces(live: Live, names: Iterable[str]) -> dict[str, bytes | None]:
 
 
 def node_piece(live: Live, name: str) -> bytes | None:
-    """Return what a node's tile shows, None of a node without GPUs of ours.
+    """Return the piece of the page for the tile of one node; None for a node without GPUs of ours.
 
     A GPU is one letter: ``f`` free, ``a`` given to a claim, ``s`` given in parts, ``p`` promised, ``b`` in MIG mode, or
     about to change its mode, and in no claim, ``u`` unhealthy, ``x`` unhealthy and in a claim, ``m`` missing: the node
@@ -127,7 +127,7 @@ def _is_unhealthy(view: GpuView) -> bool:
 
 
 def common(live: Live, *, server: str) -> Pieces:
-    """Return all pieces but those of nodes."""
+    """Return all pieces of the page except those of nodes: summary, queue, free GPUs, tenants, idle GPUs, health."""
     scene = live.scene
     standing = line(queue_position.waiting(scene), scene.tenants)
     pieces = dict(_waiting(live, waits(scene, standing)))

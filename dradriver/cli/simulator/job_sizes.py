@@ -1,4 +1,4 @@
-"""How many GPUs a job can have on some machines: all its pods find a place where nobody else is."""
+"""The sizes that simulated jobs can have on some machines: all pods find a place where nobody else is."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dradriver.topology.machine import Machine
 
 
 def given(tables: Tables) -> list[int]:
-    """Return the numbers of GPUs that a pod can have of a machine, ascending."""
+    """Return the sizes, in GPUs, of a simulated job's pod for which a machine has room, ascending."""
     return [gpus for gpus in range(1, tables.size + 1) if tables.fits(gpus, tables.everything)]
 
 
 class JobSizes:
-    """The numbers of GPUs that jobs can have.
+    """The sizes that simulated jobs can have, in GPUs.
 
     A job has as few pods as possible, as alike as possible (``simulated_queue.pods``). Each is on a node of its own
     that gives so many. Products of Ascend do not give every number (``Machine.blocks``), and of unlike nodes the small
@@ -36,7 +36,7 @@ class JobSizes:
         self.most = next((gpus for gpus in every if self._has_place(gpus)), 0)
 
     def fitting(self, gpus: int) -> int:
-        """Return the least number of GPUs from this one on that a job can have.
+        """Return the least possible size of a simulated job with at least this number of GPUs.
 
         Raises:
             ValueError: It is more than ``most``.
@@ -47,11 +47,11 @@ class JobSizes:
         raise ValueError(f"{gpus} GPUs: the most is {self.most}")
 
     def cut(self, gpus: int) -> int:
-        """Return the least number of GPUs from this one on that a job can have, at most the largest possible one."""
+        """Return the least possible size of a simulated job with this number of GPUs, at most the largest one."""
         return self.fitting(min(gpus, self.most))
 
     def mixed(self, mix: Mapping[int, float]) -> dict[int, float]:
-        """Return the share of jobs by number of GPUs with the numbers that jobs can have; larger ones are left out."""
+        """Return a mix of job sizes in which each size is one that simulated jobs can have, without too large ones."""
         found: dict[int, float] = {}
         for gpus, share in mix.items():
             if gpus <= self.most:

@@ -1,4 +1,4 @@
-"""The policies that find places for whole GPUs, shares and MIG slices: ours, and what a scheduler does alone."""
+"""Policies for mixed requests (whole GPUs, shares, MIG slices): the driver's allocator, and a scheduler alone."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Policy(Protocol):
     """One way of finding places; it keeps its own books."""
 
     def place(self, request: Request) -> Taken | None:
-        """Find a place for a simulated request of whole GPUs or a part, and take it; None without a place."""
+        """Find a place by the mixed policy for a request of whole GPUs or a part, and take it; None without a place."""
 
     def give_back(self, taken: Taken) -> None:
-        """Release what a simulated request got under the policy."""
+        """Release what a simulated request got under the mixed policy."""
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the numbers of each simulated node's GPUs on which nothing is, as the policy counts them."""
+        """Return the numbers of each simulated node's GPUs on which the mixed policy has placed nothing."""
 
 
 class Ours:
@@ -54,7 +54,7 @@ class Ours:
             self._fleet.set_offer(name, offer)
 
     def place(self, request: Request) -> Taken | None:
-        """Find a place for a simulated request by the driver's own allocator, and take it; None without a place."""
+        """Take a place for a mixed request by the driver's own policy; None without a place."""
         try:
             if isinstance(request, Whole):
                 choice = self._fleet.rank(request, limit=1, explain=False)[0]
@@ -73,7 +73,7 @@ class Ours:
         return taken
 
     def give_back(self, taken: Taken) -> None:
-        """Release what the driver's own allocator gave a simulated request."""
+        """Release what the driver's own policy gave a mixed request."""
         if taken.part is None:
             self._held[taken.node] -= set(taken.gpus)
         else:
@@ -91,7 +91,7 @@ class Ours:
         self._fleet.set_parts(name, on)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the numbers of each simulated node's GPUs on which the driver's own allocator placed nothing."""
+        """Return the GPU numbers of each simulated node on which the driver's own mixed policy placed nothing."""
         return [sorted(self._fleet.free(name)) for name in self._names]
 
 
@@ -111,7 +111,7 @@ class _Gpu:
         return not self.whole and not self.parts and not self.sliced
 
     def share(self, number: int, amount: Amount) -> Part | None:
-        """The share, if there is room for it."""
+        """Return the share that a mixed policy can place on a simulated GPU; None without room."""
         own = amount.of(self.memory_mib)
         shares = [part.amount for part in self.parts if isinstance(part, SharePart)]
         if self.whole or self.sliced or len(shares) < len(self.parts):
@@ -121,7 +121,7 @@ class _Gpu:
         return SharePart(gpu=number, amount=own) if cores <= 100 and memory <= self.memory_mib else None
 
     def slice(self, number: int, name: str, *, by_counts: bool = False) -> MigPart | None:
-        """The slice at the highest start that is free, as a pool lists them; None for none.
+        """Return the MIG slice that a mixed policy can place on a simulated GPU, highest free start first; else None.
 
         By counts it is put where it spoils least, or, where the free slices are no placement, nowhere (``_NOWHERE``).
         """
@@ -141,7 +141,7 @@ class _Gpu:
         return None
 
     def counts(self, name: str) -> bool:
-        """Whether so many memory and compute slices are left, wherever they are."""
+        """Return whether enough memory and compute slices of a GPU are free for a mixed policy, wherever they are."""
         slices = [part for part in self.parts if isinstance(part, MigPart)]
         if name not in self.profiles or self.whole or len(slices) < len(self.parts):
             return False
@@ -169,7 +169,7 @@ class FirstFit:
         self._by_counts = by_counts
 
     def place(self, request: Request) -> Taken | None:
-        """Take a place for a simulated request as the scheduler alone does (first fit); None without a place."""
+        """Take a place for a mixed request by the first-fit policy (a scheduler alone); None without a place."""
         order = range(len(self._nodes))
         for node in sorted(order, key=self._load.__getitem__) if self._least_allocated else order:
             taken = self._on(node, request)
@@ -200,7 +200,7 @@ class FirstFit:
         return None
 
     def give_back(self, taken: Taken) -> None:
-        """Release what first fit gave a simulated request."""
+        """Release what the mixed policy first fit gave a simulated request."""
         self._load[taken.node] -= _size(taken)
         for number in taken.gpus:
             gpu = self._nodes[taken.node][number]
@@ -210,7 +210,7 @@ class FirstFit:
                 gpu.parts.remove(taken.part)
 
     def empty(self) -> Sequence[Sequence[int]]:
-        """Return the numbers of each simulated node's GPUs on which first fit placed nothing."""
+        """Return the GPU numbers of each simulated node on which the mixed policy first fit placed nothing."""
         return [[number for number, gpu in gpus.items() if gpu.empty] for gpus in self._nodes]
 
 

@@ -1,4 +1,4 @@
-"""What an order made of the jobs: how long they waited by size, what the cluster did, how even the tenants fared."""
+"""The figures of an order of simulated jobs: waits by size, use of the cluster, fairness among the tenants."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class OrderResult(msgspec.Struct, kw_only=True):
     ended: float
 
     def of(self, gpus: str) -> Waits | None:
-        """Return the waiting times of simulated jobs of a size; None if there was no such job."""
+        """Return an order's figures for simulated jobs of one size: how long they waited; None without such jobs."""
         return next((each for each in self.waits if each.gpus == gpus), None)
 
 
@@ -100,7 +100,7 @@ class Figures:
         self._worths: list[float] = []
 
     def advance(self, to: float, *, held: Sequence[int], reserved_idle: int, contended: bool) -> None:
-        """Count the time until then: GPUs of tenants, idle reserved GPUs, and whether all tenants have jobs waiting."""
+        """Add to an order's figures the time until ``to``: GPUs of tenants, idle reserved GPUs, contended time."""
         passed = min(to, self._last) - min(self.now, self._last)
         self._busy += passed * sum(held)
         self._reserved_idle += passed * reserved_idle
@@ -111,7 +111,7 @@ class Figures:
         self.now = to
 
     def began(self, *, gpus: int, wait_s: float, worth: float, lasts_s: float, contended: bool) -> None:
-        """Count a simulated job that begins now, on a set of that worth."""
+        """Add to an order's figures a simulated job that begins now, on a set of this worth."""
         self.waits(gpus, wait_s)
         self._began[_class(gpus)] += 1
         if gpus > 1:
@@ -120,7 +120,7 @@ class Figures:
             self._largest = max(self._largest, gpus * lasts_s)
 
     def waits(self, gpus: int, wait_s: float) -> None:
-        """Count how long a simulated job of so many GPUs has waited."""
+        """Add to an order's figures how long a simulated job of so many GPUs has waited."""
         self._waits[_class(gpus)].append(wait_s)
 
     def result(self, order: str) -> OrderResult:

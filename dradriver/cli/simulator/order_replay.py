@@ -1,4 +1,4 @@
-"""A simulation of one order of the queue: jobs arrive, wait, run and leave. ``gputopo simulate --order`` calls it."""
+"""The replay of jobs in one order of the queue: they arrive, wait, run and leave (``gputopo simulate --order``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policies that are compared: each takes a cluster and a number of GPUs and says which it would have."""
+"""The placement policies that are compared: each takes a cluster and a number of GPUs and says which it would have."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAIR: Final = {
 
 
 def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
-    """Return any set of free GPUs of any simulated node that has room."""
+    """Return the placement of the random policy: any set of free GPUs of any simulated node that has room."""
     nodes = [node for node, mask in enumerate(cluster.free) if mask.bit_count() >= gpus]
     if not nodes:
         return None
@@ -32,19 +32,22 @@ def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
 
 
 def first_fit(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the lowest GPUs of the first node that has room: what the scheduler does with devices that say nothing."""
+    """Return the placement of the first-fit policy: the lowest free GPUs of the first node that has room.
+
+    The scheduler does this with devices that say nothing.
+    """
     node = _first(cluster, gpus)
     return None if node is None else Part(node, mask_of(positions(cluster.free[node])[:gpus]))
 
 
 def link_scores(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the set that go-gpuallocator's best-effort scoring prefers, on the first node that has room."""
+    """Return the placement of go-gpuallocator's policy: its best-scored set on the first node that has room."""
     node = _first(cluster, gpus)
     return None if node is None else Part(node, best_partition(cluster.machines[node], cluster.free[node], gpus))
 
 
 def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the simulated set by device attributes alone: one group, else one NUMA node, else any; first fit."""
+    """Return the placement by device attributes alone: one group, else one NUMA node, else any; first fit."""
     for rung in range(3):
         for node, free in enumerate(cluster.free):
             for devices in _rungs(cluster.machines[node], gpus)[rung]:
@@ -55,7 +58,7 @@ def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # n
 
 
 def ours(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
-    """Return the set that the driver's allocator chooses over all simulated nodes, one pod after the other."""
+    """Return the placement of the driver's own allocator over all simulated nodes, one pod after the other."""
     try:
         choice = cluster.fleet.rank(_pod(cluster, gpus), limit=1)[0]
     except NoPlaceError:
@@ -68,7 +71,7 @@ def _pod(cluster: Cluster, gpus: int) -> Whole:
 
 
 def gang(cluster: Cluster, gpus: int, pods: int) -> list[Part] | None:
-    """Return the sets that the driver's allocator chooses for all pods of a simulated job at once, or none."""
+    """Return the placement of the driver's own allocator for all pods of a simulated job at once, or None."""
     try:
         placed = place_gang(cluster.fleet, GangRequest(pod=_pod(cluster, gpus), pods=pods))
     except NoPlaceError:
@@ -89,7 +92,9 @@ GANGS: Final = "ours, gangs"
 
 @lru_cache(maxsize=65536)
 def best_partition(machine: Machine, free: int, gpus: int) -> int:
-    """Return the set of the best partition of the free GPUs into sets of this size and a rest, by total score.
+    """Return the set that the placement policy of go-gpuallocator takes of a node's free GPUs.
+
+    It is the best set of the best partition of these GPUs into sets of this size and a rest, by total score.
 
     Its rest counts as a set, too, but is never the answer here (go-gpuallocator gives it in some cases).
     """

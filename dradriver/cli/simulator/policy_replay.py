@@ -1,4 +1,4 @@
-"""Jobs come, wait, run and leave; what a policy makes of them."""
+"""The replay of simulated jobs under one placement policy: they come, wait, run and leave."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Result(msgspec.Struct, kw_only=True):
 
 
 def over_seeds(results: Sequence[Result]) -> Result:
-    """Return the mean of each figure of one placement policy over several seeds."""
+    """Return the mean of each figure of the replays under one placement policy over several seeds."""
     figures = {
         field: mean(getattr(result, field) for result in results)
         for field in Result.__struct_fields__

@@ -1,4 +1,4 @@
-"""One distribution for a published shape: sizes first, then durations by size, so that all its tables are met."""
+"""The fit of one distribution to a published shape: sizes first, then durations by size, so that all tables are met."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     quantiles: Floats
 
     def mean_s(self) -> Floats:
-        """Return the mean duration of simulated jobs by size, seconds."""
+        """Return the mean durations of jobs in the fitted shape by size, seconds."""
         means: Floats = self.scales * self.quantiles.mean()
         return means
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[NDArray[np.int64], Floats]:
-        """Return GPUs and durations (seconds) of so many simulated jobs."""
+        """Return GPUs and durations (seconds) of so many simulated jobs that are drawn from the fitted shape."""
         which = rng.choice(len(self.sizes), size=count, p=self.shares)
         at = rng.random(count) * _STEPS - 0.5
         lasts: Floats = np.interp(at, np.arange(_STEPS), self.quantiles) * self.scales[which]
@@ -50,7 +50,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=16)
 def fit(name: str) -> Fit:
-    """Return the distribution of jobs that meets all tables of a published shape.
+    """Return the fit of a published shape: the distribution of jobs that meets all its tables.
 
     A size's mean duration follows from its shares of GPU time and of jobs: (GPU time / jobs / GPUs), times what makes
     the mean of all the published one. The spread is one for all sizes: first that of the published durations, then

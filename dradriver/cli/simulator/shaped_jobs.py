@@ -22,7 +22,7 @@ _DAY_S: Final = 86_400.0
 def drawn(
     shape: str, count: int, *, gpus: int, load: float, seed: int, cut: Callable[[int], int] | None = None
 ) -> list[Job]:
-    """Draw simulated jobs of a published shape, by arrival; time 0 is a Monday's midnight.
+    """Draw shaped jobs: simulated jobs of a published shape, by arrival; time 0 is a Monday's midnight.
 
     The span of the arrivals follows from the drawn jobs: their GPU time is ``load`` of what the cluster has in it. So
     each seed has exactly this load, however long its longest jobs are.
@@ -48,7 +48,7 @@ def drawn(
 
 
 def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
-    """Return when so many simulated jobs arrive within a span, sorted, seconds.
+    """Return when so many shaped jobs arrive within a span, sorted, seconds.
 
     The jobs of a bin are negative binomial: Poisson at a rate that is itself drawn (gamma). Given how many come in all,
     that is a draw among the bins by their rates. The hours and weekdays explain a part of the variance; the gamma has
@@ -69,7 +69,7 @@ def arrivals(rng: np.random.Generator, count: int, span_s: float) -> Floats:
 
 
 def expected(at_s: Floats) -> Floats:
-    """Return how many jobs arrive at a time of the week against the mean; 0 is a Monday's midnight."""
+    """Return how many shaped jobs arrive at a time of the week against the mean; 0 is a Monday's midnight."""
     hours = np.array(BY_HOUR)[(at_s % _DAY_S // _HOUR_S).astype(int)]
     days = np.array(BY_WEEKDAY)[(at_s // _DAY_S).astype(int) % len(BY_WEEKDAY)]
     found: Floats = hours * days

@@ -73,28 +73,28 @@ class Cluster:
             self._update(part.node)
 
     def reserve(self, masks: Mapping[int, int]) -> None:
-        """Reserve these GPUs of the simulated cluster, by node, and no others."""
+        """Reserve some GPUs of the simulated cluster, by node, instead of all that were reserved before."""
         before, self._reserved = self._reserved, dict(masks)
         for node in before.keys() | masks.keys():
             self._update(node)
 
     def count_free(self) -> int:
-        """Return how many GPUs of the simulated cluster are free."""
+        """Return how many GPUs of the simulated cluster are idle, reserved ones included."""
         return sum(mask.bit_count() for mask in self.idle)
 
     def count_reserved(self) -> int:
-        """Return how many of these GPUs of the simulated cluster are reserved."""
+        """Return how many idle GPUs of the simulated cluster are reserved."""
         return sum((self.idle[node] & mask).bit_count() for node, mask in self._reserved.items())
 
     def worth(self, parts: Sequence[Part]) -> float:
-        """Return the bandwidth of a job's slowest part against the best on any simulated machine for so many: 0-1."""
+        """Return the bandwidth of a job's slowest part in the simulated cluster against the best for its size, 0-1."""
         return min(
             float(self.tables[part.node].busbw[part.mask]) / best if (best := self.best(part.mask.bit_count())) else 1.0
             for part in parts
         )
 
     def best(self, gpus: int) -> float:
-        """Return the most bandwidth that a set of this size has on any simulated machine, all GPUs free."""
+        """Return the most bandwidth that a set of this size has in the simulated cluster if all GPUs are free."""
         if gpus not in self._best:
             fitting = (tables for tables in set(self.tables) if gpus <= tables.size)
             self._best[gpus] = max((float(tables.best(gpus)[tables.everything]) for tables in fitting), default=0.0)

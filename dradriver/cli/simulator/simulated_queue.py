@@ -1,4 +1,4 @@
-"""Waiting jobs: a line a tenant and kind, and whose turn it is."""
+"""The simulated queue of waiting jobs: a line for each tenant and kind, and whose turn it is."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Kind: TypeAlias = tuple[int, ...]
 
 
 def pods(gpus: int, largest: int) -> Kind:
-    """Return the pods of a simulated job on nodes of so many GPUs: as few as possible, as alike as possible."""
+    """Return the pods of a job in the simulated queue, on nodes of so many GPUs: as few and as alike as possible."""
     count = -(-gpus // largest)
     return tuple(gpus // count + (number < gpus % count) for number in range(count))
 
 
 def covers(kind: Kind, other: Kind) -> bool:
-    """Return whether a kind of simulated jobs finds no place if the other kind finds none."""
+    """Return whether a kind of jobs in the simulated queue finds no place if the other kind finds none."""
     return len(kind) >= len(other) and all(mine >= its for mine, its in zip(kind, other, strict=False))
 
 
@@ -66,14 +66,14 @@ class Blocked:
         return known
 
     def add(self, kind: Kind) -> None:
-        """Note that a simulated job of this kind found no place."""
+        """Note that a job of this kind in the simulated queue found no place."""
         self._kinds.append(kind)
         for other, known in self._known.items():
             if not known and covers(other, kind):
                 self._known[other] = True
 
     def clear(self) -> None:
-        """Forget which simulated jobs found no place: GPUs became free."""
+        """Forget which jobs in the simulated queue found no place: GPUs became free."""
         self._kinds.clear()
         self._known.clear()
 
@@ -90,7 +90,7 @@ class Lines:
         return sum(self.counts)
 
     def add(self, waiting: Waiting) -> None:
-        """Let a simulated job wait; it is the youngest."""
+        """Add a job to the simulated queue; it is the youngest."""
         line = self._lines[waiting.job.tenant].setdefault(waiting.kind, OrderedDict())
         line[waiting.job.number] = waiting
         if (entry := _declared(waiting)) is not None:
@@ -98,7 +98,7 @@ class Lines:
         self.counts[waiting.job.tenant] += 1
 
     def remove(self, waiting: Waiting) -> None:
-        """Remove a simulated job from the queue."""
+        """Remove a job from the simulated queue."""
         kinds = self._lines[waiting.job.tenant]
         del kinds[waiting.kind][waiting.job.number]
         if (entry := _declared(waiting)) is not None:
@@ -109,11 +109,11 @@ class Lines:
         self.counts[waiting.job.tenant] -= 1
 
     def has(self, waiting: Waiting) -> bool:
-        """Return whether a simulated job still waits."""
+        """Return whether a job is in the simulated queue."""
         return waiting.job.number in self._lines[waiting.job.tenant].get(waiting.kind, ())
 
     def head(self, tenant: int, *, passed: Blocked | None = None) -> Waiting | None:
-        """Return a tenant's oldest waiting job, without the kinds that are blocked."""
+        """Return a tenant's oldest job in the simulated queue, without the kinds that are blocked."""
         heads = (
             next(iter(line.values()))
             for kind, line in self._lines[tenant].items()
@@ -122,7 +122,7 @@ class Lines:
         return min(heads, key=lambda waiting: (waiting.job.arrival_s, waiting.job.number), default=None)
 
     def ended_within(self, longest_s: float, fits: Callable[[Kind], bool]) -> Iterator[Waiting]:
-        """Yield the waiting jobs of some kinds that declare at most so many seconds."""
+        """Yield the jobs of some kinds in the simulated queue that declare at most so many seconds."""
         for kind, declared in self._declared.items():
             if fits(kind):
                 yield from (waiting for _, _, waiting in declared[: bisect.bisect(declared, (longest_s, math.inf))])

@@ -57,19 +57,19 @@ class Reserving:
 
     @property
     def idle(self) -> int:
-        """Return how many reserved GPUs of the simulated cluster nobody uses."""
+        """Return how many GPUs of the simulated reservation nobody uses."""
         return self._cluster.count_reserved()
 
     def begins(self, running: Running) -> None:
-        """Note that a simulated job has its GPUs, which may be reserved ones."""
+        """Note for the simulated reservation that a job has its GPUs, which may be reserved ones."""
         self._set(running.parts, running)
 
     def ends(self, running: Running) -> None:
-        """Note that a simulated job has left, and with it perhaps reserved GPUs."""
+        """Note for the simulated reservation that a job has left, and with it perhaps reserved GPUs."""
         self._set(running.parts, None)
 
     def make(self, waiting: Waiting, now: float) -> bool:
-        """Reserve the best set for a blocked simulated job. Returns whether other GPUs are reserved than before."""
+        """Make the best simulated reservation for a blocked job. Returns whether the reserved GPUs changed."""
         found = reservation_rules.best(self._candidates(waiting.kind, now), now)
         if found is None:
             return self.drop()
@@ -84,24 +84,24 @@ class Reserving:
         return self._fence(before)
 
     def lift(self) -> None:
-        """Let reserved GPUs of the simulated cluster be given to jobs, until ``close``."""
+        """Let jobs have the GPUs of the simulated reservation, until ``close``."""
         self._cluster.reserve({})
 
     def close(self) -> None:
-        """Give reserved GPUs of the simulated cluster to no job again, after ``lift``."""
+        """Let no job have the GPUs of the simulated reservation again, after ``lift``."""
         self._fence(None)
 
     def longest(self, now: float) -> float:
-        """Return how long a simulated job may run that begins on reserved GPUs now, seconds; negative for none."""
+        """Return how long a job may run that begins on GPUs of the simulated reservation now, seconds, or below 0."""
         return -1.0 if self.held is None else reservation_rules.latest_end(self.held, self.terms, now) - now
 
     def look(self, now: float) -> None:
-        """Note which simulated jobs are on the reserved GPUs now."""
+        """Note which jobs are on the GPUs of the simulated reservation now."""
         if self.held is not None:
             self.held = reservation_rules.seen(self.held, self._candidate(self._places(self.held), now))
 
     def count(self, now: float) -> None:
-        """Count the reserved GPUs that stand idle until now."""
+        """Count the GPUs of the simulated reservation that stand idle until now."""
         if self.held is not None:
             self.held = reservation_rules.counted(self.held, self.idle, now)
 
@@ -110,7 +110,7 @@ class Reserving:
         return None if self.held is None else reservation_rules.runs_out_at(self.held, self.idle, self.terms)
 
     def judge(self, now: float) -> bool:
-        """Keep, move or end the simulated reservation. Returns whether other GPUs are reserved than before."""
+        """Keep, move or end the simulated reservation. Returns whether the reserved GPUs changed."""
         if self.held is None or self.waiting is None:
             return False
         if self.held.idle_gpu_s < self.terms.idle_s * len(self.held.gpus) * (1 - 1e-9):

@@ -1,4 +1,4 @@
-"""The jobs: drawn by chance, or read from a CSV file."""
+"""The trace: simulated jobs, drawn by chance or read from a CSV file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, float] = MIX) -> list[Job]:
-    """Return simulated jobs that come by chance (Poisson), with log-normal durations.
+    """Return a trace of simulated jobs that come by chance (Poisson), with log-normal durations.
 
     Args:
         count: How many.
@@ -73,7 +73,7 @@ def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, fl
 
 
 def assigned(jobs: Sequence[Job], *, weights: Sequence[float], declared: float, seed: int) -> list[Job]:
-    """Return the same simulated jobs, each with a tenant, and some with a declared duration.
+    """Return the jobs of a trace, each with a tenant, and some with a declared duration.
 
     Args:
         jobs: The jobs.
@@ -93,7 +93,7 @@ def assigned(jobs: Sequence[Job], *, weights: Sequence[float], declared: float, 
 
 
 def read(path: Path) -> list[Job]:
-    """Return the jobs of a CSV file with columns ``arrival_s``, ``gpus`` and ``duration_s``, by arrival.
+    """Return the trace in a CSV file: jobs with ``arrival_s``, ``gpus`` and ``duration_s``, by arrival.
 
     Raises:
         TraceError: No such file, a column is missing, or a line is no job; with the line's number.

@@ -19,7 +19,7 @@ def desired(daemon_sets: Iterable[Mapping[str, Any]]) -> int:
 
 
 def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Finding | None:
-    """Return that the DaemonSet wants more node agents than there are pods of it; None if that is not so."""
+    """Return the finding of the agent checks that the DaemonSet wants more node agents than there are; else None."""
     if len(pods) >= wanted:
         return None
     cure = f"kubectl -n {namespace} describe daemonset -l {SELECTOR} says why {wanted - len(pods)} pods are not made"
@@ -27,7 +27,7 @@ def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Fin
 
 
 def findings(gone: Sequence[GoneNode], pods: Iterable[Pod], namespace: str) -> Iterator[Finding]:
-    """Yield one finding for each node whose agent is gone, the first five; a PASS if there is none.
+    """Yield the findings of the agent checks: one for each node whose agent is gone, the first five; else a PASS.
 
     Args:
         gone: The nodes.

@@ -60,11 +60,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     agents_wanted: int = 0
 
     def agents(self) -> list[Pod]:
-        """Return the pods of node agents that the checks have seen."""
+        """Return the pods of node agents that the cluster checks have seen."""
         return pods_of(self.pods, NODE)
 
     def ledger(self) -> Ledger:
-        """Return which driver allocates GPUs, by the command's option, the agents' or the slices."""
+        """Return for the cluster checks which driver allocates GPUs: by the option, the agents' or the slices."""
         if current_ledger() is not OURS:
             return current_ledger()
         for pod in self.agents():
@@ -75,7 +75,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
-    """Return which driver allocates GPUs, by the slices of all drivers.
+    """Return for the cluster checks which driver allocates GPUs, by the slices of all drivers.
 
     It is another driver if that driver has devices on a node where our slices describe only the machine.
     """
@@ -94,7 +94,7 @@ def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
 
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
-    """Yield what ``gputopo verify`` finds in the cluster: versions, parts, slices; ``now`` is in epoch seconds."""
+    """Yield the findings of the cluster checks: versions, parts of the driver, slices; ``now`` is in epoch seconds."""
     yield from _versions(seen.nodes)
     yield from _runtimes(seen.nodes)
     yield from _parts(seen)
@@ -348,7 +348,7 @@ def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
 
 
 def clock(date: str = "") -> float:
-    """Return seconds since the epoch for checks: by a header ``Date`` if there is one, else by this machine's clock."""
+    """Return the time for checks of the cluster, epoch seconds: by a header ``Date``, else by this machine's clock."""
     try:
         return email.utils.parsedate_to_datetime(date).timestamp()
     except ValueError:

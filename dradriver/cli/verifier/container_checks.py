@@ -21,7 +21,7 @@ _RESTART: Final = "restart the node agent's pod, and look at its log, which says
 
 
 def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path, own: bool) -> Iterator[Finding]:
-    """Yield what ``gputopo verify`` finds about the way of GPUs into containers: toolkit, CDI, runtime.
+    """Yield the findings of the container checks on the way of GPUs into containers: toolkit, CDI, runtime.
 
     Args:
         machine: This one; without it no specification can be compared.

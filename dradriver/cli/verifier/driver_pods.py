@@ -39,6 +39,6 @@ def is_ready(pod: Pod) -> bool:
 
 
 def arguments(container: Mapping[str, Any]) -> dict[str, str]:
-    """Return the values of a driver container's command-line arguments, by their flags."""
+    """Return the command-line arguments of the driver's container in a pod, by their flags."""
     words = [str(word).partition("=") for word in container.get("args") or ()]
     return {flag: value for flag, equals, value in words if equals}

@@ -1,4 +1,4 @@
-"""What a check says."""
+"""A finding: what one check of ``gputopo verify`` says."""
 
 from __future__ import annotations
 

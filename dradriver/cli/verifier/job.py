@@ -38,7 +38,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
-    """Return the Job that checks a node from inside.
+    """Return the Job of ``gputopo verify`` that checks a node from inside.
 
     Args:
         node: The node's name.
@@ -91,7 +91,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
 
 
 def of_agent(pods: Iterable[Mapping[str, Any]], node: str) -> Agent | None:
-    """Return the spec of a node's agent for the Job; of any agent if that node has none, None if there is none.
+    """Return the settings of a node's agent, else of any agent, for the Job; None if there is no agent.
 
     The driver's root is that of the host, without the folder below which the agent has the host's files.
     """

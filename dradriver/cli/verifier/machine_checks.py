@@ -89,7 +89,7 @@ def _kept(host_root: Path) -> KeptNics:
 
 
 def findings(found: Read, *, driver_root: Path | None, host_root: Path) -> Iterator[Finding]:
-    """Yield what ``gputopo verify`` finds on this machine: driver, GPUs, links, MIG, MPS."""
+    """Yield the findings of the machine checks of ``gputopo verify``: driver, GPUs, links, MIG, MPS."""
     machine = found.machine
     if machine.vendor is not NVIDIA:
         yield passed("driver", f"amdgpu {machine.driver_version or 'of the kernel'}")
@@ -177,7 +177,7 @@ def _mps(root: Path) -> Finding:
 
 
 def against_slices(machine: Machine, published: Machine | None, node: str, namespace: str) -> Finding:
-    """Return whether a node's slices tell of the machine as it is; ``namespace`` is the driver's."""
+    """Return the finding of the machine check whether a node's slices describe the machine as it is."""
     log = f"find it by kubectl -n {namespace} get pods -l {SELECTOR} --field-selector spec.nodeName={node}"
     if published is None:
         return failed(

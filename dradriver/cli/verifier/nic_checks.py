@@ -25,7 +25,7 @@ read = ports.read
 def findings(
     before: Sequence[NicState], after: Sequence[NicState], machine: Machine | None, *, host_root: Path
 ) -> Iterator[Finding]:
-    """Yield what ``gputopo verify`` finds about this machine's network cards: ports, distance to GPUs, GPUDirect.
+    """Yield the findings of the NIC checks of ``gputopo verify``: ports, distance to GPUs, GPUDirect.
 
     Args:
         before: The cards when the check began.

@@ -42,7 +42,7 @@ class Used(msgspec.Struct, frozen=True):
 
 
 async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
-    """Return which policies the ready pods of webhook and node agents use, by their metrics.
+    """Return for the policies checks which policies the ready pods of webhook and node agents use, by their metrics.
 
     Args:
         client: An entered client.
@@ -95,7 +95,7 @@ def _fingerprint(metrics: bytes) -> str:
 
 
 def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, namespace: str) -> Finding:
-    """Return whether all processes use the policies that the ConfigMap holds.
+    """Return the finding of the policies checks: whether all processes use the policies that the ConfigMap holds.
 
     The first trouble counts, in the order in which it explains the others: the file, the controller, the other pods.
 

@@ -1,4 +1,4 @@
-"""What whoever asks may do, by SelfSubjectAccessReview: which commands of gputopo will work."""
+"""The rights of the user who runs ``gputopo verify``, by SelfSubjectAccessReview: which commands will work."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WANTED: Final = (
 
 
 async def findings(client: Client, namespace: str) -> list[Finding]:
-    """Return which objects the user of ``gputopo`` may not list, and which commands need them.
+    """Return the findings of the rights checks: which objects the user may not list, and which commands need them.
 
     Raises:
         ApiError: The server refuses to say.

@@ -19,7 +19,7 @@ _BAD: Final = "no-version"
 
 
 async def asked(client: Client, namespace: str) -> Finding:
-    """Return whether the API server asks the webhook about pods of a namespace.
+    """Return the finding of the webhook checks whether the API server asks the webhook about pods of a namespace.
 
     A pod that the webhook must refuse is created as a dry run.
 
@@ -55,7 +55,7 @@ async def asked(client: Client, namespace: str) -> Finding:
 
 
 def excludes(configurations: Iterable[Mapping[str, Any]], own: str, namespace: str) -> bool:
-    """Return whether the chart's values exclude a namespace from the webhook.
+    """Return whether the webhook's configurations exclude a namespace, by the chart's values.
 
     Args:
         configurations: The configurations of mutating and of validating webhooks.
@@ -83,7 +83,7 @@ def _leaves_out(hook: Mapping[str, Any], namespace: str) -> bool:
 
 
 def not_asked(namespace: str) -> Finding:
-    """Return that a namespace is left out, so that nothing can be tried in it."""
+    """Return the finding of the webhook checks that a namespace is left out, so no pod can be tried there."""
     return warned(
         "webhook-asked", f"the webhook is asked about no pod of namespace {namespace} (webhook.excludedNamespaces)",
         "name a namespace whose pods it is asked about: --namespace NAME",
@@ -97,7 +97,7 @@ def _cure(said: str) -> str:
 
 
 def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *, now: float) -> Iterator[Finding]:
-    """Yield when the certificates end that the API server believes the webhook by.
+    """Yield the findings of the webhook checks on when its certificates end, by which the API server trusts it.
 
     Args:
         configurations: Those of mutating and of validating webhooks.

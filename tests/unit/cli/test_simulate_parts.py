@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 from dradriver.allocator import Amount, Mig, Request, Share, Whole
 from dradriver.allocator.request import MigPart, Part
 from dradriver.cli.main import main
-from dradriver.cli.simulator import mixed
-from dradriver.cli.simulator.mixed import Arrival
+from dradriver.cli.simulator import mixed_replay
 from dradriver.cli.simulator.mixed_policies import POLICIES, Taken
+from dradriver.cli.simulator.mixed_replay import Arrival
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.instances import in_mig_mode
@@ -53,7 +53,7 @@ def test_no_policy_gives_anything_twice_and_all_of_it_comes_back(policy: str) ->
     machines = [HGX, HGX]
     books = POLICIES[policy](machines)
     held: list[Taken] = []
-    for n, arrival in enumerate(mixed.drawn(300, machines, load=1.0, parts=0.7, seed=3)):
+    for n, arrival in enumerate(mixed_replay.drawn(300, machines, load=1.0, parts=0.7, seed=3)):
         if (taken := books.place(arrival.request)) is not None:
             held.append(taken)
         if n % 3 == 2 and held:
@@ -68,7 +68,7 @@ def test_no_policy_gives_anything_twice_and_all_of_it_comes_back(policy: str) ->
 
 def test_what_is_served_is_counted() -> None:
     requests = arrivals(Whole(containers=(7,)), HALF, HALF, HALF, slice_("1g.10gb"))
-    result = mixed.replay([HGX], requests, policy="ours")
+    result = mixed_replay.replay([HGX], requests, policy="ours")
     assert (result.wholes_served, result.parts_served, result.slices_served) == (1, 0.5, 0)
     assert result.gpu_time_served == pytest.approx(3 / 5)
 
@@ -77,21 +77,21 @@ def test_free_slices_that_are_no_placement_are_lost_where_the_scheduler_only_cou
     # Slice 7 is left in the end, and no 1g.10gb can be there.
     requests = arrivals(*[slice_("1g.10gb")] * 3, slice_("3g.40gb"), slice_("1g.10gb"))
     one = HGX.subset([0])
-    served = {policy: mixed.replay([one, one], requests, policy=policy).slices_served for policy in POLICIES}
+    served = {policy: mixed_replay.replay([one, one], requests, policy=policy).slices_served for policy in POLICIES}
     assert served == {"slices by count": 0.8, "least allocated": 1, "first fit": 1, "ours": 1}
 
 
 def test_the_same_seed_gives_the_same_requests_and_load_is_what_they_ask_for() -> None:
     machines = [HGX] * 4
-    drawn = mixed.drawn(4000, machines, load=0.5, parts=0.6, seed=7)
-    assert drawn == mixed.drawn(4000, machines, load=0.5, parts=0.6, seed=7)
+    drawn = mixed_replay.drawn(4000, machines, load=0.5, parts=0.6, seed=7)
+    assert drawn == mixed_replay.drawn(4000, machines, load=0.5, parts=0.6, seed=7)
     assert sum(not isinstance(one.request, Whole) for one in drawn) / 4000 == pytest.approx(0.6, abs=0.03)
     asked = sum(one.gpus * one.duration_s for one in drawn) / (32 * drawn[-1].at_s)
     assert asked == pytest.approx(0.5, rel=0.25)
 
 
 def test_machines_without_mig_are_asked_for_shares() -> None:
-    drawn = mixed.drawn(50, [profiles.load("dgx1-v100")], load=1.0, parts=1.0, seed=1)
+    drawn = mixed_replay.drawn(50, [profiles.load("dgx1-v100")], load=1.0, parts=1.0, seed=1)
     assert {type(one.request) for one in drawn} == {Share}
 
 

@@ -1,4 +1,4 @@
-"""A simulated day of requests for whole GPUs, shares and MIG slices, for ``gputopo simulate --parts``.
+"""The replay of a simulated day of mixed requests: whole GPUs, shares, MIG slices (``gputopo simulate --parts``).
 
 Requests that find no place at once are turned away, so that every policy meets the same requests at the same time.
 """
@@ -67,7 +67,7 @@ class Result(msgspec.Struct, kw_only=True):
 def drawn(
     count: int, machines: Sequence[Machine], *, load: float, parts: float, seed: int, sliced: float = 0.7
 ) -> list[Arrival]:
-    """Draw requests for whole GPUs and fractions, which arrive at random (Poisson) and have log-normal durations.
+    """Draw mixed requests to replay, for whole GPUs and fractions: random arrivals (Poisson), log-normal durations.
 
     Args:
         count: Number of requests.
@@ -117,7 +117,7 @@ def _asked(
 def replay(
     machines: Sequence[Machine], arrivals: Sequence[Arrival], *, policy: str, books: Policy | None = None
 ) -> Result:
-    """Replay requests for whole GPUs, shares and MIG slices. A request without a place is turned away.
+    """Replay mixed requests (whole GPUs, shares, MIG slices) under one policy; without a place they are turned away.
 
     Args:
         machines: The nodes.

@@ -1,4 +1,4 @@
-"""The text of ``gputopo explain`` on a pod: first what the pod itself says (``head``), then the verdict (``rest``)."""
+"""The document of ``gputopo explain``: first what the pod says itself (``head``), then the verdict (``rest``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TONES: Final = {"waits": Tone.WARNING, "static": Tone.WARNING, "promised": Tone
 
 
 def head(subject: Subject) -> Document:
-    """Return the first part, which needs nothing but the pod: its state and its request."""
+    """Return the head of the document of ``gputopo explain``: state and request, which need nothing but the pod."""
     title = f"Pod {subject.namespace}/{subject.pod}"
     state = _STATES[subject.state] + (f" on {subject.node}" if subject.node else "")
     rows: list[tuple[Cell, ...]] = [(Cell("state"), Cell(state, _TONES.get(subject.state, Tone.PLAIN)))]
@@ -42,7 +42,7 @@ def head(subject: Subject) -> Document:
 
 
 def rest(subject: Subject, verdict: Verdict) -> Document:
-    """Return the second part, which needs the whole cluster: a section for each part of the verdict that is known."""
+    """Return the rest of the document of ``gputopo explain``: a section for each known part of the verdict."""
     sections = []
 
     def add(title: str, *blocks: Block) -> None:
@@ -75,7 +75,7 @@ def rest(subject: Subject, verdict: Verdict) -> Document:
 
 
 def waiting(subjects: Sequence[Subject]) -> Document:
-    """Return the pods that wait, the oldest first."""
+    """Return the document of ``gputopo explain`` without a pod: all pods that wait, the oldest first."""
     heads = ("pod", "for", "asks for", "why")
     rows = tuple(
         words(f"{subject.namespace}/{subject.pod}", age(subject.created), subject.wish, _why(subject))
@@ -92,7 +92,7 @@ def _why(subject: Subject) -> str:
 
 
 def data(subject: Subject, verdict: Verdict) -> dict[str, Any]:
-    """Return both parts for JSON and YAML."""
+    """Return the document of ``gputopo explain`` as data for JSON and YAML: what the pod says, and the verdict."""
     fields: dict[str, Any] = msgspec.to_builtins(subject) | msgspec.to_builtins(verdict)
     return fields
 
@@ -102,7 +102,7 @@ def _plain_table(rows: Sequence[tuple[Cell, ...]]) -> Table:
 
 
 def numbers(gpus: Sequence[int]) -> str:
-    """Return GPUs as pictures name them: ``GPU0 GPU3``."""
+    """Return GPUs as documents of ``gputopo explain`` name them: ``GPU0 GPU3``."""
     return " ".join(f"GPU{number}" for number in gpus)
 
 
@@ -230,7 +230,7 @@ def _counted(happening: Happening) -> str:
 
 
 def age(time: str, now: datetime.datetime | None = None) -> str:
-    """Return how long ago a time was, in its largest unit: ``3 h``; empty where that is no time.
+    """Return the age of an object as ``gputopo explain`` shows it: ``3 h``; empty if ``time`` cannot be read.
 
     Args:
         time: As Kubernetes writes it, ``2026-01-31T12:00:00Z``.
