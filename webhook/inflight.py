@@ -1,7 +1,7 @@
 """How many bytes of large request bodies the server holds at once, and how the senders' addresses share these bytes.
 
 ``server.Endpoint`` borrows the size of a large body before it reads the body on. As with connections
-(``dradriver/process/connections.py``), the address that holds most gives way to one that waits and holds less.
+(``dradriver/process/server_connections.py``), the address that holds most gives way to one that waits and holds less.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from dradriver.api.base import names
-from dradriver.process.connections import Connections, Handler, listening
+from dradriver.process.server_connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission
 from webhook.body import GRACE_S, Body
