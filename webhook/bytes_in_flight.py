@@ -52,12 +52,12 @@ class Budget:
         self._timer: asyncio.TimerHandle | None = None
 
     def is_waited_for(self) -> bool:
-        """Return whether a body waits for bytes."""
+        """Return whether a body waits for bytes in flight."""
         return bool(self._waiting)
 
     @contextlib.asynccontextmanager
     async def lent(self, size: int, *, address: str, revoke: Callable[[], None]) -> AsyncIterator[None]:
-        """Wait until a body may use so many bytes of the budget, and reserve them while the block runs.
+        """Wait until a body may have so many bytes in flight, and reserve them while the block runs.
 
         Args:
             size: Number of bytes.
