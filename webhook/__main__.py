@@ -28,7 +28,7 @@ class Options(options.Common):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the server until a signal, and return the exit status."""
+    """Run the main program, the admission server, until a signal, and return the exit status."""
     args = parse(argv)
     from dradriver.process import run  # --help costs nothing
 
@@ -36,7 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:
-    """Return what the command line says; where it is wrong, the process ends with usage and status 2."""
+    """Return the options on the main program's command line.
+
+    If they are wrong, the process ends with usage and status 2.
+
+    It ends with the usage, too.
+    """
     made = parser()
     args = made.parse_args(argv, namespace=Options())
     if args.certificates == "mounted" and args.certificate_dir is None:
@@ -45,7 +50,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the main program's command line."""
     made = options.parser(
         "python -m webhook",
         "Admission server of gpu.topology.",
@@ -66,7 +71,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def serve(args: Options) -> None:
-    """Serve admission over TLS until cancelled, with health and metrics, and keep certificates and policies current."""
+    """Run the main program: serve admission over TLS, with health and metrics, until cancelled.
+
+    It keeps certificates and policies current.
+    """
     from dradriver.api.base.allocating_driver import LEDGERS, bind
     from dradriver.process.health_server import serve_health
     from dradriver.process.policies_file import PoliciesFile

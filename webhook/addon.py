@@ -11,7 +11,7 @@ from dradriver.topology.vendors import VENDORS
 
 
 def check(found: Resolved, *, by_template: bool) -> list[str]:
-    """Return warnings about a pod's request if another driver allocates the GPUs; none if this driver does.
+    """Return warnings about a pod's request if this driver is an add-on and another allocates the GPUs; else none.
 
     Args:
         found: The pod's resolved request.

@@ -63,11 +63,11 @@ class Admission:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What reviews are posted to."""
+        """Return the paths that admission reviews are posted to."""
         return tuple(self._paths)
 
     def answer(self, path: str, body: bytes) -> bytes:
-        """Return the answer to a review that came to one of the paths.
+        """Return the admission answer to a review that came to one of the paths.
 
         Raises:
             ReviewError: The body is no review.
@@ -84,7 +84,7 @@ class Admission:
         return encoded
 
     def mutate_pod(self, request: review.Request, *, created: _Create = create.create) -> Answer:
-        """Return the answer to CREATE or UPDATE of a pod; anything else passes.
+        """Return the admission answer to CREATE or UPDATE of a pod; anything else passes.
 
         Args:
             request: The question.
@@ -109,7 +109,7 @@ class Admission:
         return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
 
     def mutate_workload(self, request: review.Request) -> Answer:
-        """Return the answer to CREATE or UPDATE of what makes pods; anything else passes."""
+        """Return the admission answer to CREATE or UPDATE of what makes pods; anything else passes."""
         if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
             return review.allow(request), "allowed"
         try:
@@ -121,7 +121,7 @@ class Admission:
         return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
 
     def validate_claim(self, request: review.Request) -> Answer:
-        """Return the answer to CREATE or UPDATE of a claim or template; anything else passes."""
+        """Return the admission answer to CREATE or UPDATE of a claim or template; anything else passes."""
         if request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
             return review.allow(request), "allowed"
         try:

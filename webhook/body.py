@@ -32,7 +32,7 @@ class Body:
         self.is_cut_off = False
 
     async def read(self, most: int, *, is_waited_for: Callable[[], bool] = bool) -> bool:
-        """Read until the body ends or has more than so many bytes; return whether it ended.
+        """Read until the request's body ends or has more than so many bytes; return whether it ended.
 
         The sender's time runs only meanwhile: it is not the sender's fault if the server reads nothing.
 
@@ -51,11 +51,11 @@ class Body:
         return False
 
     def whole(self) -> bytes:
-        """Return what was read."""
+        """Return what was read of a request's body."""
         return b"".join(self._parts)
 
     def cut_off(self) -> None:
-        """End the request, if the server waits for the sender."""
+        """End the request whose body is read, if the server waits for the sender."""
         if self._is_read_now and not self._limit.expired():
             self.is_cut_off = True
             self._limit.reschedule(asyncio.get_running_loop().time())

@@ -29,7 +29,7 @@ _LIST: Final = msgspec.json.Decoder(list[_Anything] | None)
 
 
 def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
-    """Raise unless a pod is within bounds, or beyond none further than the live pod is already.
+    """Raise an error unless a pod is within bounds, or exceeds them no further than the live pod does already.
 
     Raises:
         WordError: A part is too long; the message names it.

@@ -25,7 +25,7 @@ _ATTEMPTS: Final = 5
 
 
 def utc_now() -> datetime.datetime:
-    """Return the time."""
+    """Return the time by which certificates are kept: now, in UTC."""
     return datetime.datetime.now(datetime.UTC)
 
 
@@ -57,11 +57,11 @@ class Keeper:
         self._served: certificates.Bundle | None = None
 
     def ready(self) -> bool:
-        """True once the API server trusts what is served, and while that has not expired."""
+        """Return whether the API server trusts the certificate that is served, and that has not expired."""
         return self._served is not None and self._now() < certificates.expires(self._served)
 
     async def run(self) -> None:
-        """Run ``step`` every few seconds for ever; an error is logged when it is another than the one before."""
+        """Keep the certificates for ever: run ``step`` every few seconds; an error that repeats is logged once."""
         last = ""
         while True:
             try:
@@ -76,7 +76,7 @@ class Keeper:
             await asyncio.sleep(PERIOD_S)
 
     async def step(self) -> None:
-        """Do what is due now. What is about to be served, the API server trusts before.
+        """Do what is due now to keep the certificates. What is about to be served, the API server trusts before.
 
         Raises:
             ApiError: The API server refused; the certificate served so far goes on.
@@ -155,6 +155,6 @@ class Keeper:
 
 
 def configurations(*, mutating: str, validating: str) -> dict[Resource, str]:
-    """Return the webhook configurations to keep, without those that have no name."""
+    """Return the webhook configurations whose certificates to keep, without those that have no name."""
     named = {MUTATING_WEBHOOKS: mutating, VALIDATING_WEBHOOKS: validating}
     return {resource: name for resource, name in named.items() if name}

@@ -55,7 +55,7 @@ class _Parsed(NamedTuple):
 
 
 def renew(bundle: Bundle | None, *, now: datetime.datetime, hosts: Sequence[str]) -> Bundle:
-    """Return the bundle to use from now on; it equals the given one if nothing must be renewed.
+    """Return the bundle of certificates to use from now on; an equal one if nothing must be renewed.
 
     Args:
         bundle: The present bundle. Missing, damaged and expired parts of it are replaced at once.
@@ -90,22 +90,22 @@ def renew(bundle: Bundle | None, *, now: datetime.datetime, hosts: Sequence[str]
 
 
 def trusted(bundle: Bundle) -> str:
-    """Return the authorities to publish, as PEM text; empty where they are damaged."""
+    """Return the certificates of the authorities to publish, as PEM text; empty where they are damaged."""
     return "".join(_pem(authority) for authority in _parse(bundle).authorities)
 
 
 def expires(bundle: Bundle) -> datetime.datetime:
-    """Return when the served certificate ends."""
+    """Return when the certificate that is served ends."""
     return x509.load_pem_x509_certificate(bundle.certificate.encode()).not_valid_after_utc
 
 
 def to_data(bundle: Bundle) -> dict[str, str]:
-    """Return the ``data`` of the Secret that keeps the bundle."""
+    """Return the ``data`` of the Secret that keeps the bundle of certificates."""
     return {key: base64.b64encode(getattr(bundle, field).encode()).decode() for field, key in _KEYS.items()}
 
 
 def from_data(data: Mapping[str, str]) -> Bundle | None:
-    """Return the bundle in a Secret's ``data``; None where a part of it is missing or no text."""
+    """Return the bundle of certificates in a Secret's ``data``; None where a part of it is missing or no text."""
     try:
         parts = {field: base64.b64decode(data[key], validate=True) for field, key in _KEYS.items()}
         return Bundle(**{field: part.decode("ascii") for field, part in parts.items()})

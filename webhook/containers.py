@@ -46,7 +46,7 @@ _LONGEST: Final = 1024  # bytes of JSON of limits or requests that are remembere
 
 
 def amounts(container: pod_view.Container) -> Amounts:
-    """Return a container's limits and requests.
+    """Return the limits and requests of a container of a reviewed pod.
 
     Raises:
         WordError: They are none.
@@ -74,7 +74,7 @@ def _gpus(where: str, amounts: Mapping[str, pod_view.Quantity]) -> list[tuple[st
 
 
 def asks(pod: pod_view.Pod) -> Asks:
-    """Return what each container asks for that wants a GPU or a part of one, by name in pod order.
+    """Return what each container of a reviewed pod asks for that wants a GPU or a part of one, by name in pod order.
 
     Where no limit says it the first container is meant: by the annotation ``gpus``, or with one GPU by a part's. Where
     only init containers have limits the one with the largest has the GPUs, and the others borrow them.
@@ -93,7 +93,7 @@ def asks(pod: pod_view.Pod) -> Asks:
 
 
 def refuse_unread(pod: pod_view.Pod) -> None:
-    """Raise where a limit of a pod that asks for no GPUs was meant to, as far as that can be told.
+    """Raise where a container of a reviewed pod without GPUs has a limit that was meant to ask for some.
 
     Raises:
         WordError: One was; it says why it asks for none, and what to write.
@@ -106,7 +106,7 @@ def refuse_unread(pod: pod_view.Pod) -> None:
 
 
 def have_limits(pod: pod_view.Pod) -> bool:
-    """Return whether a limit of a container says how many GPUs the pod has."""
+    """Return whether a limit of a container says how many GPUs the reviewed pod has."""
     return any(asked(container.name, amounts(container)) for container in (*pod.app_containers, *pod.init_containers))
 
 
@@ -116,7 +116,7 @@ def _of_init_containers(pod: pod_view.Pod) -> Asks:
 
 
 def which(pod: pod_view.Pod) -> tuple[str, str]:
-    """Return which product the limits of a pod's containers name, and whose GPUs they ask for; each empty for none.
+    """Return the product and the vendor that the limits of a reviewed pod's containers name; each empty for none.
 
     Raises:
         WordError: Two containers name two.
@@ -156,7 +156,7 @@ def _vendor(pod: pod_view.Pod) -> str:
 
 
 def asked(name: str, amounts: Amounts) -> Asked:
-    """Return what a container's limits ask for; 0 for nothing.
+    """Return what the limits of a container of a reviewed pod ask for; 0 for nothing.
 
     Requests of parts say nothing: their limits count. Those of whole GPUs must be their limits.
 

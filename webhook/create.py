@@ -24,7 +24,19 @@ from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import messages, vendor_words
 from dradriver.api.vocabulary.container_requests import Asked, described
-from webhook import addon, advice, bounds, containers, desired, effects, gang, kueue, pod_view, references, static
+from webhook import (
+    addon,
+    bounds,
+    containers,
+    desired,
+    effects,
+    gang,
+    harmful_settings,
+    kueue,
+    pod_view,
+    references,
+    static,
+)
 from webhook.containers import Asks
 
 Requests = Mapping[str, tuple[str, ...]]
@@ -44,13 +56,8 @@ _GATE: Final = pod_view.Named(names.GATE)
 
 
 def claim_name() -> str:
-    """Return a fresh random name for a pod's claim."""
+    """Return a fresh random name for the claim of a pod that is created."""
     return names.CLAIM_PREFIX + secrets.token_bytes(10).translate(_LETTERS).decode()
-
-
-def marked(pod: pod_view.Pod) -> bool:
-    """Return whether a pod is for us: it has an annotation under one of our prefixes, or our label."""
-    return bool(pod.words or pod.written) or pod.label is not None
 
 
 def create(
@@ -60,7 +67,7 @@ def create(
     by_limits: bool = False,
     new_name: Callable[[], str] = claim_name,
 ) -> tuple[desired.Desired | None, list[str]]:
-    """Return the desired fields of a new pod and warnings for its author; no fields if the pod is not for us.
+    """Return the desired fields of a pod that is created and warnings; no fields if the pod is not for us.
 
     Args:
         pod: The pod as sent.
@@ -72,10 +79,10 @@ def create(
         WordError: An unknown annotation, a bad value, a contradiction, or a pod that can never be placed.
     """
     warnings = [*misspelled.warnings(pod.annotations, pod.labels)]
-    if not (by_limits or marked(pod)):
+    if not (by_limits or pod.is_marked):
         return None, warnings
     bounds.check(pod)
-    warnings += advice.warnings(pod)
+    warnings += harmful_settings.warnings(pod)
 
     # 1. What its containers ask for. A copy of an admitted pod has lost its limits; its note says it instead. A pod
     # whose GPUs come from a claim template asks for one GPU per container here, and the template has the number.
@@ -202,7 +209,7 @@ def _resolved(
 
 
 def authors_affinity(pod: pod_view.Pod) -> Any:
-    """Return the required affinity, as JSON, that a copy of a narrowed pod should have: its author's own.
+    """Return the author's required affinity, as JSON, with which a copy of a narrowed pod is created.
 
     Raises:
         WordError: The note or the affinity is damaged.

@@ -58,29 +58,29 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ended_after(*seconds: int | None) -> int | None:
-    """Return what a pod is ended after by several bounds, None for no bound: the smallest."""
+    """Return the desired ``activeDeadlineSeconds`` by several bounds: the smallest; None for no bound."""
     return min((bound for bound in seconds if bound is not None), default=None)
 
 
 def with_last(sent: Sequence[pod_view.Named], *own: pod_view.Named) -> Entries:
-    """Return a list in which ``own``, of one name, stand once each, at the end unless they are there already."""
+    """Return the desired list with ``own``, of one name, once each: at the end unless they are there already."""
     if all(one in sent for one in own):
         return tuple(range(len(sent)))
     return (*(i for i, entry in enumerate(sent) if entry.name != own[0].name), *map(pod_view.plain, own))
 
 
 def without(sent: Sequence[pod_view.Named], name: str) -> Entries:
-    """Return a list without the entries of a name."""
+    """Return the desired list, without the entries of a name."""
     return tuple(i for i, entry in enumerate(sent) if entry.name != name)
 
 
 def replaced(sent: Sequence[pod_view.Named], own: pod_view.Named) -> Entries:
-    """Return a list with ``own`` in the place of the entry of its name."""
+    """Return the desired list, with ``own`` in the place of the entry of its name."""
     return tuple(i if entry.name != own.name or entry == own else pod_view.plain(own) for i, entry in enumerate(sent))
 
 
 def as_in(live: Sequence[pod_view.Named], sent: Sequence[pod_view.Named], name: str) -> Entries:
-    """Return the list that was sent with the entry ``name`` as it is in the live one, which also gives the order."""
+    """Return the desired list: as sent, but with the entry ``name`` and the order of the live list."""
     if sent == live or len(sent) > _LONGEST:
         return tuple(range(len(sent)))
     places: dict[str, list[int]] = {}

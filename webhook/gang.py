@@ -41,7 +41,7 @@ class _JobSet(Part, frozen=True):
 
 
 def check(pod: pod_view.Pod, wish: Resolved, policies: Policies) -> list[str]:
-    """Return a warning of a gang that nobody knows the size of.
+    """Return a warning of a reviewed pod's gang that nobody knows the size of.
 
     Raises:
         WordError: The others are made only once this pod has its place, or its scheduler has gangs of its own.
@@ -66,7 +66,7 @@ def check_maker(
     *,
     templates: Sequence[Sequence[str | int]],
 ) -> None:
-    """Raise if an object asks for a gang that its pods can never form.
+    """Raise if a Job or another object under review asks for a gang that its pods can never form.
 
     Args:
         kind: The kind of the object, such as ``JobSet``.

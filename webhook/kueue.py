@@ -29,7 +29,7 @@ _BY_WORD: Final = (names.GPUS, names.MIG_PROFILE, names.SHARE, names.SHARE_MEMOR
 
 
 def check_words(words: Mapping[str, str], *, limits: bool) -> None:
-    """Raise unless what words ask for stands in limits, too.
+    """Raise unless the GPUs that words ask for stand in limits, too, which Kueue charges.
 
     Args:
         words: The annotations.
@@ -49,7 +49,7 @@ def check_words(words: Mapping[str, str], *, limits: bool) -> None:
 
 
 def check(pod: pod_view.Pod) -> None:
-    """Raise unless Kueue would charge what a pod in a queue asks for; of other pods nothing is asked.
+    """Raise unless Kueue would charge what a pod in a queue asks for; a pod outside queues passes.
 
     Raises:
         WordError: An annotation alone says that it has GPUs.
@@ -60,7 +60,9 @@ def check(pod: pod_view.Pod) -> None:
 
 
 def check_copy(pod: pod_view.Pod) -> None:
-    """Raise unless the note that a pod in a queue has is this webhook's own, of an earlier pass over the same pod.
+    """Raise unless the note of a pod in a queue of Kueue is this webhook's own.
+
+    It is of an earlier pass over the same pod then.
 
     Any other asks for GPUs that stand in no limit: a copy of a placed pod lost its limits, and notes can be made up.
 

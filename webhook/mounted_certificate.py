@@ -21,11 +21,11 @@ class Mounted(Followed):
         self._context = context
 
     def ready(self) -> bool:
-        """True once a certificate is served."""
+        """Return whether a mounted certificate is served."""
         return self._taken is not None
 
     def take(self, contents: tuple[bytes, ...]) -> None:
-        """Serve this pair.
+        """Serve the mounted certificate with its key.
 
         Raises:
             OSError: The pair is damaged, or of two versions (``ssl.SSLError``); what was served goes on.

@@ -66,7 +66,7 @@ class SecurityContext(_Part, frozen=True):
 
 
 class Container(Named, frozen=True):
-    """A container, or an init container; ``advice`` reads the environment."""
+    """A container, or an init container; ``harmful_settings`` reads the environment."""
 
     resources: Resources | None = None
     env: Raw = ABSENT
@@ -75,7 +75,7 @@ class Container(Named, frozen=True):
 
     @property
     def claims(self) -> Sequence[UsedClaim]:
-        """The entries of ``resources.claims``."""
+        """Return the entries of ``resources.claims`` of a container in the pod."""
         return (self.resources and self.resources.claims) or ()
 
 
@@ -123,18 +123,23 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     spec: Spec
 
     @property
+    def is_marked(self) -> bool:
+        """Return whether the viewed pod is for us: it has an annotation under one of our prefixes, or our label."""
+        return bool(self.words or self.written) or self.label is not None
+
+    @property
     def containers(self) -> Sequence[Container]:
-        """Its containers, without init containers."""
+        """Return the viewed pod's containers, without init containers."""
         return self.spec.containers or ()
 
     @property
     def init_containers(self) -> Sequence[Container]:
-        """Its init containers, sidecars among them."""
+        """Return the viewed pod's init containers, sidecars among them."""
         return self.spec.init_containers or ()
 
     @property
     def app_containers(self) -> list[Container]:
-        """What runs side by side for the pod's life: its containers, then its sidecars.
+        """Return what runs side by side for the viewed pod's life: its containers, then its sidecars.
 
         A sidecar is an init container with ``restartPolicy: Always`` (KEP-753).
         """
@@ -142,23 +147,23 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def template(self) -> tuple[str, str] | None:
-        """The entry of ``spec.resourceClaims`` whose template the controller makes a claim of, and that template."""
+        """Return the pod's entry of ``spec.resourceClaims`` with a template for the controller, and that template."""
         entry, slash, name = self.written.get(names.TEMPLATE, "").partition("/")
         return (entry, name) if slash and names.REQUEST in self.written else None
 
     @property
     def own_entry(self) -> str:
-        """The name of the entry of ``spec.resourceClaims`` that is the driver's to write."""
+        """Return the name of the pod's entry of ``spec.resourceClaims`` that is the driver's to write."""
         return names.POD_CLAIM if self.template is None else self.template[0]
 
     @property
     def own_claim(self) -> PodClaim | None:
-        """That entry, whoever wrote it."""
+        """Return the pod's entry of ``spec.resourceClaims`` that has the name ``own_entry``, whoever wrote it."""
         return next((c for c in self.spec.resource_claims or () if c.name == self.own_entry), None)
 
     @property
     def gated(self) -> bool:
-        """Whether our gate holds it."""
+        """Return whether our scheduling gate holds the viewed pod."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
 
 
@@ -207,7 +212,7 @@ _AFFINITY: Final = msgspec.json.Decoder(_Affinity | None)
 
 
 def read(text: bytes | Raw) -> Pod:
-    """Decode the fields of a pod that admission uses.
+    """Return the view of a pod: its JSON decoded, with the fields that admission uses.
 
     Raises:
         WordError: The JSON is no pod.
@@ -260,7 +265,7 @@ def _note_sent(managed: Raw) -> bool:
 
 
 def quantities(raw: Raw) -> dict[str, Quantity]:
-    """Return limits or requests by resource.
+    """Return limits or requests in a pod's JSON by resource.
 
     Raises:
         WordError: They are none.
@@ -269,7 +274,7 @@ def quantities(raw: Raw) -> dict[str, Quantity]:
 
 
 def members(raw: Raw) -> dict[str, Raw] | None:
-    """Return the members of an object, as they stand; None where there is none.
+    """Return the members of an object in a pod's JSON, as they stand; None where there is none.
 
     Raises:
         WordError: It is no object.
@@ -279,7 +284,7 @@ def members(raw: Raw) -> dict[str, Raw] | None:
 
 
 def required(spec: Spec) -> Raw:
-    """Return the required node affinity as it stands; ``ABSENT`` without one.
+    """Return the required node affinity in a pod's JSON as it stands; ``ABSENT`` without one.
 
     Raises:
         WordError: The affinity is none.
@@ -289,7 +294,7 @@ def required(spec: Spec) -> Raw:
 
 
 def selector(spec: Spec) -> NodeSelector | None:
-    """Return the required node affinity as the controller reads it; None without one.
+    """Return the required node affinity in a pod's JSON as the controller reads it; None without one.
 
     Raises:
         WordError: The affinity is none.
@@ -299,12 +304,12 @@ def selector(spec: Spec) -> NodeSelector | None:
 
 
 def same(one: Raw, other: Raw) -> bool:
-    """Return whether two pieces of JSON are the same bytes; the API server writes equal values alike."""
+    """Return whether two pieces of a pod's JSON are the same bytes; the API server writes equal values alike."""
     return memoryview(one) == memoryview(other)
 
 
 def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> _T:
-    """Return a piece of JSON as the decoder's type.
+    """Return a piece of a pod's JSON as the decoder's type.
 
     Raises:
         WordError: It is not of that type.
@@ -316,5 +321,5 @@ def decode(decoder: msgspec.json.Decoder[_T], text: bytes | Raw, where: str) -> 
 
 
 def plain(entry: PodClaim | UsedClaim | Named) -> Any:
-    """Return an entry of a list as JSON, without what is absent."""
+    """Return an entry of a list in a viewed pod as JSON, without what is absent."""
     return msgspec.to_builtins(entry)

@@ -23,7 +23,7 @@ _MOST_TOLD: Final = 4  # claims that a warning names
 
 
 def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
-    """Return the entry of ``spec.resourceClaims`` that has the pod's GPUs, and its template; None if limits ask.
+    """Return the entry of ``spec.resourceClaims`` that refers to the pod's GPUs, and its template; None if limits ask.
 
     The webhook does not read templates. The controller finds out whether this one asks for GPUs of this driver.
 
@@ -76,7 +76,7 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
 
 
 def check_names(entry: str, template: str) -> None:
-    """Raise unless an entry of ``spec.resourceClaims`` and its template may be called so.
+    """Raise unless the names in a pod's reference to a claim template are ones that objects can have.
 
     Raises:
         WordError: One of them has a name that no object has.
@@ -98,7 +98,7 @@ def _refuse_named(pod: pod_view.Pod) -> None:
 
 
 def users(pod: pod_view.Pod, entry: str) -> Asks:
-    """Return the containers that use a claim, as asks of one GPU each: how many it has is for the template to say.
+    """Return the containers that use a referenced claim, each as asking for one GPU: its template says how many.
 
     Raises:
         WordError: No container uses it, or an init container asks for GPUs by a limit.
@@ -124,7 +124,7 @@ def _one_of(entries: dict[str, str]) -> str:
 
 
 def check(found: Resolved, annotations: Annotations) -> None:
-    """Raise if a pod's annotations say what only its claim template can say: GPU vendor, part, sharing, placement.
+    """Raise if annotations say what only the referenced claim template can say: vendor, part, sharing, placement.
 
     Args:
         found: The request that the annotations make.
@@ -160,7 +160,7 @@ def check(found: Resolved, annotations: Annotations) -> None:
 
 
 def advice(pod: pod_view.Pod, found: Resolved, own: tuple[str, str] | None) -> tuple[str, ...]:
-    """Return a warning where a pod wants NICs near its GPUs, and may have some in a claim that nobody chooses them for.
+    """Return a warning if a pod wants near NICs and refers to claims whose NICs are not chosen with its GPUs.
 
     What is asked for in its other claims nobody knows here: the controller reads the claim that has the GPUs.
 

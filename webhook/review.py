@@ -65,7 +65,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def decode(body: bytes) -> Request:
-    """Return the request of a review.
+    """Return the request of an admission review's body.
 
     Raises:
         ReviewError: The body is not an AdmissionReview of ``admission.k8s.io/v1`` with a request.
@@ -93,7 +93,10 @@ def _check_text(body: bytes) -> None:
 
 
 def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[str] = ()) -> bytes:
-    """Return the answer that lets the object in, changed by a JSON Patch where there is one, and with few warnings."""
+    """Return the answer to a review that lets the object in, changed by a JSON Patch if there is one.
+
+    Of more warnings than ``MOST_WARNINGS`` the first are in the answer, and the number of the others.
+    """
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if patch:
         response["patchType"] = "JSONPatch"
@@ -107,7 +110,7 @@ def allow(request: Request, *, patch: Patch | None = None, warnings: Sequence[st
 
 
 def deny(request: Request, message: str, *, code: int = 400, reason: str = "BadRequest") -> bytes:
-    """Return the answer that refuses the object; people read ``message`` after "denied the request:"."""
+    """Return the answer to a review that refuses the object; people read ``message`` after "denied the request:"."""
     status = {"status": "Failure", "code": code, "reason": reason, "message": shorten(message, MOST_MESSAGE)}
     return _encode({"uid": request.uid, "allowed": False, "status": status})
 
@@ -119,7 +122,7 @@ def failure(code: int, message: str) -> bytes:
 
 
 def shorten(text: str, most: int) -> str:
-    """Return the text on one line, cut to so many characters."""
+    """Return a text in the answer to a review on one line, cut to so many characters."""
     cut = text if len(text) <= most else text[: most - 1] + "…"
     return cut if cut.isprintable() else "".join(c if c.isprintable() else "?" for c in cut)
 

@@ -17,11 +17,11 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from dradriver.api.base import names
-from dradriver.process.connections import Connections, Handler, listening
+from dradriver.process.server_connections import Connections, Handler, listening
 from webhook import review
 from webhook.admission import Admission
 from webhook.body import GRACE_S, Body
-from webhook.inflight import Budget
+from webhook.bytes_in_flight import Budget
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Endpoint:
         self._pause_end = 0.0  # by the loop's clock: until then no large body is answered
 
     async def handle(self, http: web.BaseRequest) -> web.Response:
-        """Return the answer to an admission review.
+        """Return the server's HTTP answer to an admission review.
 
         A body that is no review gets status 400, a body over the bound 413, and one that takes too long 429. Then the
         API server refuses the object, or accepts it if the webhook's ``failurePolicy`` is Ignore. It shows users the
@@ -132,7 +132,7 @@ async def serve(
     context: ssl.SSLContext | None,
     host: str | None = None,
 ) -> AsyncIterator[int]:
-    """Serve a handler while the block runs, and yield the port.
+    """Run the server: serve a handler while the block runs, and yield the port.
 
     Args:
         handler: Answers every request.

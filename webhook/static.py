@@ -30,7 +30,7 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
 def check(found: Resolved, policies: Policies) -> None:
-    """Raise unless the scheduler can follow a pod's words, or need not.
+    """Raise unless the scheduler can follow the words of a ``static`` pod, which it places alone, or need not.
 
     Raises:
         WordError: A word that no claim can say, more than the scheduler can search for, or a share of GPUs that the
@@ -56,7 +56,7 @@ def check(found: Resolved, policies: Policies) -> None:
 
 
 def advice(found: Resolved) -> list[str]:
-    """Return warnings of links that the scheduler finds on few machines."""
+    """Return warnings of links in a ``static`` pod's words that the scheduler finds on few machines."""
     request = found.request
     size = ladder.larger_group(request)
     if not isinstance(request, Whole) or size is None:
@@ -72,12 +72,12 @@ def advice(found: Resolved) -> list[str]:
 
 
 def is_static(found: Resolved) -> bool:
-    """Return whether the scheduler alone places a pod."""
+    """Return whether a pod is ``static``: the scheduler alone places it."""
     return found.placement == values.STATIC
 
 
 def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
-    """Return what is noted of a pod that the scheduler alone places: all that its template is made from."""
+    """Return what is noted of a ``static`` pod: all that the template of its claim is made from."""
     return msgspec.structs.replace(
         found,
         version=annotation_words.version(found.request, VERSION),  # without what is left out here
@@ -88,7 +88,7 @@ def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
 
 
 def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
-    """Return the variables of these containers that no edit of a claim may replace.
+    """Return the variables of a ``static`` pod's containers that no edit of a claim may replace.
 
     Raises:
         WordError: An environment is none, or has more of them than any pod.

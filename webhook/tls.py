@@ -23,7 +23,7 @@ def server_context() -> ssl.SSLContext:
 
 
 def load(context: ssl.SSLContext, *, certificate: str, key: str) -> None:
-    """Let new handshakes use this certificate; connections that are open keep theirs.
+    """Let new TLS handshakes use this certificate; connections that are open keep theirs.
 
     The pair is tried in a context of its own first: a bad one leaves the live context as it was.
 

@@ -20,7 +20,7 @@ _ON_A_NODE: Final = (
 
 
 def translate(pod: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
-    """Return what the pod should be as it is created, and warnings for its author; None where it stays as it is.
+    """Return the translation of a created pod's limits: its desired fields and warnings; None if it stays as it is.
 
     A pod on a node that its author chose stays, with a warning: the kubelet announces its static pods like that, and
     nothing is won by refusing them.
@@ -32,7 +32,7 @@ def translate(pod: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | 
     Raises:
         WordError: A limit that is none or cannot be had, or whatever ``create`` refuses.
     """
-    if not create.marked(pod):
+    if not pod.is_marked:
         bounds.check(pod)
         if not containers.asks(pod):
             return None, []

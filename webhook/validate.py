@@ -82,7 +82,7 @@ _TEMPLATE: Final = msgspec.json.Decoder(_TemplateSpec)
 
 
 def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
-    """Check a claim or template before it is stored, and return warnings.
+    """Validate a claim or template before it is stored, and return warnings.
 
     Args:
         kind: ``ResourceClaim`` or ``ResourceClaimTemplate``; other kinds are not checked.

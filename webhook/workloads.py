@@ -59,7 +59,7 @@ class _Template(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def asks(self) -> bool:
-        """Whether a container has a limit on GPUs or parts of them, and not on none."""
+        """Return whether a container of a workload's template has a limit on GPUs or parts of them above zero."""
         spec = self.spec or pod_view.Spec()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
         return any(container_limits.some(pod_view.quantities(c.resources.limits)) for c in every if c.resources)
@@ -76,7 +76,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None)
 
 
 def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) -> tuple[Patch, list[str]]:
-    """Return the patch that copies an object's words into its pod templates, and warnings for its author.
+    """Return the patch that copies a workload's words into its pod templates, and warnings for its author.
 
     The patch is empty where there is nothing to copy.
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from dradriver.api.claims.usage_config_maps import HOUR_S, OTHERS, Bucket, Detail, Details, Hours
-from dradriver.api.policies.model import Prices
+from dradriver.api.policies.gpu_prices import Prices
 from dradriver.cli.period import Period
 from dradriver.view.terminal_text import plain
 

@@ -9,5 +9,5 @@ _DOUBLINGS: Final = 32  # more would leave the range of floats for who fails for
 
 
 def wait_s(times: int, *, first_s: float, longest_s: float) -> float:
-    """Return the seconds to wait after so many failures before this one: ``first_s`` if there was none."""
+    """Return the seconds of backoff after so many failures before this one: ``first_s`` if there was none."""
     return min(first_s * 2.0 ** min(times, _DOUBLINGS), longest_s)

@@ -90,7 +90,7 @@ class Client:
         namespace: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Return one object from the API server."""
+        """Return one object that the client gets from the API server."""
         return _decode(await self.connection.request("GET", resource.path(namespace, name)), type)
 
     async def list(
@@ -102,7 +102,7 @@ class Client:
         field_selector: str | None = None,
         type: codec.Reading[T] = dict,  # type: ignore[assignment]
     ) -> tuple[builtins.list[T], str]:
-        """Return all objects of a kind from the API server, and the resourceVersion of the list.
+        """Return all objects of a kind that the client lists, and the resourceVersion of the list.
 
         The list is read in pages. A page of more than ``PAGE_BYTES`` is not read to its end, but requested again with
         fewer objects. If the list's version expires between two pages (410), the whole list is read with one request.
@@ -145,7 +145,7 @@ class Client:
             limit = max(1, min(PAGE, limit * PAGE_BYTES // (2 * len(body))))
 
     async def serves(self, resource: Resource) -> bool:
-        """Return whether the API server has a kind in this version."""
+        """Return whether the API server of the client has a kind in this version."""
         try:
             body = await self.connection.request("GET", resource.group_path)
         except ApiError as error:
@@ -164,7 +164,7 @@ class Client:
         subresource: str | None = None,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Create an object and return it as the server stored it, or, in a dry run, as it would.
+        """Create an object by the client and return it as stored, or, in a dry run, as it would be stored.
 
         The object's own namespace counts where none is given. With a subresource, such as ``eviction``, that is made of
         the object of this name, and whatever the server answers is returned.
@@ -185,7 +185,7 @@ class Client:
         *,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Replace an object on the API server and return it as stored.
+        """Replace an object by the client and return it as stored.
 
         ``conflict`` if its resourceVersion is not the newest.
 
@@ -208,7 +208,7 @@ class Client:
         dry_run: bool = False,
         type: type[T] = dict,  # type: ignore[assignment]
     ) -> T:
-        """Change an object and return it as stored, or, in a dry run, as it would be stored.
+        """Change an object by the client and return it as stored, or, in a dry run, as it would be stored.
 
         Args:
             resource: The kind of the object.
@@ -239,7 +239,10 @@ class Client:
         uid: str | None = None,
         resource_version: str | None = None,
     ) -> bool:
-        """Delete an object and return whether it was there; ``conflict`` when uid or version are not the given ones."""
+        """Delete an object by the client and return whether it existed.
+
+        ``conflict`` if uid or version are not the given ones.
+        """
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options = {
             "apiVersion": "v1",
@@ -257,7 +260,7 @@ class Client:
     def stream(
         self, resource: Resource, *, namespace: str | None = None, params: Mapping[str, str], silence_s: float
     ) -> AbstractAsyncContextManager[Lines]:
-        """Yield the lines of a watch of the API server, each an event's JSON.
+        """Yield the lines of a watch by the client, each an event's JSON.
 
         Args:
             resource: What to watch.
@@ -273,7 +276,7 @@ class Client:
 
 
 def selection(label_selector: str | None, field_selector: str | None) -> dict[str, str]:
-    """Return the query of a list or watch for the selectors that are given."""
+    """Return the query of a client's list or watch for the selectors that are given."""
     wanted = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {key: value for key, value in wanted.items() if value}
 

@@ -58,7 +58,7 @@ class PartlyRead(BadJson):
 
 
 def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what msgspec calls it
-    """Return the decoded JSON as an object of the given type, whatever its author wrote where nobody looks.
+    """Decode JSON of the API server as an object of the given type, whatever stands where nobody looks.
 
     A ResourceClaim's opaque parameters hold any JSON of 10 KiB, so their author can nest it deeper than Python's
     recursion limit, and write half a surrogate pair, which Go reads as U+FFFD. Null where the type has something else
@@ -80,7 +80,7 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
 
 
 def encode(value: object) -> bytes:
-    """Return a value as JSON, with U+FFFD where a text has half a surrogate pair, as Go writes it.
+    """Encode a value as JSON, with U+FFFD where a text has half a surrogate pair, as Go writes it.
 
     Python has such texts of names of files, and of others' JSON.
     """

@@ -67,7 +67,7 @@ class ServerConfig:
     namespace: str = "default"
 
     def bearer(self) -> str:
-        """Return the bearer token for the API server, empty if there is none.
+        """Return the bearer token of the configuration for the API server, empty if there is none.
 
         The file is read at every call: it is small and in memory, and so a rotated token is never missed.
 
@@ -82,7 +82,7 @@ class ServerConfig:
             raise ConfigError(f"{self.token_file}: no bearer token: it is not UTF-8") from None
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Return what TLS connections to the server are made with, or None for plain HTTP.
+        """Return the TLS context of the configuration for the API server, or None for plain HTTP.
 
         Raises:
             ConfigError: A certificate or key cannot be used.
@@ -119,7 +119,7 @@ Plugin = Callable[[Mapping[str, Any], Mapping[str, Any], Path], Credentials]
 
 
 def load(kubeconfig: Path | None) -> ServerConfig:
-    """Return how to reach the API server: by the kubeconfig if one is given, else by the pod that we run in.
+    """Return the configuration for the API server: of the kubeconfig if one is given, else of our own pod.
 
     Raises:
         ConfigError: See the functions that it calls.
@@ -151,7 +151,7 @@ def in_cluster() -> ServerConfig:
 def from_kubeconfig(
     paths: Path | Sequence[Path], context: str | None = None, *, plugin: Plugin | None = None
 ) -> ServerConfig:
-    """Return the address and credentials of a kubeconfig's context.
+    """Return the configuration (address and credentials) of a kubeconfig's context.
 
     If several files have an entry, the first one counts, as for kubectl. Relative paths of an entry start from the
     folder of its own file.

@@ -63,7 +63,7 @@ class Connection:
         content_type: str = "application/json",
         most: int | None = None,
     ) -> bytes:
-        """Send a request to the API server and return the body of its answer.
+        """Send a request over a connection to the API server and return the body of its answer.
 
         Args:
             method: The HTTP method.
@@ -100,7 +100,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, *, params: Mapping[str, str], silence_s: float) -> AsyncIterator[Lines]:
-        """Open a watch and yield the lines of its answer; the connection is closed when the block ends.
+        """Open a watch over a connection and yield the lines of its answer; the block's end closes it.
 
         Args:
             path: The path of the URL.

@@ -78,32 +78,32 @@ class ApiError(DriverError):
 
     @property
     def not_found(self) -> bool:
-        """True when the object, its namespace or its kind does not exist."""
+        """Return whether the API server's error says that the object, its namespace or its kind does not exist."""
         return self.status == 404
 
     @property
     def conflict(self) -> bool:
-        """True when another writer was first: read again, then write."""
+        """Return whether the error says that another writer was first: read again, then write."""
         return self.status == 409 and not self.already_exists
 
     @property
     def already_exists(self) -> bool:
-        """True when an object of that name is there."""
+        """Return whether the API server's error says that an object of that name exists."""
         return self.status == 409 and self.api_reason == "AlreadyExists"
 
     @property
     def forbidden(self) -> bool:
-        """True when RBAC or admission says no."""
+        """Return whether the API server's error says that RBAC or admission forbids the request."""
         return self.status == 403
 
     @property
     def invalid(self) -> bool:
-        """True when validation refused the object, or a JSON Patch's test did not hold."""
+        """Return whether the error says that validation refused the object, or that a JSON Patch's test failed."""
         return self.status == 422
 
     @property
     def gone(self) -> bool:
-        """Return whether the resource version asked for cannot be served: list again without one.
+        """Return whether the error says that the resource version cannot be served: list again without one.
 
         Covers 410 Gone and Expired, and 504 Timeout whose cause says that the server lags behind that version.
         """
@@ -162,6 +162,6 @@ def from_status(
 
 
 def asked_s(error: Exception | None, longest_s: float) -> float:
-    """Return how long the API server asked to be left alone (Retry-After), seconds; 0 for not at all."""
+    """Return the wait that an error of the API server asks for (Retry-After), seconds; 0 for none."""
     asked = error.retry_after_s if isinstance(error, ApiError) else None
     return min(asked or 0.0, longest_s)

@@ -57,7 +57,7 @@ class Unread:
 
 
 def identity(data: msgspec.Raw) -> Identity:
-    """Return which object some JSON is, as far as it says so."""
+    """Return which object some JSON is, read in isolation from the rest of it, as far as it says so."""
     try:
         named: _Named = codec.decode(data, _Named)
     except codec.BadJson as error:

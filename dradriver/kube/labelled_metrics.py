@@ -168,7 +168,7 @@ class _Largest:
         self._least = 0.0  # no sum of those that are told apart is less
 
     def name(self, name: str, amount: float) -> tuple[str, str | None]:
-        """Count a name. Returns what it is told as, and whose series end for that."""
+        """Count a name. Return the metric's label for it, and the name whose series ends for that."""
         if name == OTHER:
             return OTHER, None
         total = self._sums[name] = self._sums.get(name, 0.0) + amount

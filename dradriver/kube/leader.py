@@ -91,7 +91,7 @@ class LeaderElector:
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for the lease, do the work while it is ours, and again when it was lost; return when work returns.
+        """Wait for the lease, do the work as leader, and again after the lease was lost; return when work returns.
 
         Lost means: the work is cancelled and has ended before anything else happens. However this method ends, the
         lease is given back first, so that another need not wait. What the work raises passes through.

@@ -31,15 +31,15 @@ class Progress:
         self._shown_at = clock()
 
     def show(self) -> None:
-        """Note that the leader's loop makes progress."""
+        """Note for the leader election's thread that the work's loop makes progress."""
         self._shown_at = self._clock()
 
     def is_recent(self) -> bool:
-        """Return whether the leader's loop made progress within the last seconds."""
+        """Return whether the loop of the leader's work made progress within the last seconds."""
         return self._clock() - self._shown_at < self._most_s
 
     async def run(self) -> None:
-        """Note the progress of the leader's loop until cancelled."""
+        """Note for the leader election's thread the progress of the work's loop, until cancelled."""
         while True:
             self.show()
             await asyncio.sleep(min(self._most_s / BEATS, LONGEST_BEAT_S))

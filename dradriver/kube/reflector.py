@@ -107,7 +107,7 @@ class Reflector(Generic[T]):
         self.synced = asyncio.Event()
 
     async def refresh(self, timeout_s: float) -> None:
-        """Read all objects of the kind again, and return when the store is as fresh as the server is at the call.
+        """Read all objects of the reflector's kind again; return when its store is as fresh as the server at the call.
 
         The read is a consistent one. Whatever ``run`` is at is given up for it, even a watch that has fallen silent.
 
@@ -126,7 +126,7 @@ class Reflector(Generic[T]):
             raise Unreachable(f"{self._resource.plural}: not read anew in {timeout_s:g} s") from None
 
     async def run(self) -> NoReturn:
-        """Follow the objects of one kind on the API server until cancelled."""
+        """Run the reflector: follow the objects of one kind on the API server until cancelled."""
         reason = "start"
         while True:
             try:
@@ -360,7 +360,7 @@ class Reflector(Generic[T]):
 
 
 def backoff_s(failures: int, error: DriverError | None) -> float:
-    """Return the seconds to wait after so many failures in a row: exponential with full jitter.
+    """Return the seconds that a reflector waits after failures in a row: exponential with full jitter.
 
     A server that names a time (Retry-After) is not asked sooner.
     """

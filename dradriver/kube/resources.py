@@ -28,7 +28,9 @@ class Resource:
         return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        """Return the API server's path of a collection (no name; all namespaces if none is given) or of an object.
+        """Return the API server's path of a resource: of a collection without a name, else of an object.
+
+        A collection is that of all namespaces if none is given.
 
         Raises:
             ValueError: An empty name (it would address the whole collection) or one that is no single path segment,

@@ -96,9 +96,9 @@ class Store(Generic[T]):
         return old if old is not None and old == new else new
 
     def read_event(self, kind: str, data: msgspec.Raw) -> tuple[Key | None, str, T | None]:
-        """Return the object of a watch event: its key, None if that cannot be read, its version, and what is kept.
+        """Return the key of a watch event's object (None if unreadable), its version, and what the store keeps of it.
 
-        Of one that went, which can say so in whatever form it likes, that is nothing.
+        The store keeps nothing of an object that was deleted, whatever the event says of the object.
         """
         new = None if kind == "DELETED" else self.read(data)
         if new is not None:

@@ -49,5 +49,5 @@ class Lines:
 
 
 def cause(error: Exception) -> str:
-    """Return in words what ended the stream: a timeout's text is empty."""
+    """Return in words what ended the stream of lines: a timeout's text is empty."""
     return str(error) or type(error).__name__

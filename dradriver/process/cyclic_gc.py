@@ -15,14 +15,14 @@ _NEVER: Final = 1 << 30
 
 
 def settle() -> None:
-    """Collect garbage once, exempt all objects that exist now, and run full collections only when asked for."""
+    """Collect cyclic garbage once, exempt all objects that exist now, and collect fully only when asked for."""
     gc.set_threshold(5_000, 10, _NEVER)
     gc.collect()
     gc.freeze()
 
 
 async def collect() -> NoReturn:
-    """Collect the garbage that younger collections leave, once an hour, until cancelled."""
+    """Collect the cyclic garbage that younger collections leave, once an hour, until cancelled."""
     while True:
         await asyncio.sleep(PERIOD_S)
         gc.collect()

@@ -10,7 +10,7 @@ from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from dradriver.kube.http import aiohttp
-from dradriver.process.connections import Connections, Handler, listening
+from dradriver.process.server_connections import Connections, Handler, listening
 
 # isort: split
 from aiohttp.web_request import BaseRequest

@@ -1,61 +1,18 @@
-"""What every process does alike: logging, and stopping cleanly on a signal."""
+"""Runs a process to its end: starts its main coroutine, and stops cleanly on a signal."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-import sys
-import time
 from collections.abc import Coroutine
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from dradriver.errors import DriverError
+from dradriver.process.log_format import setup_logging
 from dradriver.process.options import Common
 
 logger = logging.getLogger(__name__)
-
-_TEXT: Final = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
-_TIME: Final = "%Y-%m-%dT%H:%M:%S"
-
-
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message and, where there is one, the traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the log record as one line of JSON."""
-        line = {
-            "time": f"{time.strftime(_TIME, time.gmtime(record.created))}.{int(record.msecs):03d}Z",
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
-
-
-class TextFormatter(logging.Formatter):
-    """One line a record in UTC; control characters in messages are escaped, so that no text can forge a line."""
-
-    def __init__(self) -> None:
-        super().__init__(_TEXT, _TIME)
-        self.converter = time.gmtime
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the name is logging's
-        """Return the log record's line without its traceback."""
-        line = super().formatMessage(record)
-        return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
-
-
-def setup_logging(*, json_format: bool, verbose: bool) -> None:
-    """Send log records to standard error, from INFO or, where verbose, from DEBUG on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if json_format else TextFormatter())
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def start(main: Coroutine[Any, Any, None], options: Common) -> int:

@@ -83,7 +83,7 @@ class WatchedPolicies(PoliciesFile):
         return f"{self._file.name} of ConfigMap {'/'.join(self._key)}"
 
     def contents(self) -> tuple[bytes, ...]:
-        """Return what the ConfigMap holds, or the mounted file before the API server's first answer.
+        """Return what the watched ConfigMap holds, or the mounted file before the API server's first answer.
 
         Raises:
             FileNotFoundError: There is no such ConfigMap, or it has no such key.
@@ -100,7 +100,7 @@ class WatchedPolicies(PoliciesFile):
         return (text.encode(),)
 
     async def first_read(self) -> None:
-        """Return once the API server has answered while ``run`` runs, or after a few seconds without an answer."""
+        """Return once the watch of the ConfigMap was answered while ``run`` runs, or after a few seconds without."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READ_S):
                 await self._reflector.synced.wait()
@@ -110,7 +110,7 @@ class WatchedPolicies(PoliciesFile):
             logger.warning("ConfigMap %s: no answer of the API server yet; %s counts until then", name, self._file)
 
     async def read_again(self) -> None:
-        """Return once the policies are at least as new as the ConfigMap at the call, or after a few seconds.
+        """Return once the watched policies are at least as new as the ConfigMap at the call, or after a few seconds.
 
         A watch that fell silent shows nothing for more than a minute. A process that begins to act calls this first.
         """
@@ -127,7 +127,7 @@ class WatchedPolicies(PoliciesFile):
         self.step()
 
     async def run(self) -> NoReturn:
-        """Follow the ConfigMap until cancelled, and tell of trouble."""
+        """Follow the watched ConfigMap with the policies until cancelled, and tell of trouble."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._reflector.run())
             while True:

@@ -28,7 +28,7 @@ class OutOfBoundsError(ValueError):
 
 
 def shown(value: object) -> str:
-    """Return a value of a YAML text for a message, whatever its type and size."""
+    """Return a value of a YAML text as a message repeats it within bounds, whatever its type and size."""
     try:
         return _REPR.repr(value)
     except ValueError:  # a number with more digits than Python writes
@@ -36,13 +36,13 @@ def shown(value: object) -> str:
 
 
 def told(error: Exception) -> str:
-    """Return what PyYAML says is wrong with a text, on one line."""
+    """Return what PyYAML says is wrong with a text, on one line within bounds."""
     problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
     return " ".join(str(problem)[:_MOST_TOLD].split())
 
 
 def line_of(error: Exception) -> int:
-    """Return the line of a YAML error, 1 if it is not known."""
+    """Return the line of an error about bounded YAML, 1 if it is not known."""
     if isinstance(error, OutOfBoundsError):
         return error.line
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
@@ -50,7 +50,7 @@ def line_of(error: Exception) -> int:
 
 
 def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
-    """Refuse YAML with an alias of itself, too many levels, or aliases that come to too many values.
+    """Refuse YAML beyond bounds: an alias of itself, too many levels, or aliases that come to too many values.
 
     Raises:
         OutOfBoundsError: With the line.

@@ -58,7 +58,7 @@ class Text:
         self._source = source
 
     def convert(self, wanted: type[T]) -> T:
-        """Return the YAML text's data as a type.
+        """Return the data that was read from a YAML text as a type.
 
         Raises:
             DriverError: The form's, with the line, the place, the bad value and what is allowed.
@@ -70,7 +70,7 @@ class Text:
             raise self.refusal(at, says) from None
 
     def refusal(self, at: str, says: str) -> DriverError:
-        """Return the error about a place in the YAML text: ``$.gpus[1].numa``, or the same without ``$.``."""
+        """Return the error about a place in a YAML text that was read: ``$.gpus[1].numa``, or without ``$.``."""
         place = at if at.startswith(_ROOT) else f"{_ROOT}.{at}"
         return self._form.error(f"{self._source}:{self._line(place)}: {place.removeprefix('$.')}: {says}")
 
@@ -82,7 +82,7 @@ class Text:
 
 
 def read(text: str, form: Form, *, source: str) -> Text:
-    """Return the YAML text's data, whose values know their lines.
+    """Read a YAML text and return its data, whose values know their lines.
 
     Args:
         text: YAML.
@@ -129,7 +129,7 @@ class _Reading:
         self._values = 0
 
     def plain(self, node: yaml.Node, at: str, depth: int = 0) -> object:
-        """Return the node as dicts, lists and strings, and note the line of every place on the way."""
+        """Return what is read of a node as dicts, lists and strings, and note the line of every place on the way."""
         form, line = self._form, node.start_mark.line + 1
         self._lines.setdefault(at, line)
         self._values += 1

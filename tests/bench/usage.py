@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from dradriver.api.claims import usage_config_maps
 from dradriver.api.claims.usage_config_maps import Bucket, Detail, Details, Hours
-from dradriver.api.policies.model import Price, Prices
+from dradriver.api.policies.gpu_prices import Price, Prices
 from dradriver.cli import usage_files
 from dradriver.cli.period import Period
 from dradriver.cli.usage_report import By, report

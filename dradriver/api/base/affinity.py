@@ -72,7 +72,7 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
 
 
 def is_narrowed(annotations: Mapping[str, str], selector: NodeSelector | None) -> bool:
-    """Return whether the controller has kept a pod to some nodes.
+    """Return whether the controller has narrowed a pod's node affinity to some nodes.
 
     Args:
         annotations: The pod's.
@@ -103,13 +103,13 @@ def _has_only_names(selector: NodeSelector | None) -> bool:
 
 
 def note(pod: Pod) -> str | None:
-    """Return the author's own required affinity as the text of the ``affinity`` note; None without one."""
+    """Return the required affinity of the pod's author as the text of the ``affinity`` note; None without one."""
     selector = required(pod)
     return None if selector is None else msgspec.json.encode(selector).decode()
 
 
 def read_note(text: str) -> NodeSelector | None:
-    """Return the author's own required affinity from the text of a note; None where there was none.
+    """Return the required affinity of the pod's author from the text of the note; None where there was none.
 
     Raises:
         WordError: The note was changed into something that is none.
@@ -123,7 +123,7 @@ def read_note(text: str) -> NodeSelector | None:
 
 
 def plain(selector: NodeSelector) -> dict[str, Any]:
-    """Return a node selector as JSON, without what is empty."""
+    """Return the node selector of an affinity as JSON, without empty fields."""
     return {
         "nodeSelectorTerms": [
             {

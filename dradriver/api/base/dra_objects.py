@@ -30,16 +30,16 @@ class Device(Part, frozen=True):
 
     @property
     def blocked(self) -> bool:
-        """Return whether a taint keeps new claims off the device."""
+        """Return whether a taint keeps new claims off a DRA device."""
         return any(taint.blocks for taint in self.taints)
 
     def text(self, attribute: str) -> str:
-        """Return a device's attribute that is text; empty if it is missing, or something else."""
+        """Return a DRA device's attribute that is text; empty if it is missing, or something else."""
         text = self.attributes.get(attribute, {}).get("string", "")
         return text if isinstance(text, str) else ""
 
     def number(self, attribute: str) -> int | None:
-        """Return a device's attribute that is a number; None if it is missing, or something else."""
+        """Return a DRA device's attribute that is a number; None if it is missing, or something else."""
         number = self.attributes.get(attribute, {}).get("int")
         return number if isinstance(number, int) else None
 
@@ -142,12 +142,12 @@ class ResourceClaim(Part, frozen=True):
 
     @property
     def results(self) -> list[AllocationResult]:
-        """Return the GPUs and parts that are allocated to the ResourceClaim; empty if it is not allocated."""
+        """Return the allocation results of a DRA claim that are GPUs or parts of them; empty if not allocated."""
         if self.status.allocation is None:
             return []
         ours = (result for result in self.status.allocation.devices.results if result.driver == names.DRIVER)
         return [result for result in ours if not names.is_seat(result.driver, result.pool)]
 
     def owned_by(self, pod_uid: str) -> bool:
-        """Return whether the pod of this uid is the ResourceClaim's controller: another claim may have its name."""
+        """Return whether the pod of this uid controls the DRA claim: another claim may have its name."""
         return any(owner.uid == pod_uid and owner.controller for owner in self.metadata.owner_references)

@@ -11,5 +11,5 @@ class WordError(DriverError):
 
     @property
     def why(self) -> Reason:
-        """Return the message as the reason of a pod that waits."""
+        """Return the message of an error about a word as the reason why a pod waits."""
         return Reason(Cause.POD, str(self))

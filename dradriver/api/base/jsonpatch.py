@@ -26,26 +26,32 @@ class Patch:
         return len(self.ops)
 
     def add(self, *path: str | int, value: Any) -> Self:
-        """Add the operation that adds a member or list element, or replaces a member. Its parent must exist."""
+        """Add to a JSON Patch the operation that adds a member or list element, or replaces a member.
+
+        Its parent must exist.
+        """
         self.ops.append({"op": "add", "path": pointer(*path), "value": value})
         return self
 
     def replace(self, *path: str | int, value: Any) -> Self:
-        """Add the operation that replaces a value in a JSON Patch; the value must exist."""
+        """Add to a JSON Patch the operation that replaces a value; the value must exist."""
         self.ops.append({"op": "replace", "path": pointer(*path), "value": value})
         return self
 
     def remove(self, *path: str | int) -> Self:
-        """Add the operation that removes a value in a JSON Patch; the value must exist."""
+        """Add to a JSON Patch the operation that removes a value; the value must exist."""
         self.ops.append({"op": "remove", "path": pointer(*path)})
         return self
 
     def move(self, *path: str | int, to: int) -> Self:
-        """Add the operation that moves an element of a list to another index, counted once it has been taken out."""
+        """Add to a JSON Patch the operation that moves an element of a list to another index.
+
+        The index is counted once the element has been taken out.
+        """
         self.ops.append({"op": "move", "from": pointer(*path), "path": pointer(*path[:-1], to)})
         return self
 
     def test(self, *path: str | int, value: Any) -> Self:
-        """Add the test that lets the whole JSON Patch fail (422 Invalid) unless the value is this one."""
+        """Add to a JSON Patch the test that lets all of it fail (422 Invalid) unless the value is this one."""
         self.ops.append({"op": "test", "path": pointer(*path), "value": value})
         return self

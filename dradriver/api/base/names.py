@@ -137,10 +137,10 @@ CONFIG_KIND: Final = "ClaimConfig"
 
 
 def is_ours(key: str) -> bool:
-    """Return whether an annotation has one of this driver's prefixes, known or not."""
+    """Return whether an annotation's name has one of this driver's prefixes, known or not."""
     return key.startswith((PREFIX, ALIAS_PREFIX))
 
 
 def is_seat(driver: str, pool: str) -> bool:
-    """Return whether a device is the gang barrier device, which is no GPU."""
+    """Return whether a device's driver and pool have the names of the gang barrier device, which is no GPU."""
     return (driver, pool) == (DRIVER, SEAT_POOL)

@@ -43,7 +43,10 @@ class Metadata(Part, frozen=True):
 
     @property
     def bare(self) -> Metadata:
-        """Return the metadata without labels, annotations and owners: of foreign objects these can be 512 KiB."""
+        """Return an object's metadata without labels, annotations and owners.
+
+        Of foreign objects these can be 512 KiB.
+        """
         return msgspec.structs.replace(self, labels={}, annotations={}, owner_references=[])
 
 
@@ -65,7 +68,7 @@ class Taint(Part, frozen=True):
 
     @property
     def blocks(self) -> bool:
-        """Return whether a taint keeps away pods that do not tolerate it."""
+        """Return whether a taint of a Kubernetes object keeps away pods that do not tolerate it."""
         return self.effect in ("NoSchedule", "NoExecute")
 
 
@@ -99,7 +102,7 @@ class Node(Part, frozen=True):
 
 
 def seconds(text: str | None) -> float | None:
-    """Return a time as Kubernetes writes it in seconds since the epoch; None for anything else."""
+    """Return a time in a Kubernetes object as seconds since the epoch; None for anything else."""
     if not text or len(text) > _LONGEST_TIME:
         return None
     try:

@@ -199,38 +199,38 @@ class Pod(Part, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """True once no container will run again: its resources and claims are free."""
+        """Return whether the pod's phase is a final one: no container will run again, its claims are free."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def gated(self) -> bool:
-        """True while our gate holds the pod."""
+        """Return whether this driver's scheduling gate is in the pod's spec."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates)
 
     @property
     def grace_s(self) -> int:
-        """How long its containers may take to end, seconds."""
+        """Return how long the pod's containers may take to end by its spec, seconds."""
         said = self.spec.termination_grace_period_seconds
         return GRACE_S if said is None else max(said, 0)
 
     @property
     def held(self) -> bool:
-        """Return whether a scheduling gate of another controller holds the pod."""
+        """Return whether a scheduling gate of another controller is in the pod's spec."""
         return any(gate.name != names.GATE for gate in self.spec.scheduling_gates)
 
     @property
     def placed(self) -> bool:
-        """True for a pod whose GPUs the controller chooses."""
+        """Return whether the pod's label says that the controller chooses its GPUs."""
         return self.metadata.labels.get(names.LABEL) == names.LABEL_PLACED
 
     @property
     def static(self) -> bool:
-        """True for a pod that the scheduler alone places, by a template that the controller makes."""
+        """Return whether the pod's label says that the scheduler alone places it, by a template of the controller."""
         return self.metadata.labels.get(names.LABEL) == names.LABEL_STATIC
 
     @property
     def refused(self) -> str | None:
-        """What the scheduler says of a pod that it finds no room for; None where it has not said so."""
+        """Return why the scheduler finds no room for the pod by its status; None where the status does not say so."""
         for condition in self.status.conditions:
             refused = condition.type == "PodScheduled" and condition.status == "False"
             if refused and condition.reason != "SchedulingGated":
@@ -245,7 +245,7 @@ class Pod(Part, frozen=True):
 
     @property
     def claim_name(self) -> str | None:
-        """The name of the claim that our webhook gave the pod."""
+        """Return the name of the claim in the pod's spec that our webhook gave it; None without one."""
         entry = names.POD_CLAIM if self.template is None else self.template[0]
         for claim in self.spec.resource_claims:
             if claim.name == entry:

@@ -30,7 +30,7 @@ def _parse(text: str) -> Fraction:
 
 
 def exact(text: str) -> Fraction:
-    """Return a Kubernetes quantity as it is, however small.
+    """Return a Kubernetes quantity as it is, however small, without rounding.
 
     Raises:
         WordError: The text is no quantity.
@@ -48,7 +48,7 @@ def milli(text: str) -> int:
 
 
 def whole(text: str) -> int:
-    """Return a Kubernetes quantity in whole workloads, rounded up (``1Ki`` is 1024).
+    """Return a Kubernetes quantity in whole units, rounded up (``1Ki`` is 1024).
 
     Raises:
         WordError: The text is no quantity.

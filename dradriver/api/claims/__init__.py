@@ -1,14 +1,14 @@
 """ResourceClaims.
 
 claim_builder  builds the claim that pins chosen GPUs
-pins           reads which devices a claim uses or is pinned to
+pins           reads which devices a claim has or is pinned to, and whose the claim is
 opaque_config  the opaque configuration of a claim
 result_annotations  what was chosen, as annotations
 claim_templates  reads a ResourceClaimTemplate as a request, and builds the claim from it
 gpu_templates  requests for GPUs in templates
 nic_templates  requests for NICs in templates and claims
 compute_domains  channels of multi-node NVLink (ComputeDomains of NVIDIA)
-exclusive      GPUs whose fractions belong to one namespace at a time
+exclusive      whether claims must keep off GPUs whose fractions are exclusive to one namespace at a time
 gang_plan_note  which gang plan a claim belongs to
 preemption_note  which pods have to end for a claim, and until when it waits
 reservation_config_map  reserved GPUs, in a ConfigMap

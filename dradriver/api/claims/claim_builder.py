@@ -44,7 +44,7 @@ def pinned(
     preempting: Preempts | None = None,
     vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
-    """Return the ResourceClaim of a pod, with ``exactly`` requests that are pinned to the chosen GPUs.
+    """Build the ResourceClaim of a pod, with ``exactly`` requests that are pinned to the chosen GPUs.
 
     Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
     or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search.
@@ -122,7 +122,7 @@ def pinned(
 
 
 def handed_over(pod: Pod, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ResourceClaim of a pod that the scheduler gets because no place was found: it pins nothing.
+    """Build the ResourceClaim of a pod that the scheduler gets because no place was found: it pins nothing.
 
     Args:
         pod: The pod that will own the claim; it names the claim.
@@ -142,7 +142,7 @@ def digest(spec: Mapping[str, Any]) -> str:
 
 
 def owner(pod: str, uid: str) -> dict[str, Any]:
-    """Return the owner reference by which a claim belongs to a pod, given by name, among others."""
+    """Return the owner reference with which a claim is built that belongs to a pod, among others."""
     return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid}
 
 
@@ -198,7 +198,7 @@ def _selector(part: Part | None, uuids: Sequence[str], addresses: Mapping[str, s
 
 
 def placement_selector(uuid: str, part: MigPart) -> str:
-    """Return a CEL expression that holds for the device of one MIG placement of the GPU with this uuid."""
+    """Return the CEL selector of a claim that holds for one MIG placement of the GPU with this uuid."""
     of = f'device.attributes["{current_ledger().attribute_domain}"]'
     parent, profile = (json.dumps(text, ensure_ascii=True) for text in (uuid, part.profile))
     return (
@@ -208,7 +208,7 @@ def placement_selector(uuid: str, part: MigPart) -> str:
 
 
 def uuid_selector(uuids: Sequence[str]) -> str:
-    """Return a CEL expression that holds for exactly the devices with these uuids.
+    """Return the CEL selector of a claim that holds for exactly the devices with these uuids.
 
     JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
     false instead of aborting the scheduling of the pod.
@@ -217,7 +217,7 @@ def uuid_selector(uuids: Sequence[str]) -> str:
 
 
 def address_selector(addresses: Sequence[str]) -> str:
-    """Return a CEL expression that holds for exactly the whole GPUs at these addresses of the PCI bus.
+    """Return the CEL selector of a claim that holds for exactly the whole GPUs at these PCI addresses.
 
     Partitions of a GPU have its address, too.
     """
@@ -233,7 +233,7 @@ def _among(identities: Sequence[str]) -> str:
 
 
 def read_set(text: str) -> Whole | None:
-    """Return what a shared claim was chosen for, from its annotation; None if that was damaged."""
+    """Return what a shared claim was built for, from its annotation; None if that was damaged."""
     try:
         return _SET.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

@@ -101,7 +101,7 @@ _DECODER: Final = msgspec.json.Decoder(_Spec)
 
 
 def read(template: Template, words: Whole) -> TemplateRequest:
-    """Return what a pod gets by a ResourceClaimTemplate; of another driver's devices there are whole GPUs only.
+    """Read a claim template (ResourceClaimTemplate) as a pod's request; of another driver's devices, whole GPUs only.
 
     Args:
         template: The template.
@@ -213,7 +213,7 @@ def _check_theirs(parameters: Any) -> None:
 def completed(
     claim: dict[str, Any], asked: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Return a pod's pinned claim with its template's labels, tolerations and other drivers' configuration.
+    """Return a pod's pinned claim with its claim template's labels, tolerations and other drivers' configuration.
 
     Args:
         claim: The claim as ``claim_builder.pinned`` builds it of the template's request; what it says stands.
@@ -236,6 +236,6 @@ def completed(
 
 
 def marked(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
-    """Return a claim with its template's labels and annotations in addition to its own, which win."""
+    """Return a claim with its claim template's labels and annotations in addition to its own, which win."""
     metadata = claim["metadata"]
     return claim | {"metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()}}

@@ -82,14 +82,14 @@ def domain_of(spec: msgspec.Raw) -> str | None:
 
 
 def node_of(piece: ResourceSlice) -> str | None:
-    """Return the node whose multi-node NVLink channel an NVIDIA slice offers; None for any other slice."""
+    """Return the node whose ComputeDomain channel an NVIDIA slice offers; None for any other slice."""
     spec = piece.spec
     offers = any(device.name == CHANNEL and not device.blocked for device in spec.devices)
     return spec.node_name if spec.driver == DRIVER and spec.node_name == spec.pool.name and offers else None
 
 
 def held(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the nodes whose multi-node NVLink channel a claim was given."""
+    """Return the nodes whose ComputeDomain channel (multi-node NVLink) a claim was given."""
     return tuple(_given(claim)) if claim.status.allocation is not None else ()
 
 

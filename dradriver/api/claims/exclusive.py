@@ -16,7 +16,7 @@ ELSEWHERE: Final = f'!has(device.attributes["{names.ATTRIBUTE_DOMAIN}"].exclusiv
 
 
 def some(policies: Policies, *, sliced: bool) -> bool:
-    """Return whether the policies have GPUs whose shares, or if ``sliced`` MIG slices, one namespace has alone."""
+    """Return whether policies have GPUs whose shares, or if ``sliced`` MIG slices, are exclusive to one namespace."""
     return any(rule.exclusive_to for rule in policies.gpus if (rule.shared == "none") is sliced)
 
 

@@ -41,17 +41,17 @@ _PLANNED: Final = msgspec.json.Decoder(Planned)
 
 
 def digest(gang: str, places: Iterable[tuple[str, str, Sequence[str]]]) -> str:
-    """Return the digest that identifies a gang's plan: of the gang, each member's pod uid, node and GPU uuids."""
+    """Return the digest that a gang plan's note has: of the gang, each member's pod uid, node and GPU uuids."""
     return hashlib.sha256(msgspec.json.encode([gang, sorted(places)])).hexdigest()[:16]
 
 
 def written(planned: Planned) -> str:
-    """Return the text of the annotation with a gang's plan on a claim."""
+    """Return the text of the note with a gang's plan on a claim."""
     return msgspec.json.encode(planned).decode()
 
 
 def read(claim: ResourceClaim) -> Planned | None:
-    """Return which gang plan a claim of ours notes; None if it notes none, or something damaged."""
+    """Return which gang plan the note on a claim of ours names; None without a note, or for a damaged one."""
     text = claim.metadata.annotations.get(names.PLAN)
     if text is None or len(text) > LONGEST:
         return None

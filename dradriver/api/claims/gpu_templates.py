@@ -36,7 +36,7 @@ _MIB: Final = 1 << 20
 
 
 def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``exactly`` part of a request for GPUs, if the driver can place it.
+    """Return the ``exactly`` part of a template's request for GPUs, if the driver can place it.
 
     Raises:
         WordError: It has alternatives, another class, fields that only the scheduler reads, or an impossible count.
@@ -81,7 +81,7 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the product and architecture that selectors require, as fields of a request.
+    """Return the GPU product and architecture that a template's selectors require, as fields of a request.
 
     Only selectors of the form ``attribute == value`` are read.
 
@@ -124,7 +124,7 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
 def required_properties(
     constraints: list[dict[str, Any]] | tuple[()], asked: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Constraint, ...]:
-    """Return the properties that a template's constraints demand; the built claim has the pin in their place.
+    """Return the GPU properties that a template's constraints demand; the built claim has the pin in their place.
 
     Args:
         constraints: The constraints that are about GPUs.
@@ -153,7 +153,7 @@ def request_of(
     fields: Mapping[str, str],
     required: tuple[Constraint, ...],
 ) -> Request:
-    """Return the request of a template: whole GPUs, shares or MIG slices, by its device class.
+    """Return the request that a template's requests for GPUs make: whole GPUs, shares or MIG slices, by class.
 
     Args:
         words: The pod's annotations, as a request for whole GPUs.

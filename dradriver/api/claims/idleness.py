@@ -72,7 +72,7 @@ def idle_of(claim: ResourceClaim) -> Idle | None:
 
 
 def read(device: DeviceStatus) -> Idle | None:
-    """Return what one device's data says of idleness; None if it says nothing, or nothing that can be read."""
+    """Return what one device's data in a claim's status says of idleness; None if nothing that can be read."""
     data = bytes(device.data)
     if _MARK not in data or len(data) > _LONGEST:
         return None

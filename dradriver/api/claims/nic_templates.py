@@ -21,7 +21,7 @@ _OF_GPUS: Final = {names.PCIE_ROOT, names.NUMA_NODE}  # attributes of GPUs that 
 
 
 def is_for_nics(request: Mapping[str, Any], classes: Mapping[str, str]) -> bool:
-    """Return whether all that a request may be filled with are NICs, by their classes."""
+    """Return whether all that a template's request may be filled with are NICs, by their classes."""
     wanted = [request.get("exactly"), *(_listed(request.get("firstAvailable")))]
     named = [one.get("deviceClassName") for one in wanted if isinstance(one, dict)]
     return bool(named) and all(isinstance(name, str) and name in classes for name in named)
@@ -191,7 +191,7 @@ def _request(name: str, entry: Mapping[str, Any], classes: Mapping[str, str]) ->
 def pinned(
     nics: NicAsk, entries: Mapping[str, dict[str, Any]], addresses: Mapping[str, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a claim's requests for NICs: as their author has them, with a selector more where NICs were chosen.
+    """Yield a claim's requests for NICs: as its template has them, with a selector more where NICs were chosen.
 
     It stands first: the scheduler asks the selectors one after the other, and an author's own, which may read what only
     some NICs have, is then asked of those alone that were chosen for meeting it.

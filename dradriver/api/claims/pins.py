@@ -95,7 +95,7 @@ class Claim(ResourceClaim, frozen=True):
 
     @property
     def key(self) -> Key:
-        """Return the claim's namespace and name."""
+        """Return the namespace and name of a claim that can have a pin."""
         return self.metadata.namespace, self.metadata.name
 
 
@@ -118,26 +118,26 @@ class Pin(msgspec.Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[Device]:
-        """Return the devices of the GPUs that the claim is pinned to."""
+        """Return the devices of the GPUs in a claim's pin."""
         return frozenset(self.taken)
 
     @property
     def taken(self) -> dict[Device, Usage]:
-        """Return what the pin takes of each of its devices."""
+        """Return what a claim's pin takes of each of its devices."""
         return taken_of(self.choice, self.uuids)
 
     @property
     def apart(self) -> frozenset[Device]:
-        """Return the pinned GPUs whose MIG slices are devices of their own."""
+        """Return the GPUs in a claim's pin whose MIG slices are devices of their own."""
         return frozenset((self.choice.node, resource_slices.device_name(uuid)) for uuid in self.placed)
 
     @property
     def texts(self) -> dict[str, str | None]:
-        """Return the annotations that tell a pod's author of the pinned GPUs; None for those to remove."""
+        """Return the annotations that tell a pod's author of the pin's GPUs; None for those to remove."""
         return result_annotations.written(self.choice, self.numbers())
 
     def numbers(self) -> dict[int, str]:
-        """Return the chosen GPUs' uuids by the machine's numbers of that time."""
+        """Return the uuids of the GPUs in a claim's pin by the machine's numbers of that time."""
         if isinstance(self.choice, PartChoice):
             parts = claim_builder.parts_of(self.choice, self.uuids)
             return {part.gpu: self.uuids[request][0] for request, part in parts.items()}
@@ -149,7 +149,7 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> dict[Device, Usage]:
-    """Return what is taken of each device of a node's GPUs, given by request."""
+    """Return what a pin takes of each device of a node's GPUs, given by request."""
     if isinstance(choice, Choice):
         return {(choice.node, resource_slices.device_name(uuid)): None for each in uuids.values() for uuid in each}
     taken: dict[Device, tuple[Amount | MigSlice, ...]] = {}
@@ -161,7 +161,7 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def pin(claim: Claim) -> Pin | None:
-    """Return the GPUs that one of our claims is pinned to; None for other claims and for changed ones.
+    """Return the pin of one of our claims to its GPUs; None for other claims and for changed ones.
 
     The annotation with the choice, the configuration and the requests must agree: annotations can be changed by anyone
     who may write the claim.
@@ -276,7 +276,7 @@ def _amount(capacities: Mapping[str, str]) -> Amount:
 
 
 def allocated(claim: Claim) -> dict[Device, Usage]:
-    """Return what the scheduler allocated to the claim, by device; None as a value stands for all of a GPU.
+    """Return what the scheduler allocated to a claim, with or without a pin, by device; None is all of a GPU.
 
     Devices of other drivers, gang barrier devices and monitoring (admin access) are left out.
 
@@ -306,7 +306,7 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
 
 
 def part_of(claim: ResourceClaim, result: AllocationResult) -> Amount | MigSlice | None:
-    """Return the fraction of its device that an allocation result gives; None for all, and if it is not known."""
+    """Return the fraction of a device that a claim's allocation result gives; None for all, and if not known."""
     if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
         return _slice_of(claim, result)
     return _share_of(result.consumed_capacity)

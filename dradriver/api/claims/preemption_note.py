@@ -50,7 +50,7 @@ class Preempts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uids(self) -> frozenset[str]:
-        """Return the uids of all pods that are preempted for the claim."""
+        """Return the uids of all pods that the preemption noted on a claim ends."""
         return frozenset(victim.uid for victim in self.victims)
 
 
@@ -58,12 +58,12 @@ _PREEMPTS: Final = msgspec.json.Decoder(Preempts)
 
 
 def written(preempts: Preempts) -> str:
-    """Return the text of the annotation with the pods that are preempted for a claim."""
+    """Return the text of the note with the pods that are preempted for a claim."""
     return msgspec.json.encode(preempts).decode()
 
 
 def read(claim: ResourceClaim) -> Preempts | None:
-    """Return which pods are preempted for a claim of ours; None if it notes none, or something damaged."""
+    """Return which pods are preempted for a claim of ours by its note; None without one, or for a damaged one."""
     text = claim.metadata.annotations.get(names.PREEMPTS)
     if text is None or len(text) > LONGEST:
         return None

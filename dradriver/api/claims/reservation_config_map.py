@@ -71,7 +71,7 @@ class _ConfigMap(msgspec.Struct):
 def config_map(
     kept: Sequence[Kept], blocked: Sequence[Since], *, namespace: str, class_uid: str = "", version: str = ""
 ) -> dict[str, Any]:
-    """Return the ConfigMap with these reservations.
+    """Return the ConfigMap that keeps these reservations of GPUs.
 
     Args:
         kept: All that are in force.
@@ -89,7 +89,7 @@ def config_map(
 
 
 def read(found: Mapping[str, Any]) -> Written:
-    """Return the reservations that the ConfigMap holds.
+    """Return the reservations of GPUs that the ConfigMap holds.
 
     Raises:
         WordError: It was not written by this driver, or was changed since.

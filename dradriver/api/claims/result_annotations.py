@@ -13,7 +13,7 @@ _CHOSEN: Final = tuple(name for name in (*names.RESULTS, *names.FORMER_RESULTS) 
 
 
 def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
-    """Return the annotations that tell a pod's author which GPUs the pod got; None for annotations to remove.
+    """Return the annotations that tell the author which GPUs the pod got as a result; None for those to remove.
 
     The rest of the choice is in the claim's annotation `CHOICE`.
 
@@ -43,12 +43,12 @@ def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, 
 
 
 def described(part: Part) -> str:
-    """Return a fraction as a pod's annotation shows it: ``25%/20480Mi``, or ``1g.10gb@6`` with its start."""
+    """Return a fraction as a result annotation of a pod shows it: ``25%/20480Mi``, or ``1g.10gb@6`` with its start."""
     if isinstance(part, SharePart):
         return f"{part.amount.cores}%/{part.amount.memory_mib}Mi"
     return f"{part.profile}@{part.start}"
 
 
 def gbps(value: float) -> str:
-    """Return a bandwidth as a pod's annotation shows it: ``47.5GB/s``."""
+    """Return a bandwidth as a result annotation of a pod shows it: ``47.5GB/s``."""
     return f"{value:.1f}".removesuffix(".0") + "GB/s"

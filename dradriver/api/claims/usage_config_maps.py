@@ -190,7 +190,7 @@ def name_in(config_map: Mapping[str, Any]) -> str:
 
 
 def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict[Bucket, float]:
-    """Return fewer buckets of GPU time with the same sum: all but the largest are added up by namespace.
+    """Return fewer buckets of GPU time for a ConfigMap, with the same sum: the small ones are added up by namespace.
 
     Args:
         buckets: GPU-seconds.
@@ -203,7 +203,7 @@ def bounded(buckets: Mapping[Bucket, float], most: int, namespaces: int) -> dict
 def folds(
     buckets: Mapping[Bucket, float], most: int, namespaces: int, *, products: bool = True
 ) -> dict[Bucket, Bucket]:
-    """Return the bucket of GPU time that each small bucket is added to when they are ``bounded``.
+    """Return the bucket in a ConfigMap of GPU time that each small bucket is added to by ``bounded``.
 
     A namespace's sums keep their product, which says what they cost, where there is room and ``products`` says so.
     """
@@ -229,7 +229,7 @@ def _sums(buckets: Mapping[Bucket, float], folded: Mapping[Bucket, Bucket]) -> d
 
 
 def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[Bucket, float]:
-    """Return GPU-seconds by the buckets that they are added to."""
+    """Return the GPU-seconds for a ConfigMap by the buckets that they are added to."""
     if not to:
         return dict(buckets)
     found: dict[Bucket, float] = {}
@@ -241,7 +241,7 @@ def moved(buckets: Mapping[Bucket, float], to: Mapping[Bucket, Bucket]) -> dict[
 def largest_pods(
     pods: Mapping[tuple[Bucket, str], tuple[float, float]], most: int
 ) -> dict[tuple[Bucket, str], tuple[float, float]]:
-    """Return the pods that had most GPU time of an hour, no more than so many."""
+    """Return the pods with most GPU time of an hour, no more than a ConfigMap may list."""
     if len(pods) <= most:
         return dict(pods)
     return dict(heapq.nsmallest(most, pods.items(), key=_most_first))

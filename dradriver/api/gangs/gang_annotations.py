@@ -1,6 +1,6 @@
 """What a pod says of the gang that it belongs to: read strictly and noted.
 
-It stands in the resolved request. Who else belongs to the gang says ``gang_members``.
+It stands in the resolved request. Who else belongs to the gang says ``gang_of_pod``.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     @property
     def written(self) -> str | None:
-        """The name that its author gave it; None where it is that of what made the pod."""
+        """Return the gang's name as its author wrote it; None where the name is that of the pod's owner."""
         return None if self.name == AUTO else self.name
 
     @property
     def restarts(self) -> bool:
-        """Whether all of it start anew when it loses a pod."""
+        """Return whether all pods of the gang start again when it loses one, by its annotation."""
         return self.on_member_loss == RESTART
 
     @property
     def asked(self) -> bool:
-        """Whether its author says that there is a gang; limits alone may be of one that is none."""
+        """Return whether annotations say that there is a gang; a gang's limits alone may be of one that is none."""
         return self.name is not None or self.pods is not None
 
     @property
     def size(self) -> Size | None:
-        """How many pods its author says that there are."""
+        """Return the gang's size by its annotation, as fewest pods and all pods; None where its author wrote none."""
         return (self.pods, self.pods) if isinstance(self.pods, int) else self.pods
 
 
@@ -81,7 +81,7 @@ def gang(annotations: Values) -> Gang | None:
 
 
 def version(gang: Gang, first: int) -> int:
-    """Return the version of a note with this gang, ``first`` or a later one."""
+    """Return the version of a note that has these gang annotations, ``first`` or a later one."""
     said = [word.since for name, word in _WORDS.items() if getattr(gang, name) is not None]
     return max(first, *said, _RANGES if isinstance(gang.pods, tuple) else first)
 
@@ -92,7 +92,7 @@ def said(gang: Gang) -> list[str]:
 
 
 def check(gang: Gang) -> None:
-    """Raise unless a gang that was noted is one that ``gang`` makes.
+    """Raise an error unless a gang that was noted is one that the annotations can make.
 
     Raises:
         WordError: It is none.

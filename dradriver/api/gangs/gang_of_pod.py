@@ -69,7 +69,7 @@ def must_wait(gang: Gang | None, found: Alone | None = None) -> bool:
 
 
 def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | None) -> Size | Alone | str:
-    """Return the size of a pod's gang, that it is none, or why the size is unknown; empty while it is not known yet.
+    """Return how many pods the gang of a pod has, that it is none, or why that is unknown; empty while not known yet.
 
     That its pods can never be a gang stands above all. Then comes what its author wrote, then what ``read`` says, for
     the pod may count others that have no GPUs, then the pod.
@@ -94,7 +94,7 @@ def size(member: Member, gang: Gang | None, told: Size | Alone | WordError | Non
 
 
 def unknown_size(member: Member) -> str:
-    """Return why a gang of unknown size cannot start, and what to write."""
+    """Return why the pod's gang of unknown size cannot start, and what to write."""
     if member.read is None or member.made_by == _NAMED:
         return f"{names.GANG_SIZE} is missing: write how many pods the gang has"
     return (

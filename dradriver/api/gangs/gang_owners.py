@@ -61,16 +61,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owner(self) -> OwnerReference:
-        """Return the pod's controller; one without a kind if it has none."""
+        """Return the pod's owner that is its controller; an owner without a kind if it has none."""
         return next((owner for owner in self.owners if owner.controller), OwnerReference())
 
     def said(self, key: str) -> str:
-        """Return a label, or else an annotation, of a pod by its key; empty without one, or if longer than a name."""
+        """Return a pod's label, or else annotation, that its gang's owner wrote; empty without one, or if too long."""
         text = self.labels.get(key) or self.annotations.get(key, "")
         return text if len(text) <= LONGEST else ""
 
     def rank(self, key: str) -> Rank | None:
-        """Return the number that a label or annotation says, as a rank."""
+        """Return a pod's rank in its gang: the number in a label or annotation that its owner wrote."""
         number = values.natural(self.said(key))
         return None if number is None else (number,)
 
@@ -131,13 +131,16 @@ class Alone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity(name: str, *parts: str) -> str:
-    """Return an identifier of a gang made from ``parts``: at most 63 characters, with a readable beginning."""
+    """Return a gang's identifier made from ``parts`` of its owner, with a readable beginning.
+
+    It has at most 63 characters.
+    """
     start = _NO_LETTERS.sub("-", name[:64].lower()).strip("-")[:30].strip("-") or "gang"
     return f"{start}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}"
 
 
 def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
-    """Return the gang of a pod whose gang several objects made, with ranks that each begin at 0.
+    """Return the gang of a pod whose gang several owners made, with ranks that each begin at 0.
 
     Args:
         identity: Which gang.
@@ -152,7 +155,7 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
 
 
 def of_group(pod: Facts) -> Member | None:
-    """Return which of Kubernetes' own gangs a pod is of: ``spec.schedulingGroup`` names a PodGroup (KEP-4671)."""
+    """Return which gang of a PodGroup a pod is in: ``spec.schedulingGroup`` names the PodGroup (KEP-4671)."""
     if not pod.group or len(pod.group) > LONGEST:
         return None
     found = joined(of_group_named(pod.namespace, pod.group), "PodGroup", made(pod))
@@ -160,7 +163,7 @@ def of_group(pod: Facts) -> Member | None:
 
 
 def of_group_named(namespace: str, name: str) -> str:
-    """Return which gang the pods of a PodGroup are."""
+    """Return which gang the pods of a PodGroup are, as if it owned them."""
     return identity(name, "PodGroup", namespace, name)
 
 

@@ -65,7 +65,7 @@ class _Template(Part, frozen=True):
 
     @property
     def has_gpus(self) -> bool:
-        """Whether its pods are ours: a limit asks for GPUs, or, where no limit says anything of them, a word."""
+        """Return whether an owner's pods ask for GPUs: by a limit, or, without limits on GPUs, by an annotation."""
         spec, metadata = self.spec or _PodSpec(), self.metadata or _TemplateMetadata()
         every = (*(spec.containers or ()), *(spec.init_containers or ()))
         said = [(container.resources and container.resources.limits) or {} for container in every]
@@ -83,7 +83,7 @@ class _JobSpec(Part, frozen=True):
 
     @property
     def at_once(self) -> int:
-        """How many pods run at once, of those that have neither ended well nor failed for good."""
+        """Return how many pods an owner's Job runs at once, of those that have not ended well or failed for good."""
         parallelism = 1 if self.parallelism is None else self.parallelism
         if self.completions is None:
             return parallelism
@@ -163,7 +163,7 @@ class _Read(Part, frozen=True):
 
 
 def why_never(kind: str, spec: Any) -> str:
-    """Return why the pods of such an owner are never a gang, and what to write; empty if they may be one.
+    """Return why the pods of an owner of this kind are never a gang, and what to write; empty if they may be one.
 
     Args:
         kind: The object's; of most kinds nothing is known.
@@ -178,7 +178,7 @@ def why_never(kind: str, spec: Any) -> str:
 
 
 def number_of_indexes(text: str, completions: int) -> int:
-    """Return how many indexes of an indexed Job a text names, such as ``1,3-5``.
+    """Return how many indexes of a gang's owner, an indexed Job, a text names, such as ``1,3-5``.
 
     Nothing is made for each index. Source: ``parseIndexesFromString`` of Kubernetes 1.35.4,
     pkg/controller/job/indexed_job_utils.go.

@@ -38,7 +38,7 @@ IN_ORDER: Final = (
 def why_never(
     labels: Mapping[str, str], annotations: Mapping[str, str], scheduler: str, gang: Gang | None
 ) -> str | None:
-    """Return the reason why a pod cannot be in a gang, and what to write instead; None if it can be.
+    """Return why a gang is impossible for a pod, and what to write instead; None if the pod can be in one.
 
     The owners listed here make some pods only after others run, so the pods can never all wait together.
 

@@ -227,7 +227,7 @@ def obstacle(kind: str, found: Suspendable) -> str:
 
 
 def belongs(pod: Pod, kind: str, found: Metadata) -> bool:
-    """Return whether a pod belongs to what a topmost owner has made, all the way down."""
+    """Return whether a pod belongs to what a topmost owner that can be suspended has made, all the way down."""
     if pod.metadata.namespace != found.namespace:
         return False
     if kind in ("JobSet", "TrainJob"):  # a TrainJob's JobSet has its name
@@ -241,14 +241,14 @@ def grant(kind: str, right: str) -> str:
 
 
 def set_of(pod: Pod) -> tuple[str, str]:
-    """Return the owner of a StatefulSet's pod, which for a LeaderWorkerSet stands above several StatefulSets."""
+    """Return the owner to suspend for a StatefulSet's pod: a LeaderWorkerSet stands above several StatefulSets."""
     owner = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
     lws = pod.metadata.labels.get(LWS + "name", "")
     return (lws, "") if lws else ("", owner)
 
 
 def shown(kind: str, name: str) -> str:
-    """Return an owner's kind and name as messages say them."""
+    """Return the kind and name of an owner that can be suspended, as messages say them."""
     return messages.shown(f"{kind} {name}")
 
 

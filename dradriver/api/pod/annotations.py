@@ -53,7 +53,7 @@ class Annotations:
 
     @functools.cached_property
     def said(self) -> dict[str, str]:
-        """The author's annotations by their own names, each of them known; those about a gang are read.
+        """Return the author's annotations by their own names, each of them known; those about a gang are read.
 
         Raises:
             WordError: An unknown key, a value that is too long, an alias that contradicts its annotation, or a bad
@@ -77,7 +77,7 @@ class Annotations:
 
     @functools.cached_property
     def spelled_out(self) -> SpelledOut:
-        """The annotations that say something of one pod, with what policies stand for.
+        """Return the annotations that say something of one pod, with what policies stand for.
 
         Raises:
             WordError: What ``said`` and ``SpelledOut`` refuse.
@@ -87,7 +87,7 @@ class Annotations:
 
     @functools.cached_property
     def values(self) -> Values:
-        """The same with their values, in the order in which they are read.
+        """Return the values of a pod's annotations, spelled out, in the order in which they are read.
 
         Raises:
             WordError: What ``spelled_out`` refuses.
@@ -96,7 +96,7 @@ class Annotations:
 
     @functools.cached_property
     def gang(self) -> Gang | None:
-        """What is said of a gang; None if nothing is, or only what is so anyway.
+        """Return what a pod's annotations say of a gang; None if they say nothing, or only what is so anyway.
 
         Raises:
             WordError: A bad value of an annotation about a gang.
@@ -105,7 +105,7 @@ class Annotations:
 
     @property
     def aside(self) -> dict[str, str]:
-        """The annotations that the choice of GPUs does not depend on: each of ``ASIDE``, as said or as by default.
+        """Return the annotations that the choice of GPUs does not depend on: each of ``ASIDE``, as said or by default.
 
         Raises:
             WordError: What ``values`` refuses, or a bad value of one of them.
@@ -114,7 +114,7 @@ class Annotations:
 
     @property
     def shared_claim(self) -> str | None:
-        """The name of the claim that the pod shares; None if it has its own.
+        """Return the name of the claim that a pod shares by its annotation; None if it has its own.
 
         Raises:
             WordError: What ``values`` refuses, or a bad name.
@@ -124,7 +124,7 @@ class Annotations:
 
     @property
     def idle_timeout_s(self) -> int | None:
-        """After how many seconds without work the GPUs are released; None if they never are.
+        """Return after how many seconds without work an annotation releases the GPUs; None if none does.
 
         Raises:
             WordError: What ``values`` refuses, or a bad duration.
@@ -134,7 +134,7 @@ class Annotations:
 
     @property
     def max_duration_s(self) -> int | None:
-        """For how long the pod may run, seconds, as it or its policy says; None for any time.
+        """Return for how long a pod may run by its annotation or policy, seconds; None for any time.
 
         Raises:
             WordError: What ``values`` refuses, or a bad duration.

@@ -52,7 +52,7 @@ class _Rung(NamedTuple):
 
 
 def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the spec of a claim with alternatives that the scheduler itself fills.
+    """Return the spec of a claim with a pod's alternatives, of which the scheduler itself takes one.
 
     Each preferred property becomes an alternative (``firstAvailable``), the best first. What only the driver's own
     choice can do (``strategy``, weights) is left out.
@@ -150,7 +150,7 @@ TEMPLATE_NAME: Final = re.compile(re.escape(names.CLAIM_PREFIX) + "[a-z2-7]{16}"
 
 
 def template_name(note: str) -> str:
-    """Return the name of the template that makes the claims of pods with this note: equal notes share one.
+    """Return the name of the template, with alternatives, of pods with this note: equal notes share one.
 
     Every release finds the same name for a note, whatever it would make of it.
     """
@@ -158,7 +158,7 @@ def template_name(note: str) -> str:
 
 
 def template(namespace: str, note: str, found: Resolved) -> dict[str, Any]:
-    """Return the ResourceClaimTemplate of pods that the scheduler alone places.
+    """Return the ResourceClaimTemplate with the alternatives of pods that the scheduler alone places.
 
     Args:
         namespace: The pods'.

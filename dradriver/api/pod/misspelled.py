@@ -25,7 +25,7 @@ _WORDS: Final = annotation_words.KEYS
 
 
 def warnings(annotations: Iterable[str], labels: Iterable[str] = ()) -> Iterator[str]:
-    """Yield a warning for each key that looks like a word of ours and is none, or is one that stands among labels.
+    """Yield a warning for each misspelled key: nearly a word of ours, or a word that stands among labels.
 
     Args:
         annotations: Keys of annotations.

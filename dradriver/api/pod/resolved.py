@@ -74,7 +74,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def asked(self) -> dict[str, Asked]:
-        """What each container asks for, by name in pod order: what ``resolve`` made the request from."""
+        """Return what each container asks for, by name in pod order: what the resolved request was made from."""
         asked = _asked(self.request)
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, asked[0])
@@ -82,7 +82,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def requests(self) -> dict[str, tuple[str, ...]]:
-        """Names of the claim's requests of each container, by name in pod order."""
+        """Return the names of the claim's requests of each container in a resolved request, by name in pod order."""
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, (names.SET_REQUEST,))
         return request_names(self.asked)
@@ -216,13 +216,13 @@ def _unless(default: str, said: str) -> str | msgspec.UnsetType:
 
 
 def write(resolved: Resolved) -> str:
-    """Return the text of the note."""
+    """Return the text of the note with a pod's resolved request."""
     plain = msgspec.to_builtins(resolved) | {"request": annotation_words.as_written(resolved.request)}
     return _ENCODER.encode(plain).decode()
 
 
 def read(annotations: Mapping[str, str]) -> Resolved:
-    """Return what the webhook noted.
+    """Return a pod's resolved request, as the webhook noted it.
 
     Raises:
         WordError: There is no note, or it was changed into something that is none.
@@ -242,7 +242,7 @@ def read(annotations: Mapping[str, str]) -> Resolved:
 
 
 def rare(annotations: Mapping[str, str]) -> Rare:
-    """Return the rare fields of a note; none of a pod without a note, or of a note that ``read`` refuses to decode.
+    """Return the rare fields of a resolved request's note; none without a note, or if ``read`` refuses to decode it.
 
     It takes a tenth of the time of ``read``, which most pods do not need.
     """

@@ -140,11 +140,11 @@ class Gpus(Section, frozen=True, omit_defaults=True):
 
     @property
     def names_gpus(self) -> bool:
-        """Return whether a policy's GPU selection names some GPUs of a machine one by one."""
+        """Return whether a policy's fields that select GPUs name some GPUs of a machine one by one."""
         return bool(self.numbers or self.uuids or self.pci_addresses)
 
     def names(self, gpu: Gpu) -> bool | None:
-        """Return whether a policy's GPU selection includes a GPU; None if only its unknown slot could tell."""
+        """Return whether a policy's fields that select GPUs include a GPU; None if only its unknown slot could tell."""
         if gpu.uuid.lower() in map(str.lower, self.uuids) or gpu.pci in self.pci_addresses:
             return True
         if self.numbers and gpu.has_slot is False:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -19,7 +18,6 @@ from dradriver.api.policies.fields import (
     MOST_RULES,
     MOST_TENANTS,
     ClassName,
-    Currency,
     DevShmMib,
     EqualShares,
     Factor,
@@ -31,9 +29,7 @@ from dradriver.api.policies.fields import (
     MigWord,
     NameOrWords,
     NicWord,
-    PerHour,
     PolicyName,
-    Product,
     SchedulerName,
     Section,
     SharedWord,
@@ -45,6 +41,7 @@ from dradriver.api.policies.fields import (
     XidNumber,
     XidWord,
 )
+from dradriver.api.policies.gpu_prices import Prices
 from dradriver.api.policies.tenant_policies import Queue, Tenant
 from dradriver.api.vocabulary import nic_requests
 
@@ -91,7 +88,7 @@ class Workloads(Section, frozen=True, rename="kebab"):
     inference_small: NameOrWords = "best-effort,pack"
 
     def meaning(self, workload: str) -> str | dict[str, str]:
-        """Return what one of the policies' ``WORKLOADS`` stands for."""
+        """Return what a value of the annotation ``workload`` stands for by the policies' section ``workloads``."""
         found: str | dict[str, str] = getattr(self, workload.replace("-", "_"))
         return found
 
@@ -172,46 +169,8 @@ class Nics(Section, frozen=True):
 
     @property
     def every(self) -> Mapping[str, str]:
-        """All classes of NICs by name, with their drivers' words."""
+        """Return all classes of NICs in the policies file by name, with their drivers' words."""
         return {**nic_requests.CLASSES, **self.classes}
-
-
-class Price(Section, frozen=True):
-    """What an hour of some GPUs costs.
-
-    Attributes:
-        per_hour: Price of a whole GPU; a share or slice costs its part of that.
-        products: Full product names or globs; all others where left out.
-    """
-
-    per_hour: PerHour
-    products: Annotated[
-        tuple[Product, ...], Meta(min_length=1, max_length=64, description="a list with one product or more")
-    ] = ()
-
-    def fits(self, product: str) -> bool:
-        """Return whether it is the price of a product."""
-        return not self.products or any(fnmatchcase(product, each) for each in self.products)
-
-
-class Prices(Section, frozen=True):
-    """What GPUs cost.
-
-    Attributes:
-        currency: Three letters; only shown.
-        gpus: The first that fits a GPU's product is its price.
-    """
-
-    currency: Currency = ""
-    gpus: Annotated[
-        tuple[Price, ...], Meta(max_length=MOST_RULES, description="a list of prices, as [{perHour: 2.5}]")
-    ] = ()
-
-    def per_hour(self, product: str) -> float | None:
-        """Return the price of an hour of a GPU by the policies; None if nothing says it, or the product is unknown."""
-        if not product:
-            return self.gpus[0].per_hour if self.gpus and not self.gpus[0].products else None
-        return next((price.per_hour for price in self.gpus if price.fits(product)), None)
 
 
 class Sections(Section, frozen=True):
@@ -282,6 +241,6 @@ UNKNOWN: Final = Policies(known=False)
 
 
 def plain(policies: Policies) -> Mapping[str, Any]:
-    """Return the sections as a file would have them, defaults included."""
+    """Return the policies in force as sections of a policies file, defaults included."""
     sections = msgspec.to_builtins(policies)
     return {field.encode_name: sections[field.encode_name] for field in msgspec.structs.fields(Sections)}

@@ -62,7 +62,7 @@ class SpelledOut:
 
     @functools.cached_property
     def by_workload(self) -> dict[str, str]:
-        """What its workload stands for in a pod without a policy of its own; empty without a workload.
+        """Return what a workload stands for in a pod without a policy of its own; empty without a workload.
 
         Raises:
             WordError: The workload's policy needs what is not there yet.
@@ -71,7 +71,7 @@ class SpelledOut:
         return _of_policy(meant, self._policies) if isinstance(meant, str) else meant
 
     def texts(self, *, policy: bool = True, workload: bool = True) -> dict[str, str]:
-        """Return the annotations without the two names, with what they stand for.
+        """Return a pod's words, with what ``workload`` and ``policy`` stand for in the place of these two.
 
         Args:
             policy: Whether the pod's policy counts.

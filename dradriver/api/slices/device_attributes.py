@@ -101,7 +101,10 @@ def gpu_of_share(name: str) -> str | None:
 
 
 def semver(version: str) -> str | None:
-    """Return a driver version as semantic version 2.0.0 (``535.104.05`` is ``535.104.5``), or None where it is none."""
+    """Return a driver version as a device attribute has it, in semantic version 2.0.0; None where it is none.
+
+    ``535.104.05`` is ``535.104.5``.
+    """
     match = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?(?:\.(\d{1,9}))?(?:$|[^\d])", version)
     return ".".join(str(int(part or 0)) for part in match.groups()) if match else None
 

@@ -26,7 +26,7 @@ _PART_OF_INSTANCE: Final = re.compile(r"[0-9]+c\.")  # 1c.3g.40gb: it does not t
 
 
 def can_be_whole(gpu: Gpu) -> bool:
-    """Return whether a GPU whose instances are made for claims can also be had whole.
+    """Return whether a GPU whose MIG instances are made for claims can also be a device as a whole.
 
     Elsewhere MIG mode stays on, and in MIG mode a GPU has no NVLink: its largest instance is no whole GPU.
     """
@@ -37,7 +37,7 @@ def can_be_whole(gpu: Gpu) -> bool:
 def existing(
     instances: Iterable[MigDevice], profiles: Iterable[MigProfile]
 ) -> tuple[tuple[MigDevice, MigProfile], ...]:
-    """Return the MIG devices that can be handed out as they are, each with its profile, the smallest first.
+    """Return the existing MIG instances that slices can offer as devices, each with its profile, the smallest first.
 
     Those are the ones that take all of their GPU instance, of a profile that the GPU has, where it has a place for it.
     One of several compute instances of a GPU instance (``1c.3g.40gb``) is isolated from the others by nothing but its
@@ -135,7 +135,7 @@ def placements(
 
 
 def counters(gpu: Gpu) -> dict[str, Any]:
-    """Return the counters that a GPU's MIG placements share."""
+    """Return the counters in a slice that a GPU's MIG placements share."""
     memory_slices = {f"memory-slice-{number}": 1 for number in range(_end(gpu))}
     limits = {limit.name: limit.total for limit in _counted_limits(gpu)}
     return _values(memory_slices | limits)

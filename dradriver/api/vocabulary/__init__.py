@@ -1,9 +1,9 @@
 """Annotations, values and limits that people write.
 
 annotation_words  every annotation that an author can write, each declared once
-values            values of annotations: strategies, numbers, products
-container_requests  what a container requests: whole GPUs, shares, MIG
-container_limits  GPU limits of this driver and of others
+values            reads the text of an annotation as a value: strategies, numbers, products
+container_requests  what containers request, and the pod's request made of that: whole GPUs, shares, MIG
+container_limits  which GPUs the names and values of container limits ask for, by this driver or others
 vendor_words      what a vendor's GPUs do not support
 simple_cel        CEL selectors that can be evaluated here
 nic_requests      drivers of NICs: names, attributes, how a NIC is pinned

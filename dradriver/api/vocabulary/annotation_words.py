@@ -65,7 +65,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Its name without prefix, as the policies file says it."""
+        """Return the name of an annotation's word without prefix, as the policies file says it."""
         return self.key.removeprefix(names.PREFIX)
 
 
@@ -256,7 +256,7 @@ class Values:
         self._read: dict[str, Any] = {}
 
     def get(self, key: str) -> Any:
-        """Return the value of an annotation, None if it has no text.
+        """Return the value of an annotation that is one of the words, None if it has no text.
 
         Raises:
             WordError: The text has no value.
@@ -267,7 +267,7 @@ class Values:
 
 
 def fields(values: Values) -> dict[str, Any]:
-    """Return the fields of a request that the annotations give. It reads each of them, in their order.
+    """Return the fields of a request that annotation words give. It reads each of them, in their order.
 
     Raises:
         WordError: A text that has no value.
@@ -283,7 +283,7 @@ def fields(values: Values) -> dict[str, Any]:
 
 
 def version(request: Request, first: int) -> int:
-    """Return the version of a note with this request, ``first`` or a later one."""
+    """Return the version of a note that has the words of this request, ``first`` or a later one."""
     return max((first, *(word.since for word in OF_REQUESTS if _says(request, word))))
 
 
@@ -293,7 +293,7 @@ def version_aside(told: Mapping[str, str]) -> int:
 
 
 def as_written(request: Request) -> dict[str, Any]:
-    """Return a request as pods' notes and shared claims have it: without the fields that have their defaults.
+    """Return a request as notes and shared claims have its words: without the fields that have their defaults.
 
     People read a short note more easily. An older controller refuses a field that it does not know, and must read the
     notes of pods that do not use the field. So a field's default must never change.

@@ -9,7 +9,7 @@
 ``nvidia.com/gpumem``, ``nvidia.com/gpu-memory``       memory in MiB (HAMi)
 ``nvidia.com/gpucores``                                percent of a GPU's compute (HAMi)
 ``aliyun.com/gpu-mem``                                 memory in GiB; from 1024 on, which no GPU has, in MiB, for its
-                                                       device plugin knows both (``--memory-workload``)
+                                                       device plugin knows both (``--memory-unit``)
 ``aliyun.com/gpu-core``, ``…gpu-core.percentage``      percent of a GPU's compute
 ``amd.com/gpu``                                        whole GPUs of AMD (ROCm's device plugin)
 ``huawei.com/npu``                                     whole Ascend NPUs
@@ -17,7 +17,7 @@
 ``huawei.com/Ascend910B3``, ``…910A``, ``…910C``, …    those of one product (HAMi)
 =====================================================  =================================================================
 
-Memory from 1Mi on is bytes, whatever the workload (``10Gi``): no GPU has a tebibyte. Some that cannot be had say why:
+Memory from 1Mi on is bytes, whatever the unit (``10Gi``): no GPU has a tebibyte. Some that cannot be had say why:
 ``nvidia.com/vgpu``; ``….shared``, a time slice of a size that only the device plugin's configuration has
 (k8s-device-plugin, ``sharing.timeSlicing.renameByDefault``); ``nvidia.com/gpumem-percentage`` (HAMi), for a share's
 memory is asked for before anybody knows of which GPU; and ``huawei.com/Ascend910B3-memory`` and the like (HAMi), for

@@ -1,7 +1,7 @@
 """What a container asks for, whole GPUs or a part, and how such asks become one request.
 
 A pod asks for one kind of thing: whole GPUs, shares or MIG slices. A word about parts says which part each container
-gets whose limit says how many GPUs; without such a word the limits say it themselves (``limits.py``).
+gets whose limit says how many GPUs; without such a word the limits say it themselves (``container_limits``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMMON: Final = frozenset(word.field for word in annotation_words.OF_REQUESTS if
 
 
 def of_words(values: Values) -> Amount | str | None:
-    """Return the share, or the name of the MIG profile, that the words ask for; None where they ask for no part.
+    """Return the share or MIG profile that words request for a container; None where they request no part.
 
     Raises:
         WordError: A bad value, or words that contradict each other.
@@ -43,7 +43,7 @@ def of_words(values: Values) -> Amount | str | None:
 
 
 def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) -> Request:
-    """Return the request of a pod, which is for whole GPUs, for shares or for MIG slices.
+    """Return the request of a pod from what its containers request: whole GPUs, shares or MIG slices.
 
     Args:
         values: The author's annotations, by their own names.
@@ -110,7 +110,10 @@ def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
 
 
 def described(asked: Asked) -> str:
-    """Return an ask in words: ``2 GPUs``, ``25 % of a GPU's compute and 10240 MiB``, ``MIG 1g.10gb, 1g.10gb``."""
+    """Return a container's request in words.
+
+    Such as ``2 GPUs``, ``25 % of a GPU's compute and 10240 MiB``, ``MIG 1g.10gb, 1g.10gb``.
+    """
     if isinstance(asked, int):
         return f"{asked} GPU{'s' if asked > 1 else ''}"
     if not isinstance(asked, Amount):

@@ -40,7 +40,7 @@ MOST_SHOWN: Final = 20  # names of policies in a message
 
 
 def shown(text: str) -> str:
-    """Return text from a pod in quotes: bounded, and without control characters that would forge lines of a log."""
+    """Return text from a pod as messages quote it: bounded, and without control characters that would forge logs."""
     return repr(text if len(text) <= 64 else text[:61] + "...")
 
 

@@ -115,7 +115,7 @@ class NicAsk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def count(self) -> int:
-        """Return how many NICs a request is for."""
+        """Return how many NICs a request of a claim is for."""
         return sum(request.count for request in self.requests)
 
 

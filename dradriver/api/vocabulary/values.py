@@ -71,18 +71,21 @@ def flag(text: str) -> bool | None:
 
 
 def nccl(text: str) -> str | None:
-    """Return what an annotation says NCCL is told: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
+    """Return the annotation value about NCCL: ``auto``, ``file``, ``env``, ``near-nics`` or ``off``."""
     return text if text in NCCL else None
 
 
 def rate_gbps(text: str) -> float | None:
-    """Return a bandwidth in GB/s above zero: ``100`` or ``100GB/s``. Bits and other powers would be misread."""
+    """Return the value of an annotation that is a bandwidth in GB/s above zero: ``100`` or ``100GB/s``.
+
+    Bits and other powers would be misread.
+    """
     match = _RATE.fullmatch(text.strip())
     return float(match[1]) or None if match is not None else None
 
 
 def memory_mib(text: str) -> int | None:
-    """Return an amount of a GPU's memory, from ``1Mi`` on, in MiB, rounded up."""
+    """Return the value of an annotation that is an amount of a GPU's memory, from ``1Mi`` on, in MiB, rounded up."""
     try:
         size = whole(text.strip())
     except WordError:
@@ -91,39 +94,42 @@ def memory_mib(text: str) -> int | None:
 
 
 def product(text: str) -> str | None:
-    """Return a product's full name that an annotation says, or a glob of such names."""
+    """Return the value of an annotation that is a product's full name, or a glob of such names."""
     return text if _PRODUCT.fullmatch(text) else None
 
 
 def architecture(text: str) -> str | None:
-    """Return the name of a GPU architecture: ``hopper``."""
+    """Return the value of an annotation that is the name of a GPU architecture: ``hopper``."""
     return text.strip() if _ARCHITECTURE.fullmatch(text.strip()) else None
 
 
 def version(text: str) -> str | None:
-    """Return a version of a driver or of CUDA that an annotation says: ``580``, ``580.95.05``, ``12.4``."""
+    """Return the value of an annotation that is a version of a driver or of CUDA: ``580``, ``580.95.05``, ``12.4``."""
     return text.strip() if numbers(text.strip()) is not None else None
 
 
 def share(text: str) -> int | None:
-    """Return a share of a GPU that an annotation says, in percent: ``0.5`` is 50."""
+    """Return the value of an annotation that is a share of a GPU, in percent: ``0.5`` is 50."""
     match = _SHARE.fullmatch(text.strip())
     return int(match[1].ljust(2, "0")) or None if match is not None else None
 
 
 def percent(text: str) -> int | None:
-    """Return a whole percentage from 1 to 100 that an annotation says."""
+    """Return the value of an annotation that is a whole percentage from 1 to 100."""
     count = natural(text.strip())
     return count if count is not None and 1 <= count <= 100 else None
 
 
 def mig_profile(text: str) -> str | None:
-    """Return the name of a MIG profile of GPU instances, slices and memory both: ``1g.10gb``."""
+    """Return the value of an annotation that is the name of a MIG profile: ``1g.10gb``.
+
+    Profiles are those of GPU instances, with slices and memory both.
+    """
     return text.strip() if is_mig_profile(text.strip()) else None
 
 
 def duration_s(text: str) -> int | None:
-    """Return a duration of at least a second that an annotation says, in seconds: ``30m`` is 1800."""
+    """Return the value of an annotation that is a duration of at least a second, in seconds: ``30m`` is 1800."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
@@ -132,29 +138,35 @@ def duration_s(text: str) -> int | None:
 
 
 def label(text: str) -> str | None:
-    """Return a DNS label (RFC 1123) that an annotation says."""
+    """Return the value of an annotation that is a DNS label (RFC 1123)."""
     return text if _LABEL.fullmatch(text) else None
 
 
 def set_name(text: str) -> str | None:
-    """Return the name of a claim that several pods share: a DNS label, and none of those that the driver makes up."""
+    """Return the value of an annotation that is the name of a claim that several pods share.
+
+    It is a DNS label, and none of those that the driver makes up.
+    """
     return text if label(text) and not text.startswith(names.CLAIM_PREFIX) else None
 
 
 def gpu_count(text: str) -> int | None:
-    """Return a number of GPUs from 1 to 32 that an annotation says."""
+    """Return the value of an annotation that is a number of GPUs from 1 to 32."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_GPUS else None
 
 
 def many(text: str) -> int | None:
-    """Return a number of pods or nodes from 1 to 9999 that an annotation says."""
+    """Return the value of an annotation that is a number of pods or nodes from 1 to 9999."""
     count = natural(text)
     return count if count is not None and 1 <= count <= MOST_PODS else None
 
 
 def pods(text: str) -> int | tuple[int, int] | None:
-    """Return how many pods a gang has: ``8``; ``4-8`` is (4, 8), which starts with what there is from 4 on."""
+    """Return the value of an annotation that says how many pods a gang has: ``8``; ``4-8`` is (4, 8).
+
+    Such a gang starts with what there is from 4 pods on.
+    """
     match = _PODS.fullmatch(text.strip())
     if match is None:
         return None
@@ -169,17 +181,20 @@ def are_pods(value: int | tuple[int, int]) -> bool:
 
 
 def near(text: str) -> Near | None:
-    """Return a level of the network that an annotation says, required by default: ``leaf``, ``preferred leaf``."""
+    """Return the value of an annotation that is a level of the network: ``leaf``, ``preferred leaf``.
+
+    It is required by default.
+    """
     match = _NEAR.fullmatch(text.strip())
     return None if match is None else Near(level=match[2], preferred=match[1] == "preferred")
 
 
 def few(text: str) -> int | None:
-    """Return a whole number from 0 to 99 that an annotation says."""
+    """Return the value of an annotation that is a whole number from 0 to 99."""
     count = natural(text)
     return count if count is not None and count <= 99 else None
 
 
 def natural(text: str) -> int | None:
-    """Return a whole number from 0 to 9999 that an annotation says."""
+    """Return the value of an annotation that is a whole number from 0 to 9999."""
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -15,7 +15,7 @@ _LESS: Final = "shares and MIG slices are of NVIDIA's GPUs alone"
 
 
 def check(fields: Mapping[str, Any], *, parts: bool) -> None:
-    """Raise an error if the pod requests something that the vendor's GPUs do not have.
+    """Raise an error if a pod's words request something that the vendor's GPUs do not have.
 
     Args:
         fields: The fields of a request.

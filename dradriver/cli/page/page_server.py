@@ -13,7 +13,7 @@ from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import HEADERS, Guard
 from dradriver.cli.page.page_details import Answer, Asked, BusyError
 from dradriver.kube.http import aiohttp  # noqa: F401  # before any other part of it
-from dradriver.process.connections import Connections, Handler, listening
+from dradriver.process.server_connections import Connections, Handler, listening
 from dradriver.view.page import FILES, file
 
 # isort: split

@@ -12,7 +12,7 @@ from dradriver.allocator.choice.free_sets import SIZES, free_sets
 from dradriver.allocator.fleet import gang_nodes
 from dradriver.api.claims.pins import Device
 from dradriver.api.claims.usage_config_maps import Bucket
-from dradriver.api.policies.model import Prices
+from dradriver.api.policies.gpu_prices import Prices
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import gpu_states
 from dradriver.cluster.gpus import gone_agents

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from dradriver.allocator.request import Amount
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import Price, Prices
+from dradriver.api.policies.gpu_prices import Price, Prices
 from dradriver.api.slices import resource_slices
 from dradriver.controller import metrics
 from dradriver.controller.loop.figures import Figures

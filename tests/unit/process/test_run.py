@@ -1,19 +1,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import os
 import signal
 
 import pytest
 
 from dradriver.errors import DriverError
-from dradriver.process.run import JsonFormatter, TextFormatter, run
-
-
-def record(message: str, *args: object) -> logging.LogRecord:
-    return logging.LogRecord("a.b", logging.INFO, "x.py", 1, message, args, None)
+from dradriver.process.run import run
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -63,15 +57,3 @@ def test_a_cancellation_that_no_signal_asked_for_is_a_failure() -> None:
         raise asyncio.CancelledError
 
     assert run(main()) == 1
-
-
-def test_json_lines_are_one_object_each() -> None:
-    line = JsonFormatter().format(record("two\nlines %s", 'and a "quote"'))
-    assert "\n" not in line
-    assert json.loads(line)["message"] == 'two\nlines and a "quote"'
-
-
-def test_text_from_a_pod_cannot_forge_a_line() -> None:
-    line = TextFormatter().format(record("name %s", "x\n2026 ERROR forged"))
-    assert "\n" not in line
-    assert "\\n2026 ERROR forged" in line

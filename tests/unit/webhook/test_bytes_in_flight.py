@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from webhook.inflight import Budget
+from webhook.bytes_in_flight import Budget
 from webhook.server import LARGE_BYTES, MOST_BYTES, WAIT_S
 
 TERM_S = 10.0

@@ -1,4 +1,4 @@
-"""Warnings about what harms a GPU pod but does not forbid it."""
+"""Warnings about settings that harm a GPU pod but do not forbid it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
 def warnings(pod: pod_view.Pod) -> list[str]:
-    """Return a warning for each variable or setting that spoils what the driver does, in pod order.
+    """Return a warning for each harmful setting, which spoils what the driver does for a pod, in pod order.
 
     Raises:
         WordError: A container's environment is none.

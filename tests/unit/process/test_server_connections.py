@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from prometheus_client import REGISTRY
 
-from dradriver.process.connections import Connections, listening
+from dradriver.process.server_connections import Connections, listening
 from webhook import certificates, tls
 
 MOST = 16

@@ -1,7 +1,7 @@
 """How many bytes of large request bodies the server holds at once, and how the senders' addresses share these bytes.
 
 ``server.Endpoint`` borrows the size of a large body before it reads the body on. As with connections
-(``dradriver/process/connections.py``), the address that holds most gives way to one that waits and holds less.
+(``dradriver/process/server_connections.py``), the address that holds most gives way to one that waits and holds less.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Budget:
         self._timer: asyncio.TimerHandle | None = None
 
     def is_waited_for(self) -> bool:
-        """Return whether a body waits for bytes."""
+        """Return whether a body waits for bytes in flight."""
         return bool(self._waiting)
 
     @contextlib.asynccontextmanager
     async def lent(self, size: int, *, address: str, revoke: Callable[[], None]) -> AsyncIterator[None]:
-        """Wait until a body may use so many bytes of the budget, and reserve them while the block runs.
+        """Wait until a body may have so many bytes in flight, and reserve them while the block runs.
 
         Args:
             size: Number of bytes.

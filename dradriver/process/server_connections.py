@@ -162,7 +162,7 @@ async def listening(
     end_s: float,
     **options: Any,
 ) -> AsyncIterator[int]:
-    """Serve HTTP or HTTPS while the block runs, and yield the port.
+    """Serve HTTP or HTTPS with bounded connections while the block runs, and yield the port.
 
     Args:
         handler: Answers every request. An answer with a status other than 4xx makes the connection trusted.
