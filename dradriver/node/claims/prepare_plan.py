@@ -14,7 +14,7 @@ from dradriver.node.claims.container_env import ClaimRequest, ContainerEnv, conf
 from dradriver.node.devices.device_kinds import AllocatedDevice, MadeKind
 from dradriver.node.devices.device_manager import Device, DeviceManager
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.whole import named
+from dradriver.node.devices.whole_gpus import named
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
 
