@@ -36,7 +36,7 @@ class ApiServer:
             return await self._client.get(NODES, self._node, type=Node)
 
     async def apply_status(self, namespace: str, name: str, body: dict[str, Any]) -> None:
-        """Apply the agent's part of a claim's status."""
+        """Write the agent's part of a claim's status to the API server, by server-side apply."""
         await self._client.patch(
             RESOURCE_CLAIMS,
             name,

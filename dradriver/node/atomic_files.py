@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 import uuid
@@ -84,19 +83,6 @@ def remove(path: Path, *, durable: bool = True) -> None:
             _remove_folder(path)
         if durable:
             _sync(path.parent)
-
-
-def lock(descriptor: int) -> bool:
-    """Lock an open file or folder, for every duplicate of the descriptor; return whether the lock was free.
-
-    Raises:
-        OSError: It cannot be locked.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _remove_folder(path: Path) -> None:

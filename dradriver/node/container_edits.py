@@ -59,7 +59,7 @@ class Edits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def cdi_id(uuid: str) -> str:
-    """Return the fully qualified CDI id of a whole GPU, which brings its device nodes and, where needed, libraries."""
+    """Return the CDI id by which container edits name a whole GPU: its device nodes and, where needed, libraries."""
     return f"{GPU_KIND}={uuid}"
 
 
@@ -72,7 +72,7 @@ class _Names(msgspec.Struct):
 
 
 def names_in(text: bytes) -> frozenset[str]:
-    """Return the names of the devices that a CDI specification has.
+    """Return the names of the devices whose container edits a CDI specification has.
 
     Raises:
         ValueError: It is none.

@@ -13,7 +13,7 @@ from dradriver.node import boot
 from dradriver.node.agent_options import Options
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.discovery import Discovery
 from dradriver.node.discovery.empty_machine import Nothing
 from dradriver.node.discovery.kept_nics import KeptNics
@@ -24,13 +24,13 @@ from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.vendors import vendor_of_node
 from dradriver.node.vendors.amd import simulated_amd as amd
 from dradriver.node.vendors.amd.amd_gpus import AmdGpus
+from dradriver.node.vendors.amd.amd_reports import AmdReports
 from dradriver.node.vendors.amd.amd_specification import AmdSpecification
-from dradriver.node.vendors.amd.reports import AmdReports
 from dradriver.node.vendors.ascend import simulated_ascend as ascend
 from dradriver.node.vendors.nvidia import simulated_nvidia as nvidia
-from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
-from dradriver.node.vendors.nvidia.discovery.library import below
+from dradriver.node.vendors.nvidia.discovery.driver_root import below
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.node.vendors.nvidia.discovery.own_toolkit import OwnToolkit
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
@@ -145,7 +145,7 @@ def _simulated(options: Options) -> Backend:
 
     source = source_for(options.node, machines=options.simulated_machines, default=options.simulated_default)
     folder = _simulated_dir(options)
-    seen = assemble.seen(folder, boot=boot_of(options))
+    seen = nvidia_hardware.seen(folder, boot=boot_of(options))
     given: dict[str, Callable[[Gpu], Edits]] = {
         NVIDIA.word: nvidia.edits,
         AMD.word: amd.edits,
@@ -182,20 +182,22 @@ def device_manager(
         return DeviceManager([Whole(edits)])
     mps = MpsFolder(options.state_dir / "mps", boot=boot_of(options))
     if options.discovery == "simulated":
-        host = assemble.simulated(_simulated_dir(options), lambda: machines.machine, mps=mps)
+        host = nvidia_hardware.simulated(_simulated_dir(options), lambda: machines.machine, mps=mps)
     else:
-        host = assemble.real(
+        host = nvidia_hardware.real(
             cdi_root=options.cdi_root,
             host_root=options.host_root,
             driver_root=options.driver_root,
             released=released,
             mps=mps,
         )
-    return assemble.of(edits, host, mps=mps, sharing=modes.sharing, made=modes.makes_instances, switched=switched)
+    return nvidia_hardware.of(
+        edits, host, mps=mps, sharing=modes.sharing, made=modes.makes_instances, switched=switched
+    )
 
 
 def boot_of(options: Options) -> str:
-    """Return the id of this boot; a simulated node may have a file of its own, so that it can be booted.
+    """Return the boot id of this node's hardware, which a simulated node may have in a file of its own.
 
     Raises:
         OSError: Nobody says.
@@ -206,7 +208,7 @@ def boot_of(options: Options) -> str:
 
 def _load_of(folder: Path, boot: str) -> str:
     """Return which boot, and which load of the driver, a simulated node is in."""
-    return f"{boot} {assemble.load(folder)}"
+    return f"{boot} {nvidia_hardware.load(folder)}"
 
 
 def _simulated_dir(options: Options) -> Path:

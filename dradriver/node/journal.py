@@ -143,7 +143,7 @@ class Journal(Generic[T]):
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
     def kept(self) -> set[str]:
-        """Return the keys of journal files that cannot be read and have no entry: those may still be in use."""
+        """Return the keys of journal files that cannot be read and have no entry, as the keys may still be in use."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
 
@@ -152,7 +152,7 @@ class Journal(Generic[T]):
         return key in self._foreign
 
     def newer(self) -> dict[str, bytes]:
-        """Return the text of each newer agent's file that was set aside, has no entry and can be read, by key.
+        """Return the text of each readable journal file of a newer agent that was set aside without an entry, by key.
 
         Raises:
             OSError: None can be read.

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Final
 
-from dradriver.node import atomic_files
 from dradriver.node.errors import NotYetError
 
 _RETRY_S: Final = 0.02  # the node's lock is held for a few file operations
@@ -66,6 +65,19 @@ async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIEN
     return descriptor
 
 
+def try_lock(descriptor: int) -> bool:
+    """Take the lock of an open file or folder, for every duplicate of the descriptor; return whether it was free.
+
+    Raises:
+        OSError: It cannot be locked.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _open(path: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     try:
@@ -77,7 +89,7 @@ def _open(path: Path) -> int:
 
 def _try(descriptor: int, of: str | None) -> bool:
     if of is None:
-        return atomic_files.lock(descriptor)
+        return try_lock(descriptor)
     # One byte of a file that never has any. Unlike POSIX's other locks this kind is the descriptor's (fcntl(2)).
     at = int.from_bytes(hashlib.sha256(of.encode()).digest()[:7], "big")
     try:

@@ -6,7 +6,7 @@ from dradriver.node.agent_options import Options, parse
 
 
 def main(argv: list[str]) -> int:
-    """Run the agent until a signal ends it and return the process's exit status."""
+    """Run the node agent as the main program until a signal ends it; return the exit status."""
     options = parse(argv)
     from dradriver.process import run  # --help costs nothing
 
@@ -14,7 +14,7 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(options: Options) -> None:
-    """Run the agent that the options want until cancelled: ours, or the one beside another driver."""
+    """Run for the main program the agent of the options until cancelled: ours, or the one next to another driver."""
     from dradriver.api.base.allocating_driver import LEDGERS, OURS, bind, current_ledger
     from dradriver.node import addon_agent, agent
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from dradriver.node.devices.control import Placed
+from dradriver.node.devices.control_interface import Placed
 from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, pack, taken
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.mig_limits import binding_limits

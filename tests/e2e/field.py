@@ -13,7 +13,7 @@ from typing import Any, Final
 import yaml
 
 from dradriver.api.base import names
-from dradriver.node.vendors.nvidia.devices.assemble import HARDWARE
+from dradriver.node.vendors.nvidia.devices.nvidia_hardware import HARDWARE
 from dradriver.topology import profiles
 from tests import deploy
 from tests.cluster import Cluster, oci

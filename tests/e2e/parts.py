@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from dradriver.node.boot import BOOT_ID, boot_id
-from dradriver.node.vendors.nvidia.devices.assemble import HARDWARE
+from dradriver.node.vendors.nvidia.devices.nvidia_hardware import HARDWARE
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Gpu
 from tests import deploy

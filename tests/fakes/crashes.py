@@ -27,7 +27,7 @@ from dradriver.node.claims import cdi
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.container_edits import Edits
-from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS
+from dradriver.node.devices.control_interface import DEFAULT, EXCLUSIVE_PROCESS
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.errors import NotYetError
 from dradriver.node.mps.mps_files import MpsFolder, Server

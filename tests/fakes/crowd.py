@@ -9,7 +9,7 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
-from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.share import Sharing
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
@@ -73,9 +73,9 @@ CLAIMS: dict[str, tuple[int | Part, ...]] = {
 
 def device_manager(gpus: SimulatedGpu, mps: MpsFolder, thread: Thread) -> DeviceManager:
     """What makes these claims' parts."""
-    return assemble.of(
+    return nvidia_hardware.of(
         edits,
-        assemble.Host(
+        nvidia_hardware.Host(
             gpus,
             SimulatedCapabilities(),
             parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dradriver.node.devices.control import GPU_IS_LOST, IN_USE
+from dradriver.node.devices.control_interface import GPU_IS_LOST, IN_USE
 from dradriver.node.errors import HardwareError
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Gpu

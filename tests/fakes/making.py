@@ -10,7 +10,7 @@ from typing import Any
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import MigProfile
 from tests.fakes.node import claim, edits, result, uuid

@@ -24,7 +24,7 @@ from dradriver.node.claims.container_env import ContainerEnv
 from dradriver.node.claims.nccl_settings import ActivePorts, Nccl
 from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.threads import BESIDE
 from dradriver.node.vendors.nvidia.devices.share import Sharing, TimeSliced
 from dradriver.topology import profiles

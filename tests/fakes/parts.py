@@ -9,7 +9,7 @@ import msgspec
 
 from dradriver.api.slices import resource_slices
 from dradriver.node.container_edits import Edits
-from dradriver.node.devices.control import Control
+from dradriver.node.devices.control_interface import Control
 from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.topology.machine import Gpu, Machine

@@ -25,7 +25,7 @@ from dradriver.kube.errors import ApiError
 from dradriver.node.claims.gpu_processes import nobody
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import Reconciler
-from dradriver.node.devices.control import DEFAULT
+from dradriver.node.devices.control_interface import DEFAULT
 from dradriver.node.devices.hardware_journal import HardwareJournal
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread

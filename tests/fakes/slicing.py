@@ -14,7 +14,7 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.part_records import MigInstance
 from dradriver.node.mps.mps_files import MpsFolder
-from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.share import Sharing
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
@@ -51,9 +51,9 @@ class Sliced(World):
         def switched() -> None:
             self.switched += 1
 
-        return assemble.of(
+        return nvidia_hardware.of(
             edits,
-            assemble.Host(
+            nvidia_hardware.Host(
                 control,
                 SimulatedCapabilities(),
                 parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),

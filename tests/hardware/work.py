@@ -3,7 +3,7 @@
 It needs Python and ``nvidia-ml-py`` alone, and takes half a minute. On a GPU that nobody uses it looks at utilization
 and processes, starts a program of its own that keeps the GPU busy, looks again, ends it, and looks until nothing is
 there any more. Every answer is printed as it came; the exit status is 1 where one is not what the node agent counts on
-(``dradriver/node/vendors/nvidia/discovery/work.py``).
+(``dradriver/node/vendors/nvidia/discovery/nvidia_work.py``).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.node.vendors.nvidia.discovery.driver_root import inside
 
 Object = dict[str, Any]
 _MOUNTS = ("dev", "dev/shm", "run")  # what is mounted on a host, so that a read-only mount of its root is none of these

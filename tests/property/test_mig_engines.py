@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dradriver.allocator.parts.layouts import NONE, layout_of
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import resource_slices
-from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, Placed
+from dradriver.node.devices.control_interface import INSUFFICIENT_RESOURCES, Placed
 from dradriver.node.errors import HardwareError
 from dradriver.node.vendors.nvidia.devices.mig_packing import pack, taken
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.node.devices.control import Placed
+from dradriver.node.devices.control_interface import Placed
 from dradriver.node.vendors.nvidia.devices.mig_packing import Room, is_plain, left, pack, taken
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.profiles import simulated_mig_profiles

@@ -17,9 +17,9 @@ from dradriver.node.discovery.problem import Problem
 from dradriver.node.faults import Faults
 from dradriver.node.vendors import vendor_of_node
 from dradriver.node.vendors.amd import amd_reading as amd
-from dradriver.node.vendors.amd.ras import Ras
+from dradriver.node.vendors.amd.amd_error_counters import Ras
 from dradriver.node.vendors.nvidia.discovery import device_nodes, nvidia_reading
-from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.node.vendors.nvidia.discovery.driver_root import inside
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import AMD, NVIDIA

@@ -142,7 +142,7 @@ class CdiFolder:
         atomic_files.write(path, data, durable=False)
 
     def read(self, uid: str) -> dict[str, Edits] | None:
-        """Return what a claim's CDI spec brings to containers, by the devices' names in it; empty without one.
+        """Return what a claim's CDI spec brings to containers, by the device names in the spec; empty without a spec.
 
         None where it says what this agent does not write.
 

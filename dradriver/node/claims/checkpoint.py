@@ -57,7 +57,7 @@ class PreparedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     admin: bool = False
 
     def excludes(self, other: PreparedDevice) -> bool:
-        """Return whether two prepared devices exclude each other: a GPU has one owner, unless both hold parts.
+        """Return whether two devices of the checkpoint exclude each other: parts of one GPU do not.
 
         Whether two parts fit beside each other is for their kind, and for the hardware.
         """
@@ -86,7 +86,7 @@ class PreparedClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     devices: tuple[PreparedDevice, ...]
 
     def first(self, device: PreparedDevice) -> bool:
-        """Return whether the device is the first of its request in the prepared claim."""
+        """Return whether the device is the first of its request in a prepared claim of the checkpoint."""
         return device is next(other for other in self.devices if other.request == device.request)
 
 
@@ -155,12 +155,12 @@ def _read_older(text: bytes) -> PreparedClaim:
 
 
 def is_uid(text: str) -> bool:
-    """Return whether a text can be a claim's uid, and so part of file names."""
+    """Return whether a text can be a claim's uid, which names the claim's file in the checkpoint."""
     return _UID.fullmatch(text) is not None
 
 
 def checked_uid(uid: str) -> str:
-    """Return the claim's uid, which becomes part of file names.
+    """Return a claim's uid after a check that it can name the claim's file in the checkpoint.
 
     Raises:
         ClaimError: It is no object's uid.

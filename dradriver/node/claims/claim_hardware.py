@@ -67,7 +67,7 @@ class Making:
         return await self._shielded(plan.claim.uid, lambda: self._prepare(plan), held)
 
     async def unprepare(self, uid: str, held: int) -> None:
-        """Undo the hardware of a claim, and make it unprepared; goes on when the caller gives up.
+        """Undo the hardware of a claim, and make the claim unprepared; goes on when the caller gives up.
 
         Only a process that is on something of it keeps a claim. What the driver refuses or does not answer to it may
         go on so until a reboot, for which pods have to go: that is left to ``clean``.
@@ -83,7 +83,7 @@ class Making:
         await self._shielded(uid, lambda: self._unprepare(uid), held)
 
     async def clean(self) -> dict[str, str]:
-        """Undo the hardware of claims that are not prepared; return why that cannot be, by GPU's uuid.
+        """Undo the hardware changes of claims that are not prepared; return the reasons of failures, by the GPU's uuid.
 
         A killed agent leaves something, and a claim that was given back while the hardware did not do as it was told.
         """
@@ -102,7 +102,7 @@ class Making:
         return refused
 
     async def check(self, uid: str) -> None:
-        """Raise unless all hardware that was made for a claim can be used now; no other claim waits for that.
+        """Raise unless all hardware that was made for a claim can be used now; no other claim waits for this check.
 
         Raises:
             NotYetError: Why not.
@@ -116,7 +116,7 @@ class Making:
             self._device_manager.check(change)
 
     async def look(self, uid: str) -> bool:
-        """Look whether a claim's hardware still exists; return whether something does not, and is noted as missing.
+        """Ask the hardware whether a claim's devices still exist; note missing ones, and return whether there are any.
 
         Raises:
             DriverError: The hardware does not say.
@@ -125,7 +125,7 @@ class Making:
         return await self._shielded(uid, lambda: self._look(uid))
 
     async def rest(self, gpus: Sequence[str]) -> dict[str, str]:
-        """Clear what gone devices left on the hardware of free GPUs; return why that cannot be, by uuid.
+        """Clear what gone devices left on the hardware of free GPUs; return the reasons of failures, by the GPU's uuid.
 
         Args:
             gpus: Uuids; those of which there is an entry are left alone.

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from dradriver.allocator.request import Choice
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
-from dradriver.api.base.errors import WordError
-from dradriver.api.claims import claim_builder, opaque_config
 from dradriver.api.claims.opaque_config import ClaimConfig
 from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary.values import NCCL_AUTO, NEAR_NICS
 from dradriver.node.claims import metadata, near_nics
+from dradriver.node.claims.allocated_claim import choice_of, ring_of
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.metadata import Described
 from dradriver.node.claims.nccl_settings import Nccl
@@ -107,7 +105,7 @@ class ContainerEnv:
         return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
-        """Return the device metadata files of each request that ``tell`` has mounted, by the file's name.
+        """Return the device metadata files that ``tell`` mounts into the containers of each request, by file name.
 
         Args:
             claim: The claim.
@@ -135,58 +133,6 @@ class ContainerEnv:
 
 def _file(request: str, path: str) -> str:
     return f"{request}-{path.rpartition('/')[2]}"
-
-
-def choice_of(claim: ResourceClaim) -> Choice | None:
-    """Return the whole GPUs that the claim was made from, to tell the container; None if that is not known."""
-    try:
-        choice = claim_builder.read_choice(claim)
-    except WordError as error:
-        logger.warning("%s", error)
-        return None
-    return choice if isinstance(choice, Choice) else None
-
-
-def request_of(result: AllocationResult) -> str:
-    """Return the request that an allocation result is for, without its subrequest."""
-    return result.request.split("/", 1)[0]
-
-
-def config_for(claim: ResourceClaim, result: AllocationResult) -> ClaimConfig | None:
-    """Return the opaque configuration of a result's request; a claim's own wins over its class's.
-
-    Raises:
-        WordError: It cannot be read.
-    """
-    assert claim.status.allocation is not None, "it has a result"
-    asked = {result.request, request_of(result)}
-    entries = [
-        (entry.source == "FromClaim", number, entry.opaque.parameters)
-        for number, entry in enumerate(claim.status.allocation.devices.config)
-        if entry.opaque is not None
-        and entry.opaque.driver == names.DRIVER
-        and (not entry.requests or asked & set(entry.requests))
-    ]
-    return opaque_config.read(max(entries, key=lambda entry: entry[:2])[2]) if entries else None
-
-
-def ring_of(claim: ResourceClaim) -> tuple[str, ...]:
-    """Return the uuids of a claim's GPUs in the order of the best ring through them; empty if it is not known.
-
-    A choice has the machine's numbers of that time, which shift when a GPU is lost. The configuration has the uuids of
-    each request in the order of the choice's containers, as results have the requests in the order of the claim's.
-    """
-    choice = choice_of(claim)
-    settings = config_for(claim, claim.results[0]) if claim.results else None
-    if choice is None or settings is None:
-        return ()
-    requests = dict.fromkeys(map(request_of, claim.results))
-    uuids = [uuid for request in requests for uuid in settings.order.get(request, ())]
-    numbers = [number for part in choice.containers for number in part]
-    known = dict(zip(numbers, uuids, strict=False))
-    if len(uuids) != len(numbers) or any(number not in known for number in choice.ring):
-        return ()
-    return tuple(known[number] for number in choice.ring)
 
 
 def _env(request: str, gpus: Sequence[Gpu], settings: ClaimConfig | None, kept: set[str]) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def asked_of(discovery: Discovery) -> Processes:
 
 
 async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: ARG001  # the signature
-    """Return that no process is on any GPU: for nodes whose GPUs are rightly used outside Kubernetes."""
+    """Return no processes for any GPU, on nodes whose GPUs are rightly used outside Kubernetes."""
     return {}
 
 
@@ -115,7 +115,7 @@ async def _occupied(processes: Processes, own: Sequence[str], *, until: float) -
 
 
 def text(pids: Sequence[int]) -> str:
-    """Return what to tell people of processes on GPUs that should not be there."""
+    """Return which processes still run on a GPU that should be free, in words, and what to do."""
     more = len(pids) - _MOST_PIDS
     named = ", ".join(map(str, pids[:_MOST_PIDS])) + (f" and {more} more" if more > 0 else "")
     return f"processes still on it: {named}; end them, or restart the node if they cannot end"

@@ -67,7 +67,7 @@ class Ledgers:
         self._recovered = False
 
     def recover(self) -> None:
-        """Repair what a crash or a reboot left: every complete claim gets its CDI spec, and no other keeps one.
+        """Repair the ledgers' CDI specs after a crash or reboot: every complete claim gets one, and no other keeps one.
 
         A claim with an absent GPU has no spec either, because another GPU may have its device nodes now. This may be
         called at any time. If the files of one claim fail, the other claims are repaired first.
@@ -123,7 +123,7 @@ class Ledgers:
         return self.claims.touch(claim)
 
     def whole(self, claim: PreparedClaim) -> bool:
-        """Return whether all that was made for the claim is there, behind the device nodes that it opens.
+        """Return whether, by the ledgers, all that was made for a claim still exists behind the device nodes it opens.
 
         Nothing of it is after a reboot, nor after the driver's module was loaded anew.
         """
@@ -208,7 +208,7 @@ class Ledgers:
         metrics.CLAIMS_PREPARED.set(len(self.claims))
 
     def left(self) -> list[Made]:
-        """Return the hardware changes that were made, or may have been, for claims that are not prepared.
+        """Return from the ledgers the hardware changes that may have been made for claims that are not prepared.
 
         Raises:
             OSError: A file cannot be read.
@@ -244,7 +244,7 @@ class Ledgers:
         return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def refuse_taken(self, planned: PreparedClaim) -> None:
-        """Raise if a device of a planned claim is taken: by another claim, or because its GPU is exclusive.
+        """Raise if a planned claim's device is taken by the ledgers: by another claim, or as its GPU is exclusive.
 
         Parts of an exclusive GPU are used by one namespace at a time. This is not checked for a claim that has an entry
         already: claims of two namespaces that shared a GPU when it became exclusive would refuse each other after a

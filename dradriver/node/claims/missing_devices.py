@@ -33,7 +33,7 @@ def lacks_instance(prepared: PreparedClaim, machine: Machine | None) -> bool:
 
 
 def awaited(prepared: PreparedClaim, machine: Machine | None) -> bool:
-    """Return whether a MIG instance is missing that the agent did not make: it is not made again."""
+    """Return whether a MIG instance is missing that the agent did not make: the agent does not make it again."""
     return any(
         device.wanted.found and device.wanted.placed not in {(one.profile_id, one.start) for one in there}
         for device, there in _given(prepared, machine)

@@ -82,7 +82,7 @@ class Nccl:
         return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
     def nics(self, machine: Machine, gpus: Sequence[int], *, below: Machine | None) -> tuple[str, str]:
-        """Return the NCCL variable that names the network cards near a container's GPUs, or nothing and why not.
+        """Return, of the NCCL settings, the variable that names the network cards near a container's GPUs, or a reason.
 
         Args:
             machine: This machine.

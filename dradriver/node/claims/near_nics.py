@@ -44,7 +44,7 @@ def near(machine: Machine, gpus: Sequence[int]) -> list[int]:
 
 
 def hca(machine: Machine, gpus: Sequence[int], active: Mapping[str, Sequence[int]]) -> tuple[str, str]:
-    """Return the value of ``NCCL_IB_HCA``, ``=mlx5_0:1,mlx5_1:1``, or nothing and why there is none.
+    """Return the value of ``NCCL_IB_HCA`` that names the near network cards (``=mlx5_0:1``), or nothing and the reason.
 
     ``=`` has names match whole: without it ``mlx5_1`` is ``mlx5_10`` as well.
 

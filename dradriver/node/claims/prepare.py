@@ -22,11 +22,12 @@ from dradriver.api.slices import mig_devices
 from dradriver.errors import DriverError
 from dradriver.event import Event
 from dradriver.node.claims import gpu_processes, missing_devices
+from dradriver.node.claims.allocated_claim import request_of
 from dradriver.node.claims.checkpoint import PreparedClaim, checked_uid
 from dradriver.node.claims.claim_hardware import Making
 from dradriver.node.claims.claim_lock import EarlierCallError, claim_locked
 from dradriver.node.claims.claim_reader import GET_S, ClaimReader, GetClaim
-from dradriver.node.claims.container_env import ContainerEnv, request_of
+from dradriver.node.claims.container_env import ContainerEnv
 from dradriver.node.claims.gpu_processes import Processes
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.claims.nccl_settings import Nccl
@@ -116,7 +117,7 @@ class Preparer:
         self._not_ready: set[str] = set()  # uids of claims that this process prepared and that cannot be used yet
 
     async def recover(self) -> None:
-        """Put right what a crash or a reboot left: every prepared claim has its CDI spec, and no other has one.
+        """Let the preparer recover from a crash or reboot: every prepared claim gets its CDI spec, no other keeps one.
 
         What it left on the hardware is for ``clean``, which may have to wait for a driver.
 
@@ -128,7 +129,7 @@ class Preparer:
             self._ledgers.recover()
 
     async def run(self) -> None:
-        """Keep the CDI specs of prepared claims as the machine is until cancelled.
+        """Keep the CDI specs of prepared claims in step with the machine until cancelled.
 
         The agent has called ``recover`` before.
         """
@@ -141,7 +142,7 @@ class Preparer:
                 logger.error("CDI specs are not as the machine is: %s", error)
 
     def machine_changed(self) -> None:
-        """Look which GPUs are away, and let every prepare that waits try again."""
+        """Let waiting prepare calls try again after a change of the machine, and look which GPUs are away."""
         self._machine_changed.set()
         self.poke()
 
@@ -151,7 +152,7 @@ class Preparer:
         self._changed = asyncio.Event()
 
     def doubt(self, uid: str) -> None:
-        """Have a prepared claim compared with the API again before it is answered from its entry."""
+        """Have a prepared claim compared with the API again before a prepare call is answered from its entry."""
         self._confirmed.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
@@ -243,7 +244,7 @@ class Preparer:
         return by_uuid
 
     def get(self, uid: str) -> PreparedClaim | None:
-        """Return a claim as it is prepared, read without the lock."""
+        """Return a prepared claim by its uid, read without the lock."""
         try:
             entry = self._ledgers.claims.get(uid)
         except OSError:
@@ -251,7 +252,7 @@ class Preparer:
         return entry.value if entry is not None else None
 
     async def unprepare_if(self, uid: str, stamp: Stamp) -> bool:
-        """Unprepare a claim if its entry still has this stamp and no call for it runs; return whether it was.
+        """Release a prepared claim if its entry still has this stamp and no call for it runs; return whether it had.
 
         Raises:
             DriverError: A file could not be read or removed, or a device could not be removed.
@@ -261,11 +262,11 @@ class Preparer:
         return False
 
     async def clean(self) -> dict[str, str]:
-        """Undo what is left on the hardware of claims that are not prepared. Returns why that cannot be, by uuid."""
+        """Let the preparer undo the hardware changes of claims that are not prepared; return failures by GPU uuid."""
         return await self._making.clean()
 
     async def rest(self) -> dict[str, str]:
-        """End MIG mode on GPUs that are published whole and have no instance. Returns why it goes on, by uuid.
+        """Let the preparer end MIG mode on GPUs that are published whole without instances; return failures by uuid.
 
         Raises:
             DriverError: Others go on changing hardware.
@@ -276,7 +277,7 @@ class Preparer:
         return await self._making.rest([gpu.uuid for gpu in gpus if gpu.mig == () and mig_devices.can_be_whole(gpu)])
 
     async def rebuild(self) -> set[str]:
-        """Rebuild the entries that a newer agent wrote; return the uids of those whose claims do not exist any more.
+        """Let the preparer rebuild entries that a newer agent wrote; return the uids of claims that do not exist.
 
         Raises:
             DriverError: Another instance does not let go of the lock.

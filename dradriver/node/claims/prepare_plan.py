@@ -9,12 +9,13 @@ import msgspec
 
 from dradriver.api.base.dra_objects import AllocationResult, ResourceClaim
 from dradriver.api.claims.opaque_config import ClaimConfig
+from dradriver.node.claims.allocated_claim import config_for, request_of
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.container_env import ClaimRequest, ContainerEnv, config_for, request_of
+from dradriver.node.claims.container_env import ClaimRequest, ContainerEnv
 from dradriver.node.devices.device_kinds import AllocatedDevice, MadeKind
 from dradriver.node.devices.device_manager import Device, DeviceManager
 from dradriver.node.devices.hardware_journal import Made
-from dradriver.node.devices.whole import named
+from dradriver.node.devices.whole_gpus import named
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.topology.machine import Gpu, Machine
 

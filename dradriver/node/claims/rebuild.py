@@ -20,9 +20,9 @@ from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.errors import DriverError
 from dradriver.node import metrics
 from dradriver.node.claims import cdi
+from dradriver.node.claims.allocated_claim import config_for, request_of
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
 from dradriver.node.claims.claim_reader import AnotherError, ClaimReader, GoneError
-from dradriver.node.claims.container_env import config_for, request_of
 from dradriver.node.claims.ledgers import Ledgers
 from dradriver.node.container_edits import Edits
 from dradriver.node.devices.device_kinds import AllocatedDevice, MadeKind

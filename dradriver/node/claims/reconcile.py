@@ -81,7 +81,7 @@ class Reconciler:
         self._strays: set[str] = set()  # uuids of GPUs with processes and without a claim
 
     async def run(self) -> None:
-        """Compare prepared claims with the API now and after every interval until cancelled."""
+        """Reconcile prepared claims with the API now and after every interval until cancelled."""
         logged = ""
         while True:
             pause_s = self._interval_s
@@ -96,7 +96,7 @@ class Reconciler:
             await asyncio.sleep(pause_s)
 
     async def once(self) -> None:
-        """Compare all prepared claims with the API, release what was unused twice, and repair what is missing.
+        """Reconcile all prepared claims with the API once: release what was unused twice, and repair what is missing.
 
         It begins with what an agent does at its start, which the disk may not have let it do, and puts back CDI specs
         that somebody removed.

@@ -24,8 +24,8 @@ from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.errors import ApiError
 from dradriver.node import metrics
+from dradriver.node.claims.allocated_claim import choice_of, ring_of
 from dradriver.node.claims.checkpoint import PreparedClaim, PreparedDevice
-from dradriver.node.claims.container_env import choice_of, ring_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Statuses:
         self._refused = ""
 
     def put(self, claim: ResourceClaim, prepared: PreparedClaim) -> None:
-        """Have a claim's status written by the agent; if too many wait, it is not."""
+        """Have the agent write a claim's status, unless too many statuses wait to be written."""
         if prepared.uid not in self._waiting and len(self._waiting) >= _WAITING:
             metrics.STATUS_LOST.inc()
             return

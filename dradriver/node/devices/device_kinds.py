@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 from dradriver.api.claims.opaque_config import ClaimConfig
 from dradriver.node.container_edits import Edits
-from dradriver.node.devices.control import Control
+from dradriver.node.devices.control_interface import Control
 from dradriver.node.devices.hardware_journal import Change, Made
 from dradriver.topology.machine import Gpu, Machine
 
@@ -98,7 +98,7 @@ class MadeKind(Kind, Protocol[A, W, D]):
         """
 
     def make(self, control: Control, made: Change[W, D]) -> Iterator[Change[W, D]]:
-        """Make the device in steps, and after each yield the entry as it is to be noted before the next.
+        """Make a device of this kind in steps, and yield after each step the entry to be noted before the next.
 
         The last says, as ``done``, what ``edits`` and ``undo`` need to know of the device; those before it, as ``was``,
         what ``undo`` does. What half is there at a failure is undone by ``undo``.

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from dradriver.node.container_edits import Edits
-from dradriver.node.devices.control import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
+from dradriver.node.devices.control_interface import GPU_IS_LOST, IN_USE, NOT_FOUND, Control
 from dradriver.node.devices.device_kinds import AllocatedDevice, AnyKind, MadeKind
 from dradriver.node.devices.hardware_journal import Made
 from dradriver.node.errors import HardwareError, InUseError, NotYetError
@@ -61,7 +61,7 @@ class DeviceManager:
         self._in_use_s = in_use_s
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Device | None:
-        """Return the kind and state of a device on this machine; None if it is not there now.
+        """Return a device with its kind, which the device manager finds on this machine; None if it is not there now.
 
         Raises:
             DriverError: What the claim says of it cannot be understood, or not now.
@@ -80,11 +80,11 @@ class DeviceManager:
         return self._made[made.kind].edits(gpu, made)
 
     def told(self, made: Made) -> dict[str, Any]:
-        """Return the attributes of a device that was made, in addition to its GPU's."""
+        """Return the attributes of a device that the manager made, in addition to its GPU's."""
         return self._made[made.kind].told(made)
 
     async def settle(self, intents: Sequence[Made], ledger: Sequence[Made]) -> list[Made]:
-        """Return the intents of one claim's devices with all choices made, in their order.
+        """Let the device manager choose how one claim's devices are made; return the settled intents, in order.
 
         Args:
             intents: What is to be made, as it was asked for.
@@ -104,7 +104,7 @@ class DeviceManager:
         return list(settled.values())
 
     async def make(self, intent: Made) -> AsyncIterator[Made]:
-        """Make the device and yield its entry as it is to be noted after each step, the last of which has all.
+        """Let the device manager make a device, and yield its entry to be noted after each step; the last has all.
 
         Raises:
             DriverError: The hardware refused or did not answer; ``undo`` of the last entry is wanted.
@@ -115,7 +115,7 @@ class DeviceManager:
             yield noted
 
     def driver(self) -> str:
-        """Return the identifier of this load of the driver's module; empty if none is loaded."""
+        """Return the identifier of the driver's load that the device manager works with; empty if none is loaded."""
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
@@ -168,7 +168,7 @@ class DeviceManager:
         return await self._answer(lambda: kind.there(control, made), made.device)
 
     async def rest(self, gpu: str) -> None:
-        """Clear what devices that are gone may have left on a GPU, of which the ledger has no entry.
+        """Let the device manager clear what gone devices may have left on a GPU without an entry in the ledger.
 
         Raises:
             NotYetError: The hardware refused or did not answer.
@@ -178,7 +178,7 @@ class DeviceManager:
             await self._answer(lambda kind=kind: kind.rest(control, gpu), gpu)  # type: ignore[misc]
 
     def afterwards(self, work: Callable[[], None]) -> None:
-        """Run the work once all calls to the devices' hardware have ended, also abandoned ones."""
+        """Run work in the device manager's thread once all calls to hardware have ended, also abandoned ones."""
         self._thread.put(work)
 
     def _of(self, made: Made) -> tuple[MadeKind[Any, Any, Any], Control]:

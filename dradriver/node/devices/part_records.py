@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dradriver.node.devices.control import Placed
+from dradriver.node.devices.control_interface import Placed
 from dradriver.node.mps.mps_files import Server
 from dradriver.topology.machine import MigProfile
 

@@ -1,19 +1,19 @@
 """Reading the machine: one way to ask, and what is read alike for all vendors' GPUs.
 
-machine_watch  reads again and again, and tells of changes
-simulated_machine  a profile's machine in place of a real one
+machine_watch       reads the machine again and again, and tells of changes
+simulated_machine   a profile's machine in place of a real one
 simulated_failures  what is broken on a simulated machine
-slots      which slot each GPU is in, which is its number
-sysfs      NUMA nodes, CPU and name, from /sys and /proc
-pci        the PCI tree of /sys
-nic_discovery  network cards
-nic_functions  their virtual and scalable functions
-kept_nics  those that pods have
-driver_load  whether a driver was loaded anew since it was read
-link_faults  links that a GPU should have and has not
-debounce   what is published, which does not flutter
-empty_machine  a machine none of whose GPUs is handed out
-problem    what could not be read
+slots               which slot each GPU is in, which is its number
+sysfs               NUMA nodes, CPU and name of the server, from /sys and /proc
+pci                 the PCI tree of /sys
+nic_discovery       network cards in one reading of /sys
+nic_functions       virtual and scalable functions of network cards
+kept_nics           network cards of earlier readings, which pods may have now
+driver_load         whether a driver was loaded anew since it was read
+link_faults         links that a GPU should have and has not
+debounce            holds back changes that do not last
+empty_machine       a machine none of whose GPUs is handed out
+problem             what could not be read, as lines of the log
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Discovery(Protocol):
         """Return the container edits that make a GPU of this machine usable."""
 
     def processes(self, gpus: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """Return the pids that compute on each of the GPUs, given by uuid, that is there.
+        """Return the pids that compute on each present GPU, given by uuid.
 
         Raises:
             DriverError: It cannot be known.
@@ -53,19 +53,19 @@ class Discovery(Protocol):
 
     @property
     def faults(self) -> Faults:
-        """What was wrong with each GPU that the last reading found, those that cannot be handed out included."""
+        """Return what was wrong with each GPU that the last reading found, those that cannot be handed out included."""
 
     @property
     def sound(self) -> frozenset[str]:
-        """Uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
+        """Return the uuids of GPUs of which the driver said at the last reading that nothing needs to be done."""
 
     @property
     def read_s(self) -> float:
-        """When that reading began, in seconds of the monotonic clock; it stays so while others hang or fail."""
+        """Return when the last reading began, in seconds of the monotonic clock, whatever hangs or fails since."""
 
     @property
     def reset(self) -> frozenset[str]:
-        """Uuids of GPUs that the last reading shows to have been reset since the one before."""
+        """Return the uuids of GPUs that the last reading shows to have been reset since the one before."""
 
     def read(self) -> Machine:
         """Return the machine as it is now by a new reading; a GPU that does not answer is left out.

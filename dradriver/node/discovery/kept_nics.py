@@ -87,7 +87,7 @@ class KeptNics:
         ]
 
     def at_best(self, cards: Sequence[FoundNic]) -> list[FoundNic]:
-        """Return the network cards, each at the best rate that it was seen at in this boot, now or before."""
+        """Return the network cards, each at the best rate that is kept of it, seen now or before in this boot."""
         before = {(card.nic.name, card.busids): card.nic.gbps for card in self._read()}
         return [
             card if (best := before.get((card.nic.name, card.busids), 0.0)) <= card.nic.gbps else _at(card, best)
@@ -99,7 +99,7 @@ class KeptNics:
         return {card.nic.pci: card.nic.name for card in self._read() if card.nic.pci and not card.scalable}
 
     def keep(self, cards: Sequence[FoundNic]) -> None:
-        """Store the network cards; what cannot be written now is written with the next reading."""
+        """Store the kept network cards in the file; what cannot be written now is written with the next reading."""
         self._known = tuple(cards)
         if self._path is None or not self._writes or self._known == self._written:
             return

@@ -88,7 +88,7 @@ class MachineWatch:
         return self._slots is None or self._slots.is_settled
 
     async def run(self) -> None:
-        """Read the machine now, at every interval and after every ``poke``, for ever.
+        """Watch the machine for ever: read it now, at every interval and after every ``poke``.
 
         Raises:
             RestartError: Only another process can read it again.
@@ -104,7 +104,7 @@ class MachineWatch:
 
     @property
     def current(self) -> Machine | None:
-        """Return the machine as it was last read; None from when the driver is loaded again until the next reading."""
+        """Return the machine as the watch last read it; None from a new load of the driver until the next reading."""
         if self._is_stale():
             self.poke()
             return None
@@ -133,7 +133,7 @@ class MachineWatch:
                     await self._again.wait()
 
     def poke(self) -> None:
-        """Have the machine read again now."""
+        """Let the machine watch read the machine again now."""
         self._again.set()
 
     async def _read(self) -> Machine:

@@ -24,7 +24,7 @@ _RATE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) Gb/sec")
 
 
 def read_nics(root: Path, tree: PciTree, problems: list[Problem], kept: KeptNics | None = None) -> tuple[FoundNic, ...]:
-    """Return the network cards in natural order of their names, those that pods have included, at their best rates.
+    """Return the machine's NICs by discovery in /sys, also those that pods have, in order and at their best rates.
 
     Args:
         root: ``/``, or where the host's /sys is mounted.
@@ -171,7 +171,7 @@ def _members(root: Path, interface: str) -> tuple[str, ...]:
 
 
 def nic_paths(nics: Sequence[FoundNic], places: Sequence[Place], tree: PciTree) -> tuple[tuple[PathType, ...], ...]:
-    """Return nics x g PCIe paths, a bond's the nearest of its members'."""
+    """Return nics x g PCIe paths from the discovered NICs to GPUs, of a bond those of its nearest member."""
     rows = []
     for card in nics:
         seats = [seat.place for busid in card.busids if (seat := tree.seat(busid))] or [Place(numa=card.nic.numa)]

@@ -193,7 +193,7 @@ def _words(path: Path) -> list[str]:
 
 
 def source_for(node: str, *, machines: Mapping[str, str], default: str | None) -> str:
-    """Return the profile or file that stands for the node.
+    """Return the profile or file that stands for a node as its simulated machine.
 
     Raises:
         SetupError: Neither the node nor a default is given.

@@ -60,7 +60,7 @@ def entries(folder: Path) -> list[str]:
 
 
 def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
-    """Return all NUMA nodes by id, those without CPUs included."""
+    """Return all NUMA nodes that /sys has, by id, those without CPUs included."""
     folder = root / "sys/devices/system/node"
     ids = sorted({int(match[1]) for name in entries(folder) if (match := _NODE.fullmatch(name))})
     nodes = []
@@ -78,7 +78,7 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def cpu(root: Path, *, proc_root: Path | None = None) -> tuple[Cpu | None, bool | None]:
-    """Return the model of the server's first CPU, None if it is not known, and whether this is a virtual machine.
+    """Return by /sys and /proc the model of the server's first CPU, or None, and whether it is a virtual machine.
 
     An x86 CPU has a flag for that. For others the firmware's words decide; None where it has none.
 
@@ -119,5 +119,5 @@ def _virtual(root: Path) -> bool | None:
 
 
 def product_name(root: Path) -> str:
-    """Return the server's product name as its firmware has it (``DGXH100``); empty without one."""
+    """Return from /sys the server's product name as its firmware has it (``DGXH100``); empty without one."""
     return text(root / "sys/class/dmi/id/product_name")[:128]

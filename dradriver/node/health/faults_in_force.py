@@ -69,7 +69,7 @@ class Record:
         self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
 
     def tell(self, source: str, faults: Faults) -> None:
-        """Update the faults that a source sees now; what it does not see any more is over for it.
+        """Update the faults in force by what a source sees now; what the source does not see any more is over for it.
 
         It must look regularly, because what is seen for the first or the last time counts later only.
         """

@@ -122,7 +122,7 @@ class HealthWatch:
         self._tell_lost()
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
-        """Take over the GPUs that an earlier agent published as lost, and that this agent has not seen.
+        """Take over into the health watch the GPUs that an earlier agent published as lost and this agent has not seen.
 
         A GPU that was replaced is left out. Another GPU at its PCI address has replaced it only if that GPU was not on
         the node before: addresses move to other GPUs when the bus is numbered again. Before the first reading the
@@ -161,7 +161,7 @@ class HealthWatch:
             self._tell_lost()
 
     def lost(self) -> tuple[LostGpu, ...]:
-        """Return the GPUs that the node lost and that no new one replaced, by index; none before the first reading."""
+        """Return the GPUs that the health watch counts as lost and not replaced, by index; none before a reading."""
         gone = [self._places[uuid] for uuid in self._gone() - self._replaced if uuid in self._places]
         return tuple(sorted(msgspec.structs.replace(gpu, since=self._lost_since.get(gpu.uuid, 0)) for gpu in gone))
 
@@ -170,7 +170,7 @@ class HealthWatch:
         return set() if self._present is None else self._known - self._present
 
     def place(self, uuid: str) -> LostGpu | None:
-        """Return index and PCI address of a GPU as they were last seen; None of one that was never seen."""
+        """Return index and PCI address of a GPU as the health watch last saw it; None if it was never seen."""
         return self._places.get(uuid)
 
     def _tell_lost(self) -> None:

@@ -41,7 +41,7 @@ Work = Callable[[Mapping[str, int]], Awaitable[Mapping[str, GpuWork]]]
 
 
 def asked_of(discovery: Discovery) -> Work:
-    """Return the function that asks for the work of GPUs, in a thread of its own."""
+    """Return the function by which the idle watch asks for the work of GPUs, in a thread of its own."""
     thread = Thread("work")
 
     async def work(gpus: Mapping[str, int]) -> Mapping[str, GpuWork]:

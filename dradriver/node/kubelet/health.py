@@ -132,6 +132,6 @@ class _Servicer:
         self._words = words
 
     async def NodeWatchResources(self, _request: Any, _context: Any) -> AsyncIterator[Any]:  # noqa: N802
-        """Tell of all devices until the kubelet goes."""
+        """Send the health of all devices to the kubelet until it goes."""
         async for state in self._stream.watch(self._words):
             yield state

@@ -36,7 +36,7 @@ class DraService:
         self._idle.set()
 
     async def idle(self) -> None:
-        """Return once no DRA call of the kubelet is under way."""
+        """Return once the DRA service has no call of the kubelet under way."""
         await self._idle.wait()
 
     @contextlib.contextmanager
@@ -53,7 +53,7 @@ class DraService:
     async def NodePrepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodePrepareResourcesRequest, _: Any
     ) -> dra_pb2.NodePrepareResourcesResponse:
-        """Prepare every claim and return its devices with their CDI ids."""
+        """Prepare every claim of a call to the DRA service, and return its devices with their CDI ids."""
 
         async def prepare(claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
             done, error = await _measured(
@@ -69,7 +69,7 @@ class DraService:
     async def NodeUnprepareResources(  # noqa: N802  # the name is the protocol's
         self, request: dra_pb2.NodeUnprepareResourcesRequest, _: Any
     ) -> dra_pb2.NodeUnprepareResourcesResponse:
-        """Unprepare every claim; all that is needed is its uid."""
+        """Unprepare every claim of a call to the DRA service, by its uid alone."""
 
         async def unprepare(claim: dra_pb2.Claim) -> dra_pb2.NodeUnprepareResourceResponse:
             _, error = await _measured("unprepare", claim, self._preparer.unprepare(claim.uid))

@@ -107,7 +107,7 @@ class Daemon:
         self.restore(server)
 
     def tidy(self) -> None:
-        """Remove what ended clients of the MPS daemon left in their common ``/dev/shm``.
+        """Tidy the ``/dev/shm`` of the MPS daemon: what ended clients left is removed.
 
         Raises:
             OSError: The folder cannot be read.
@@ -344,7 +344,7 @@ class _Process:
         return now is not None and now.started == self.started
 
     def environ(self) -> list[bytes]:
-        """Return the variables that it was started with, in lower case; none of one that is over."""
+        """Return the variables that a process of the daemon was started with, in lower case; none if it has ended."""
         with contextlib.suppress(OSError), Path(f"/proc/{self.pid}/environ").open("rb") as file:
             return file.read(_MOST_ENVIRON).lower().split(b"\0")
         return []

@@ -24,7 +24,7 @@ class Options(options.Common):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the MPS process's command-line options."""
+    """Return the parser of the command-line options of the MPS main program."""
     made = options.parser(
         "python -m dradriver mps",
         "Runs the MPS control daemons of one node, as its agent wants them. Its end is the end of their clients.",
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Run MPS daemons until a signal ends this and return the process's exit status."""
+    """Run the MPS main program until a signal ends it, and return its exit status."""
     args = parser().parse_args(argv, namespace=Options())
     from dradriver.process import run as process  # --help costs nothing
 
@@ -55,7 +55,7 @@ def main(argv: list[str]) -> int:
 
 
 async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, path: str = PATH) -> None:
-    """Run the MPS daemons that the node agent wants, one for each shared GPU, until cancelled.
+    """Run for the MPS main program the daemons that the node agent wants, one for each shared GPU, until cancelled.
 
     Args:
         state_dir: Folder of the node agent, with the wanted daemons as files.

@@ -42,7 +42,7 @@ def mount(target: Path, options: str) -> None:
 
 
 def resize(target: Path, options: str) -> None:
-    """Change the limits of a mount of ``mount``.
+    """Change the limits of a file system that ``mount`` mounted for the mount namespaces of MPS.
 
     Raises:
         OSError: It holds more than that already.
@@ -51,7 +51,9 @@ def resize(target: Path, options: str) -> None:
 
 
 def unmount(target: Path) -> None:
-    """Remove a mount of ``mount`` again; none there is fine. A process that has it open keeps it until the end.
+    """Unmount a file system that ``mount`` mounted for the mount namespaces of MPS; none there is fine.
+
+    A process that has it open keeps it until the end.
 
     Raises:
         OSError: It is still there.
@@ -61,7 +63,7 @@ def unmount(target: Path) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Replace this process by the program, in the driver's file system."""
+    """Replace this process by a program in a mount namespace of the driver's file system."""
     root, folder, *words = argv
     _check(_libc().unshare(_NEW_MOUNTS), Path("/"))
     _mount("", Path("/"), "", _RECURSIVE | _SLAVE)

@@ -52,7 +52,7 @@ class SharedFolder:
         self._next_s = self._all_s = clock()
 
     def tidy(self, daemon: Collection[int]) -> list[str]:
-        """Remove the files that ended MPS clients left in ``/dev/shm``; return their names.
+        """Remove from the shared ``/dev/shm`` the files that ended MPS clients left; return their names.
 
         A file is removed if containers have used it and all of them have ended. The time between two looks grows with
         the time that a look takes.

@@ -76,7 +76,7 @@ class Supervisor:
         self._answering = threading.Lock()
 
     def wanted(self) -> dict[str, Wanted | None]:
-        """Return which MPS daemons are wanted, by the folder's name; as it was if nothing can tell."""
+        """Return the MPS daemons that the supervisor has to keep, by folder name; the last ones if none can be read."""
         try:
             every = self._folder.every()
         except OSError as error:
@@ -97,7 +97,7 @@ class Supervisor:
         return by_name
 
     def look(self, name: str, wanted: Wanted | None) -> None:
-        """Start a GPU's MPS daemon if it is wanted and does not run; end one that is not wanted.
+        """Supervise a GPU's MPS daemon once: start it if it is wanted and does not run; end it if it is not wanted.
 
         Nothing is raised: the end of this process would be that of all GPUs' daemons.
         """
@@ -119,13 +119,13 @@ class Supervisor:
                 logger.exception("MPS of %s: look again", name)
 
     def hangs(self, name: str, wanted: Wanted | None) -> None:
-        """Say in the log and to the agent that a check of a GPU's MPS daemon does not come back."""
+        """Say in the log and to the agent that the supervisor's check of a GPU's MPS daemon does not come back."""
         said = "a call of the driver's program does not come back; it hangs in the driver, and other GPUs go on"
         self._say(name, said)
         self._tell(name, wanted, said)  # a look that comes back after all takes it back
 
     def leave(self) -> None:
-        """Say that no MPS daemon serves any more: they end with this process."""
+        """Say to the agent that no MPS daemon serves any more: they end with the supervisor's process."""
         with self._answering:
             self._left = True
         for name in {*self._kept, *self._answers}:

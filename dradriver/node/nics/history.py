@@ -55,7 +55,7 @@ class History:
         self._ill: dict[tuple[At, str], Trouble] = {}
 
     def add(self, nics: Sequence[NicState], now_s: float) -> tuple[Trouble, ...]:
-        """Return what is wrong with a port after one more reading, in the words of when it began.
+        """Add a reading to the ports' history, and return what is wrong with ports, in the words of when it began.
 
         It ends once less than half of what it began with is left of the last hour, or once the port is switched off.
 

@@ -94,11 +94,11 @@ class NicWatch:
         self.nics: Sequence[NicState] | None = None
 
     def active(self) -> Mapping[str, tuple[int, ...]] | None:
-        """Return the active ports that NCCL's verbs can use, by card; None where they were never read."""
-        return None if self.nics is None else active(self.nics)
+        """Return the active ports that the NIC watch read and NCCL's verbs can use, by card; None before a reading."""
+        return None if self.nics is None else ports.active(self.nics)
 
     async def run(self) -> None:
-        """Check the network cards' ports until cancelled."""
+        """Watch the network cards' ports until cancelled."""
         while True:
             try:
                 await self.look()
@@ -109,7 +109,7 @@ class NicWatch:
             await asyncio.sleep(self._interval_s)
 
     async def look(self) -> None:
-        """Check the network cards' ports once. What cannot be read is as it was."""
+        """Let the NIC watch check the ports once. What cannot be read stays as it was."""
         asks = self._direct is None or self._readings % GPUDIRECT_EVERY == 0
         self._readings += 1
         reading = beside(lambda: (tuple(self._read()), self._gpudirect() if asks else None))
@@ -209,12 +209,6 @@ def of_host(
     return NicWatch(
         lambda: ports.read(root), node=node, gpudirect=direct, events=events, about=about, interval_s=interval_s
     )
-
-
-def active(nics: Sequence[NicState]) -> dict[str, tuple[int, ...]]:
-    """Return the network cards' active ports that NCCL's verbs can use, by card."""
-    found = {nic.name: tuple(port.number for port in nic.ports if port.up and port.verbs) for nic in nics}
-    return {name: numbers for name, numbers in found.items() if numbers}
 
 
 def _ports(nics: Sequence[NicState]) -> list[tuple[At, ports.Port]]:

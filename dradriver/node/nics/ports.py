@@ -6,7 +6,7 @@ Each file is read for itself: what is missing, unreadable or no answer is left e
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -112,7 +112,7 @@ class NicState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path) -> tuple[NicState, ...]:
-    """Return the RDMA devices that this network namespace has: whole cards, then functions, by their names.
+    """Return the RDMA devices of this network namespace with their ports: whole cards, then functions, by their names.
 
     One that a pod has in RDMA's exclusive mode is not among them. Of more than 256 the last functions are left out.
 
@@ -125,8 +125,14 @@ def read(root: Path) -> tuple[NicState, ...]:
 
 
 def count(root: Path) -> int:
-    """Return how many RDMA devices there are, those included that ``read`` leaves out."""
+    """Return how many RDMA devices with ports there are, those included that ``read`` leaves out."""
     return len(_names(root))
+
+
+def active(nics: Sequence[NicState]) -> dict[str, tuple[int, ...]]:
+    """Return the active ports of network cards that NCCL's verbs can use, by card."""
+    found = {nic.name: tuple(port.number for port in nic.ports if port.up and port.verbs) for nic in nics}
+    return {name: numbers for name, numbers in found.items() if numbers}
 
 
 def _names(root: Path) -> list[str]:

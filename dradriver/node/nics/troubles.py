@@ -57,7 +57,7 @@ class Seen(NamedTuple):
 
 
 def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tuple[Trouble, ...]:
-    """Return what is wrong with the network cards' ports, by card and port.
+    """Return the troubles of network cards' ports that one reading shows, by card and port.
 
     Args:
         nics: A reading.
@@ -70,7 +70,7 @@ def troubles(nics: Sequence[NicState], *, known_up: Collection[At] = ()) -> tupl
 
 
 def siblings(nics: Sequence[NicState]) -> list[list[Seen]]:
-    """Return the ports of all cards but functions, those together that should be alike."""
+    """Return the groups of sibling ports, whose differences are troubles; the ports of functions are in none."""
     groups: dict[tuple[str, str, str], list[Seen]] = {}
     for nic in nics:
         for port in nic.ports if not nic.function else ():
@@ -117,7 +117,7 @@ def _firmware(nics: Sequence[NicState]) -> Iterator[Trouble]:
 
 
 def state_of(port: Port) -> str:
-    """Return a port's state as one of ``STATES``; ``away`` is one that has no interface here."""
+    """Return the state, one of ``STATES``, by which troubles of a port are judged; ``away`` has no interface here."""
     if port.up:
         return "active"
     if port.off or port.away:

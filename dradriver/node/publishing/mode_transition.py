@@ -122,7 +122,7 @@ class ModeTransitions:
         return Sharing(by="mps" if by_mps else "time-slicing", equal=mode.equal_shares, shm_mib=shm_mib)
 
     def makes_instances(self, gpu: str) -> bool:
-        """Return whether MIG instances are made for claims on the GPU with this uuid.
+        """Return whether the GPU with this uuid has a mode in which MIG instances are made for claims.
 
         Raises:
             NotYetError: That is not known yet.
@@ -133,7 +133,7 @@ class ModeTransitions:
         return mode.mig in ("dynamic", "placements")
 
     def exclusive(self, gpu: str) -> bool:
-        """Return whether parts of the GPU with this uuid are of one namespace at a time."""
+        """Return whether the GPU with this uuid has a mode in which its parts are of one namespace at a time."""
         mode = self.modes.get(gpu)
         return mode is not None and mode.exclusive_to == "namespace"
 
@@ -148,7 +148,7 @@ class ModeTransitions:
         able: SliceFeatures,
         allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Decide how each GPU is published, and return the taints of those that wait for a change, by uuid.
+        """Decide the mode in which each GPU is published, and return the taints of those that wait, by uuid.
 
         Args:
             machine: The machine.
@@ -278,7 +278,7 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
 
 
 def kept_off(found: Iterable[ResourceSlice], machine: Machine) -> set[str]:
-    """Return the uuids of the GPUs of which no new claim is given anything, judged from a node's slices.
+    """Return the uuids of the GPUs that no new claim gets because their mode changes, judged from a node's slices.
 
     All devices of such a GPU have the taint of a change, or it has none: so it is where the server keeps no taints.
     """
@@ -298,7 +298,7 @@ def _holds(gpu: Gpu, devices: Iterable[str]) -> bool:
 
 
 def listed(found: Iterable[ResourceSlice]) -> dict[str, list[str]]:
-    """Return the names of GPUs' parts that a node's slices have as devices, by the GPU's uuid."""
+    """Return the names of GPUs' parts that a node's slices list in the present mode, by the GPU's uuid."""
     names_of: dict[str, list[str]] = {}
     for piece in found:
         for device in piece.spec.devices:
@@ -324,7 +324,7 @@ def _mode(device: Device, memory_mib: int) -> Mode:
 
 
 def taint(key: str, wall: float) -> dict[str, Any]:
-    """Return the taint that keeps new claims off a device since a time of day."""
+    """Return the taint that keeps new claims off a device, as in a mode transition, since a time of day."""
     added = datetime.datetime.fromtimestamp(int(wall), datetime.UTC)
     return {"key": key, "effect": "NoSchedule", "timeAdded": f"{added:%Y-%m-%dT%H:%M:%SZ}"}
 

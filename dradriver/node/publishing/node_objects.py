@@ -73,12 +73,12 @@ class NodeObjects:
         return "" if self.node is None else self.node.status.node_info.container_runtime_version
 
     def is_removed(self, uuid: str) -> bool:
-        """Return whether an administrator says of a GPU that it was removed for good."""
+        """Return whether an annotation of the Node object says that a GPU was removed for good."""
         text = "" if self.node is None else self.node.metadata.annotations.get(names.REMOVED_GPUS, "")
         return uuid.lower() in {part.strip().lower() for part in text.split(",")}
 
     def published(self) -> Published | None:
-        """Return what this driver's slices say of the machine; None until they were read."""
+        """Return what this driver's slices of the node say of the machine; None until they were read."""
         if not self._slices.synced.is_set():
             return None
         return Published(self.earlier(), lost_gpus.read(self.ours, None))
@@ -97,7 +97,7 @@ class NodeObjects:
         return [piece for piece in self._slices.store.values() if piece.spec.driver != driver]
 
     def earlier(self) -> Machine | None:
-        """Return the machine that is published, or last was, by an earlier agent too; None without any."""
+        """Return the machine that the node's slices publish, or last did, by any agent; None without any."""
         with contextlib.suppress(TopologyError):
             self._earlier = resource_slices.read_machine(self.ours) or self._earlier
         return self._earlier

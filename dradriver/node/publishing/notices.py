@@ -28,7 +28,7 @@ class Notices:
         self._no_parts = False
 
     async def withheld(self, node: Node, why: str | None, *, twice: bool) -> None:
-        """Tell why the node publishes nothing, or that nothing prevents it any more.
+        """Give notice of the reason why the node publishes nothing, or that nothing prevents it any more.
 
         Args:
             node: The node.
@@ -42,7 +42,7 @@ class Notices:
             await self._say(node, "GPUsWithheld", f"nothing is published, because {why}{_TWICE if twice else ''}")
 
     async def lacking(self, node: Node | None, fields: Collection[str]) -> None:
-        """Tell which slice features the API server newly lacks, by the names of ``slice_features.FIELDS``."""
+        """Give notice of slice features that the API server newly lacks, by the names of ``slice_features.FIELDS``."""
         for name in fields:
             if name not in self._lacking and node is not None:
                 said = f"the API server keeps no {name} in slices: {slice_features.WITHOUT[name]}"
@@ -52,7 +52,7 @@ class Notices:
             metrics.SERVER_LACKS.labels(name).set(name in fields)
 
     async def mig_off(self, node: Node, uuids: Collection[str]) -> None:
-        """Tell of each GPU that is newly among these that its MIG mode must be turned on."""
+        """Give notice of each GPU that is newly in the list: its MIG mode must be turned on."""
         metrics.MIG_OFF.set(len(uuids))
         for uuid in sorted({*uuids} - self._mig_off):
             said = (
@@ -63,7 +63,7 @@ class Notices:
         self._mig_off = frozenset(uuids)
 
     async def no_parts(self, node: Node, uuids: Collection[str], vendor: Vendor) -> None:
-        """Tell that the policies file cuts up these GPUs, of whose vendor there are no parts."""
+        """Give notice that the policies file divides these GPUs, whose vendor's GPUs cannot be divided."""
         before, self._no_parts = self._no_parts, bool(uuids)
         if uuids and not before:
             said = (

@@ -39,7 +39,7 @@ def other_owner(node: Node, slices: Iterable[ResourceSlice], vendor: Vendor = NV
 
 
 def of_another_vendor(machine: Machine) -> str | None:
-    """Return, in words, that who hands out GPUs here has those of another vendor; None where that is not so."""
+    """Return in words that the cluster chooses another driver's GPUs than this machine has; None if it does not."""
     current = allocating_driver.current_ledger()
     if not current.vendor or not machine.gpus or machine.vendor.word == current.vendor:
         return None

@@ -58,7 +58,7 @@ class Taints(Protocol):
     """Which taints GPUs should have."""
 
     def taints(self) -> Mapping[str, Sequence[dict[str, Any]]]:
-        """Return the taints of GPUs to publish, by uuid."""
+        """Return the taints that the publisher writes on GPUs in slices, by uuid."""
 
     def adopt(self, published: Collection[tuple[str, str]], /) -> None:
         """Take over the published taints, as names of devices with keys, before ``taints`` is called."""
@@ -71,7 +71,7 @@ class LostGpus(Protocol):
         """Take over the published lost GPUs, maybe of an earlier agent, and their machine, before ``lost``."""
 
     def lost(self) -> Sequence[LostGpu]:
-        """Return the lost GPUs to publish."""
+        """Return the lost GPUs that the publisher writes on the node's slices."""
 
 
 class Publisher:
@@ -154,18 +154,18 @@ class Publisher:
         return [gpu.uuid for gpu in machine.gpus if gpu.mig is None]
 
     def poke(self) -> None:
-        """Publish again: the machine changed."""
+        """Let the publisher check the slices again: the machine changed."""
         self._wake.set()
 
     def registration_changed(self) -> None:
-        """Publish again: the kubelet registered the plugin, or dropped it."""
+        """Let the publisher check the slices again: the kubelet registered the plugin, or dropped it."""
         if not self._registered():
             self.published = False
         self._kubelet_is_up.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep the node's slices right until cancelled."""
+        """Publish the node's slices, and keep them right, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
             group.create_task(self._keep())

@@ -20,10 +20,10 @@ from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
 from dradriver.node.vendors.amd import amd_processes, amd_reading
+from dradriver.node.vendors.amd.amd_error_counters import Ras
 from dradriver.node.vendors.amd.amd_reading import Reading
 from dradriver.node.vendors.amd.amd_specification import AmdSpecification
 from dradriver.node.vendors.amd.kfd import KfdNode
-from dradriver.node.vendors.amd.ras import Ras
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class AmdGpus:
         return self._steady.machine(machine) if machine.gpus else machine
 
     def is_stale(self) -> bool:
-        """Return whether amdgpu was loaded again since the last reading.
+        """Return whether the last reading of AMD's GPUs is stale: amdgpu was loaded again since.
 
         Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
         """

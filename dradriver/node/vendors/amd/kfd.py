@@ -76,7 +76,7 @@ class KfdNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def uuid(self) -> str:
-        """Return the AMD GPU's identity, as ROCm prints it: ``GPU-`` and sixteen hex digits."""
+        """Return the AMD GPU's identity by KFD, as ROCm prints it: ``GPU-`` and sixteen hex digits."""
         return f"GPU-{self.unique_id:016x}"
 
 
@@ -95,7 +95,7 @@ class Kfd(msgspec.Struct, frozen=True):
 
 
 def read(root: Path) -> Kfd | None:
-    """Return what amdgpu's compute part says below ``root``; None if there is no such driver.
+    """Return what KFD, amdgpu's compute part, says below ``root``; None if there is no such driver.
 
     Args:
         root: Where the host's /sys is.

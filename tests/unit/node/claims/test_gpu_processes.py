@@ -14,7 +14,7 @@ from dradriver.node.claims.prepare import BUDGET_S
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole, named
+from dradriver.node.devices.whole_gpus import Whole, named
 from dradriver.node.errors import DeviceBusyError, NotYetError, OccupiedError, SetupError
 from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
 from dradriver.topology.machine import Machine

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
 from dradriver.node.lock import locked, take
 from dradriver.node.threads import Thread

@@ -14,7 +14,7 @@ from dradriver.kube.errors import Unreachable
 from dradriver.node.claims.claim_reader import GET_S
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.errors import DeviceBusyError
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware

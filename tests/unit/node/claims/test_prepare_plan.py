@@ -10,7 +10,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.claims.prepare_plan import plan
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.errors import ClaimError, DeviceMissingError
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from tests.fakes.node import (

@@ -12,7 +12,7 @@ from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.health.kernel_log import KernelLog, Reports
-from dradriver.node.vendors.amd.reports import AmdReports
+from dradriver.node.vendors.amd.amd_reports import AmdReports
 from dradriver.node.vendors.nvidia.xid_reports import XidReports
 from dradriver.topology.machine import Machine
 from tests.fakes.agents import Hanging

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dradriver.node import atomic_files
-from dradriver.node.devices.control import TIMEOUT
+from dradriver.node.devices.control_interface import TIMEOUT
 from dradriver.node.errors import HardwareError, SetupError
 from dradriver.node.mps.daemon import Daemon
 from dradriver.node.mps.mps_files import Server

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from dradriver.node.nics import ports
-from dradriver.node.nics.nic_watch import active
 from tests.fakes.nic_tree import DOWN, IPV4, LINK_LOCAL, UP, NicTree, eight
 
 
@@ -91,7 +90,7 @@ def test_nccl_may_use_the_active_ports_of_infiniband_and_ethernet(tree: NicTree)
     tree.card(2, layer="Ethernet")
     tree.card(3, layer="Unspecified")
     tree.card(4, port=UP | {"state": "5: ACTIVE_DEFER"})
-    assert active(ports.read(tree.root)) == {"mlx5_0": (1, 2), "mlx5_2": (1,)}
+    assert ports.active(ports.read(tree.root)) == {"mlx5_0": (1, 2), "mlx5_2": (1,)}
 
 
 def test_without_any_device_there_is_nothing(tmp_path: Path) -> None:

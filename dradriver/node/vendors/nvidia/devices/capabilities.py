@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from dradriver.node.container_edits import DeviceNode
 from dradriver.node.errors import NotYetError
-from dradriver.node.vendors.nvidia.discovery import library
+from dradriver.node.vendors.nvidia.discovery.driver_root import dev_root, on_host
 
 _PROC: Final = "proc/driver/nvidia/capabilities"
 _FOLDER: Final = "dev/nvidia-caps"
@@ -61,13 +61,13 @@ class DriverCapabilities:
         if minor is None or major is None:
             missing = f"{name} names no device" if minor is None else "/proc/devices has no nvidia-caps"
             raise NotYetError(f"the driver's right on a MIG instance is not known: {missing}")
-        node = library.dev_root(self._host_root, self._driver_root) / _FOLDER / f"nvidia-cap{minor[1]}"
+        node = dev_root(self._host_root, self._driver_root) / _FOLDER / f"nvidia-cap{minor[1]}"
         try:
             _make(node, os.makedev(int(major[1]), int(minor[1])), int(mode[1]) if mode else _READABLE)
         except OSError as error:
             said = f"{node} cannot be made: {error}; run nvidia-modprobe -f /{name} on the node"
             raise NotYetError(said) from error
-        return DeviceNode(f"/{_FOLDER}/{node.name}", library.on_host(self._host_root, node))
+        return DeviceNode(f"/{_FOLDER}/{node.name}", on_host(self._host_root, node))
 
     def _read(self, name: str) -> str:
         for root in (self._host_root, Path("/")):

@@ -24,7 +24,7 @@ class Session:
         self.ask = nvml.ask
 
     def device(self, gpu: str) -> Any:
-        """Return NVML's handle of a GPU, by its uuid."""
+        """Return, in the session that changes MIG, NVML's handle of a GPU, by its uuid."""
         return self._nvml.device(gpu)
 
     def uuid(self, device: Any) -> str:
@@ -45,7 +45,7 @@ class Session:
             return False, False
 
     def gpu_instance(self, gpu: str, instance: int) -> Any:
-        """Return NVML's handle of a GPU instance by its number."""
+        """Return, in the session that changes MIG, NVML's handle of a GPU instance, by its number."""
         return self.ask("nvmlDeviceGetGpuInstanceById", self.device(gpu), instance)
 
     def profiles(self, device: Any) -> tuple[MigProfile, ...]:
@@ -53,11 +53,14 @@ class Session:
         return self._nvml.mig_profiles(device, self.mig_mode(device))
 
     def profile_infos(self, device: Any) -> list[Any]:
-        """Return NVML's own records of GPU instances' profiles in MIG mode, also those without a place."""
+        """Return, in the session that changes MIG, NVML's records of GPU instance profiles, placeable or not."""
         return self._nvml.mig_infos(device, True)
 
     def compute_infos(self, device: Any, instance: Any, profile: int) -> list[Any]:
-        """Return NVML's records of compute instances' profiles in a GPU instance; its own profile is given by id."""
+        """Return, in the session that changes MIG, NVML's records of a GPU instance's compute instance profiles.
+
+        The GPU instance's own profile is given by id.
+        """
         shared = self.module.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
         known = self.module.NVML_COMPUTE_INSTANCE_PROFILE_COUNT
         query = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
@@ -68,12 +71,12 @@ class Session:
         return library_sessions.answer(f"infos within profile {profile}", device, True, ask)
 
     def gpu_instances(self, device: Any, info: Any) -> list[Any]:
-        """Return NVML's handles of the GPU instances of a profile."""
+        """Return, in the session that changes MIG, NVML's handles of the GPU instances of a profile."""
         form, most = self.module.c_nvmlGpuInstance_t, int(info.instanceCount)
         return mig_profiles.listed(self.ask, "nvmlDeviceGetGpuInstances", form, most, device, info.id)
 
     def compute_instances(self, instance: Any, profile: Any) -> list[Any]:
-        """Return NVML's records of the compute instances of a profile."""
+        """Return, in the session that changes MIG, NVML's records of the compute instances of a profile."""
         form, most = self.module.c_nvmlComputeInstance_t, int(profile.instanceCount)
         query = "nvmlGpuInstanceGetComputeInstances"
         handles = mig_profiles.listed(self.ask, query, form, most, instance, profile.id)

@@ -18,11 +18,11 @@ import msgspec
 from dradriver.api.base import names, quantity
 from dradriver.api.slices import mig_devices, resource_slices
 from dradriver.node.container_edits import DeviceNode, Edits
-from dradriver.node.devices.control import INSUFFICIENT_RESOURCES, NOT_FOUND, NOT_SUPPORTED, Control, Placed
+from dradriver.node.devices.control_interface import INSUFFICIENT_RESOURCES, NOT_FOUND, NOT_SUPPORTED, Control, Placed
 from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.hardware_journal import Change, Made
 from dradriver.node.devices.part_records import MigInstance, MigPlace
-from dradriver.node.devices.whole import named
+from dradriver.node.devices.whole_gpus import named
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError, NotYetError
 from dradriver.node.vendors.nvidia.devices import mig_packing
 from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities
@@ -104,7 +104,7 @@ class Mig:
     def settle(
         self, control: Control, intents: Sequence[Change[MigRequest, MigInstance]], beside: Sequence[Made]
     ) -> list[MigPlace]:
-        """Choose profile and placement of each MIG device of one GPU.
+        """Return the profile and placement by which each MIG device of one GPU will be made.
 
         Args:
             control: Controls the GPU's hardware.

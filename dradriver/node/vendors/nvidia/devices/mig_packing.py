@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dradriver.node.devices.control import Placed
+from dradriver.node.devices.control_interface import Placed
 from dradriver.node.errors import ClaimError
 from dradriver.topology.machine import MigProfile
 from dradriver.topology.mig_limits import Limit, binding_limits
@@ -44,26 +44,26 @@ class Room(NamedTuple):
     used: tuple[int, ...] = ()
 
     def fits(self, profile: MigProfile, start: int, limits: Sequence[Limit]) -> bool:
-        """Return whether a MIG instance can be put there."""
+        """Return whether a MIG instance of this profile can be packed at this start, by the GPU's slices and limits."""
         used = self.used or (0,) * len(limits)
         return not self.slices & span(profile, start) and all(
             taken + limit.needs[profile] <= limit.total for taken, limit in zip(used, limits, strict=True)
         )
 
     def put(self, profile: MigProfile, start: int, limits: Sequence[Limit]) -> Room:
-        """Return the taken memory slices with a MIG instance there."""
+        """Return what of a GPU is taken after a MIG instance of this profile is packed at this start."""
         used = self.used or (0,) * len(limits)
         then = (taken + limit.needs[profile] for taken, limit in zip(used, limits, strict=True))
         return Room(self.slices | span(profile, start), tuple(then))
 
 
 def span(profile: MigProfile, start: int) -> int:
-    """Return the memory slices of a MIG placement as a mask."""
+    """Return the memory slices of a MIG placement as a mask, for packing on one GPU."""
     return ((1 << profile.size) - 1) << start
 
 
 def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
-    """Return the memory slices that MIG instances take of a GPU; one of an unknown profile takes all."""
+    """Return the memory slices that MIG instances take of a GPU, for packing; one of an unknown profile takes all."""
     by_id = {profile.id: profile for profile in profiles}
     limits = binding_limits(tuple(profiles))
     room = Room()
@@ -75,7 +75,7 @@ def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
 
 
 def requested(every: Sequence[MigProfile], device: str, asked: MigRequest) -> MigProfile:
-    """Return the MIG profile that is asked for by id, by name, or by slices of a GPU.
+    """Return the MIG profile that a claim requests by id, by name, or by slices of a GPU, for packing.
 
     Args:
         every: The GPU's profiles.
@@ -105,7 +105,7 @@ def requested(every: Sequence[MigProfile], device: str, asked: MigRequest) -> Mi
 
 
 def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile]) -> list[int] | None:
-    """Return where MIG instances of these profiles go, in this order; None if they do not fit.
+    """Pack MIG instances of these profiles on a GPU; return their places in this order, or None if they do not fit.
 
     Of all ways the one is taken that leaves room for the most instances of the largest profile, then of the next, and
     so on; among equals small ones go to high slices, as some large profiles can only be at the lowest. As with
@@ -127,7 +127,7 @@ def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile
 def in_the_way(
     at: Placed | None, every: Sequence[MigProfile], there: Mapping[int, Placed], owned: Sequence[Placed]
 ) -> str:
-    """Return the MIG instances that are in the way, those without a ledger entry above all."""
+    """Return the MIG instances that are in the way of packing, those without a ledger entry above all."""
     by_id = {profile.id: profile for profile in every}
     limits = binding_limits(tuple(every))
 
@@ -147,14 +147,14 @@ def in_the_way(
 
 
 def left(profiles: Sequence[MigProfile], room: Room) -> tuple[int, ...]:
-    """Return how many MIG instances of each plain profile still fit."""
+    """Return how many MIG instances of each plain profile can still be packed on a GPU."""
     limits = binding_limits(tuple(profiles))
     plain = sorted((p for p in profiles if is_plain(p)), key=lambda p: (-p.size, -p.compute, p.id))
     return tuple(_most(profile, room, limits) for profile in plain)
 
 
 def is_plain(profile: MigProfile) -> bool:
-    """Return whether a MIG profile has nothing but its size: no ``+me``, ``-me``, ``+gfx``."""
+    """Return whether a MIG profile, for packing, has nothing but its size: no ``+me``, ``-me``, ``+gfx``."""
     return not set("+-") & set(profile.name)
 
 

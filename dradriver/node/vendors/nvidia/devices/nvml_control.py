@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from dradriver.node.devices.control import (
+from dradriver.node.devices.control_interface import (
     IN_USE,
     NOT_FOUND,
     NOT_SUPPORTED,
@@ -66,23 +66,23 @@ class NvmlControl:
         self._mps_s = mps_s
 
     def driver(self) -> str:
-        """Return the load of NVIDIA's module: its folder's number in sysfs, which is new each time."""
+        """Return for NVML control the load of NVIDIA's module: its folder's number in sysfs, which is new each time."""
         with contextlib.suppress(OSError):
             return str(self._module.stat().st_ino)
         return ""
 
     def minor(self, gpu: str) -> int:
-        """Return by NVML N of ``/dev/nvidiaN`` of a GPU whose hardware is changed."""
+        """Return by NVML control N of a GPU's ``/dev/nvidiaN``."""
         with self._session() as nvml:
             return int(nvml.ask("nvmlDeviceGetMinorNumber", nvml.device(gpu)))
 
     def mig_mode(self, gpu: str) -> bool:
-        """Return by NVML whether MIG mode is on; never so if the product has none."""
+        """Return by NVML control whether MIG mode is on; never so if the product has none."""
         with self._session() as nvml:
             return nvml.mig_mode(nvml.device(gpu))
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off by NVML if that needs no reset, which NVML would leave pending without a word.
+        """Turn MIG mode on or off by NVML control if that needs no reset, which NVML would leave pending silently.
 
         Where it is off a mode that waits for a reset is taken back, as an agent leaves it that is killed in this call.
         """
@@ -110,12 +110,12 @@ class NvmlControl:
                 raise
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return by NVML the profiles of instances that can be created."""
+        """Return by NVML control the profiles of instances that can be created."""
         with self._session() as nvml:
             return nvml.profiles(nvml.device(gpu))
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
-        """Return by NVML where each GPU instance is, by its number."""
+        """Return by NVML control where each GPU instance is, by its number."""
         with self._session() as nvml:
             device = nvml.device(gpu)
             if not nvml.mig_mode(device):
@@ -128,7 +128,7 @@ class NvmlControl:
             return placed
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        """Create a GPU instance by NVML at a placement and return its number."""
+        """Create a GPU instance by NVML control at a placement and return its number."""
         with self._session() as nvml:
             placement = nvml.module.c_nvmlGpuInstancePlacement_t(start, profile.size)
             made = nvml.ask(
@@ -137,12 +137,12 @@ class NvmlControl:
             return int(nvml.ask("nvmlGpuInstanceGetInfo", made).id)
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Destroy a GPU instance by NVML."""
+        """Destroy a GPU instance by NVML control."""
         with self._session() as nvml:
             nvml.ask("nvmlGpuInstanceDestroy", nvml.gpu_instance(gpu, instance))
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
-        """Return by NVML the MIG device's uuid of each compute instance, by its number."""
+        """Return by NVML control the MIG device's uuid of each compute instance, by its number."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
@@ -151,7 +151,7 @@ class NvmlControl:
             return {int(info.id): nvml.uuid(info.device) for info in infos}
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
-        """Create by NVML the compute instance that takes all of a GPU instance and return its number."""
+        """Create by NVML control the compute instance that takes all of a GPU instance and return its number."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             own = int(nvml.ask("nvmlGpuInstanceGetInfo", within).profileId)
@@ -168,13 +168,13 @@ class NvmlControl:
             return int(nvml.ask("nvmlComputeInstanceGetInfo_v2", made).id)
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Destroy a compute instance by NVML."""
+        """Destroy a compute instance by NVML control."""
         with self._session() as nvml:
             within = nvml.gpu_instance(gpu, instance)
             nvml.ask("nvmlComputeInstanceDestroy", nvml.ask("nvmlGpuInstanceGetComputeInstanceById", within, compute))
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
-        """Return by NVML how many processes compute on a MIG device to be changed; 0 if a guest is not told."""
+        """Return by NVML control how many processes compute on a MIG device; 0 if a guest is not told."""
         with self._session() as nvml:
             handle = nvml.ask("nvmlGpuInstanceGetComputeInstanceById", nvml.gpu_instance(gpu, instance), compute)
             device = nvml.ask("nvmlComputeInstanceGetInfo_v2", handle).device
@@ -186,17 +186,17 @@ class NvmlControl:
                 return 0
 
     def compute_mode(self, gpu: str) -> int:
-        """Return by NVML the compute mode: who may use the GPU."""
+        """Return by NVML control the compute mode: who may use the GPU."""
         with self._session() as nvml:
             return int(nvml.ask("nvmlDeviceGetComputeMode", nvml.device(gpu)))
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Set the compute mode by NVML: who may use the GPU."""
+        """Set the compute mode by NVML control: who may use the GPU."""
         with self._session() as nvml:
             nvml.ask("nvmlDeviceSetComputeMode", nvml.device(gpu), mode)
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Have the MPS process serve shares of the GPU with these limits."""
+        """Start MPS shares of the GPU for NVML control: the MPS process serves them with these limits."""
         before = self._mps.wanted(gpu)
         if before is not None and not before.server.limits_as(server):
             said = f"its shares are served with other limits ({before.server}) until the last of them is given back"
@@ -204,13 +204,13 @@ class NvmlControl:
         self._mps.want(gpu, server)
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Raise unless the MPS process says that shares of the GPU are served with these limits."""
+        """Check for NVML control that the MPS process serves shares of the GPU with these limits; raise if not."""
         ready = self._mps.ready(gpu)
         if ready is None or not ready.server.limits_as(server) or ready.trouble:
             raise self._mps_error(gpu, "does not serve")
 
     def stop_mps(self, gpu: str) -> None:
-        """Have the MPS process serve no shares of the GPU any more, and wait until it says so."""
+        """End MPS shares of the GPU for NVML control: wait until the MPS process says that it serves none."""
         self._mps.want_none(gpu)
         until = time.monotonic() + self._mps_s
         while not self._mps.ended(gpu):

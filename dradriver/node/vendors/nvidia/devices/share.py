@@ -22,12 +22,12 @@ import msgspec
 from dradriver.api.base import names, quantity
 from dradriver.api.slices import device_attributes, resource_slices
 from dradriver.node.container_edits import Edits, Mount
-from dradriver.node.devices import control as modes
-from dradriver.node.devices.control import Control
+from dradriver.node.devices import control_interface as modes
+from dradriver.node.devices.control_interface import Control
 from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.hardware_journal import Change, Made
 from dradriver.node.devices.part_records import MpsServed, MpsShare
-from dradriver.node.devices.whole import Whole, named
+from dradriver.node.devices.whole_gpus import Whole, named
 from dradriver.node.errors import HardwareError
 from dradriver.node.mps.mps_files import Server
 from dradriver.topology.machine import Gpu, Machine
@@ -136,11 +136,11 @@ class Mps:
         control.set_compute_mode(made.uuid, _mode(made))
 
     def check(self, control: Control, made: MpsChange) -> None:
-        """Raise unless the GPU's MPS daemon serves by now."""
+        """Check that the MPS daemon of a share's GPU serves by now; raise if it does not."""
         control.check_mps(made.uuid, made.wanted.server)
 
     def there(self, control: Control, made: MpsChange) -> bool:
-        """Return True: an MPS daemon that ended is started again, and the mode is set again after a reset."""
+        """Return True for an MPS share: an ended daemon is started again, and the mode is set again after a reset."""
         if control.compute_mode(made.uuid) == modes.DEFAULT:
             control.set_compute_mode(made.uuid, modes.EXCLUSIVE_PROCESS)
             logger.warning("GPU %s is in mode EXCLUSIVE_PROCESS again; it has shares by MPS", made.uuid)

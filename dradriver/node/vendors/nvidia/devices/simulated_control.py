@@ -21,8 +21,8 @@ import msgspec
 
 from dradriver.api.slices import mig_devices
 from dradriver.node import atomic_files
-from dradriver.node.devices import control
-from dradriver.node.devices.control import (
+from dradriver.node.devices import control_interface
+from dradriver.node.devices.control_interface import (
     IN_USE,
     INSUFFICIENT_RESOURCES,
     INVALID_ARGUMENT,
@@ -76,7 +76,7 @@ class State(msgspec.Struct):
 
     boot: str = ""
     mig: bool = False
-    mode: int = control.DEFAULT
+    mode: int = control_interface.DEFAULT
     server: Server | None = None
     instances: dict[int, Instance] = {}
     users: dict[int, str] = {}
@@ -165,7 +165,7 @@ class SimulatedGpu:
                 raise _refused(call, RESET_REQUIRED)
             if state.instances or state.users or state.server is not None:
                 raise _refused(call, IN_USE)
-            state.mig, state.mode = on, control.DEFAULT
+            state.mig, state.mode = on, control_interface.DEFAULT
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
         """Return the MIG profiles of a simulated GPU."""

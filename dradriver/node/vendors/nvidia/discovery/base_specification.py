@@ -22,10 +22,12 @@ import msgspec
 from dradriver.node import atomic_files
 from dradriver.node.container_edits import GPU_FILE, GPU_KIND, cdi_id, names_in
 from dradriver.node.errors import NotYetError, SetupError
+from dradriver.node.lock import try_lock
 from dradriver.node.vendors.nvidia.discovery import ctk
 from dradriver.node.vendors.nvidia.discovery.cdi_specifications import Specification, read_all
 from dradriver.node.vendors.nvidia.discovery.cdi_specifications import files as specifications
-from dradriver.node.vendors.nvidia.discovery.library import below, dev_root, inside, real_folder
+from dradriver.node.vendors.nvidia.discovery.driver_root import below, dev_root, inside
+from dradriver.node.vendors.nvidia.discovery.library import real_folder
 from dradriver.node.vendors.nvidia.discovery.own_toolkit import STAYS_S, OwnToolkit
 from dradriver.topology.machine import Gpu, Machine
 
@@ -217,7 +219,7 @@ class BaseSpecification:
         descriptor = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             until = time.monotonic() + PATIENCE_S
-            while not atomic_files.lock(descriptor):
+            while not try_lock(descriptor):
                 if time.monotonic() >= until:
                     raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
                 time.sleep(_LOOK_S)

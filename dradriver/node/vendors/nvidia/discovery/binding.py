@@ -71,10 +71,10 @@ class Library(Nvml, Protocol):
     module: Any
 
     def mig_infos(self, gpu: Handle, on: bool) -> list[Any]:
-        """Return NVML's own words for the profiles of instances, also without a place; kept as ``mig_profiles`` is."""
+        """Return by the binding NVML's records of instance profiles, placeable or not; kept as ``mig_profiles`` is."""
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return what the library's function of ``pynvml`` returns.
+        """Return by the binding what a function of ``pynvml`` returns.
 
         Raises:
             NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
@@ -83,7 +83,7 @@ class Library(Nvml, Protocol):
 
 @contextlib.contextmanager
 def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
-    """Begin an NVML session that ends with the ``with`` block, for a single reading.
+    """Open NVML by its binding for a single reading, in a session that ends with the ``with`` block.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker. A process keeps the
@@ -100,7 +100,7 @@ def opened(*, driver_root: Path | None = None) -> Iterator[Library]:
 
 
 def begin(*, driver_root: Path | None = None) -> Library:
-    """Begin an NVML session: it sees the GPUs that exist now, and holds them until ``end``.
+    """Begin an NVML session of the binding: it sees the GPUs that exist now, and holds them until ``end``.
 
     Raises:
         NvmlError: As ``opened``.
@@ -115,7 +115,7 @@ def begin(*, driver_root: Path | None = None) -> Library:
 
 
 def end(nvml: Nvml) -> None:
-    """End an NVML session that ``begin`` gave: no GPU is held any more."""
+    """End an NVML session of the binding that ``begin`` returned: no GPU is held any more."""
     assert isinstance(nvml, _Binding)
     if library_sessions.ended(nvml):
         with contextlib.suppress(NvmlError):

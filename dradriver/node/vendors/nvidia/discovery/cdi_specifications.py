@@ -20,7 +20,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.node.vendors.nvidia.discovery import ctk
-from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.node.vendors.nvidia.discovery.driver_root import inside
 from dradriver.topology.machine import Gpu
 
 _DEEPEST: Final = 64
@@ -59,7 +59,7 @@ class _Edits(msgspec.Struct, rename="camel"):
     hooks: list[_Hook] | None = None
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths that must be on the host, or no container with these edits starts."""
+        """Yield the paths that must be on the host, or no container with these CDI edits starts."""
         yield from (node.on_host for node in self.device_nodes or [])
         yield from (mount.host_path for mount in self.mounts or [])
         yield from (hook.path for hook in self.hooks or [])

@@ -25,7 +25,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.node.errors import SetupError
-from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.node.vendors.nvidia.discovery.driver_root import inside
 
 CLASS: Final = "gpu"
 AUTO: Final = "auto"
@@ -82,7 +82,7 @@ class Toolkit(msgspec.Struct, frozen=True):
 
 
 def find(host_root: Path) -> Toolkit | None:
-    """Return the host's own ``nvidia-ctk``; None if it has none."""
+    """Return the host's own ``nvidia-ctk``; None if the host has none."""
     for place in _PLACES:
         path = inside(host_root, place)
         if path is not None and os.path.isfile(path) and os.access(path, os.X_OK):
@@ -164,7 +164,7 @@ def _own_paths(made: bytes, host: str) -> bytes:
 
 
 def advice(toolkit: Toolkit | None, *, driver: Driver) -> str:
-    """Return what an administrator does about a CDI specification that is missing or stale."""
+    """Return the ``nvidia-ctk`` command that an administrator runs if a CDI specification is missing or stale."""
     command = ["cdi", "generate", "--device-name-strategy=uuid", "--output=/var/run/cdi/nvidia.yaml"]
     command += [word for word in driver.options() if word != "--driver-root=/"]
     if toolkit is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
+from dradriver.node.vendors.nvidia.discovery.driver_root import inside
 from dradriver.node.vendors.nvidia.discovery.nvml import LIBRARY, LIBRARY_NOT_FOUND, NvmlError
 
 # Where the driver's installers put libraries, below the root of whatever file system holds the driver.
@@ -30,7 +31,6 @@ _FOLDERS: Final = (
     "usr/local/glibc/usr/lib",  # Talos
     ".",
 )
-_MOST_HOPS: Final = 40  # of symbolic links, as in Linux
 _LINK_MAP: Final = 2  # RTLD_DI_LINKMAP
 
 _File = tuple[str, int, int]  # real path, device and inode
@@ -71,52 +71,6 @@ def real_folder(driver_root: Path) -> str | None:
     folder = library_folder(driver_root)
     path = inside(driver_root, f"{folder}/{LIBRARY}") if folder is not None else None
     return None if path is None else str(path.parent.relative_to(driver_root))
-
-
-def dev_root(host_root: Path, driver_root: Path | None) -> Path:
-    """Return the root whose ``dev`` has the driver's device nodes: the driver's, or the host's where it has none.
-
-    A driver container has one; where the driver's root is but a folder with libraries, as on COS, they are the host's.
-    """
-    if driver_root is not None and (dev := inside(driver_root, "dev")) is not None and os.path.isdir(dev):
-        return driver_root
-    return host_root
-
-
-def inside(root: Path, name: str) -> Path | None:
-    """Return the path of a file below the driver's root without symbolic links; None if links go in a circle."""
-    left = list(reversed(PurePosixPath(name).parts))
-    at: list[str] = []
-    hops = 0
-    while left:
-        part = left.pop()
-        if part in ("/", ".."):
-            at = [] if part == "/" else at[:-1]
-            continue
-        try:
-            target = PurePosixPath(os.readlink(root.joinpath(*at, part)))
-        except OSError:  # no link, or nothing at all
-            at.append(part)
-            continue
-        hops += 1
-        if hops > _MOST_HOPS:
-            return None
-        left += reversed(target.parts)
-    return root.joinpath(*at)
-
-
-def on_host(host_root: Path, path: Path) -> str:
-    """Return a path of the driver's library as the host's own; it may not be below the host's file system."""
-    return below(host_root, path) or str(path)
-
-
-def below(host_root: Path, path: Path | None) -> str | None:
-    """Return a path of the driver's library as the host's own; None if it is not below the host's file system."""
-    if path is None:
-        return "/"
-    with contextlib.suppress(ValueError):
-        return str(Path("/") / path.relative_to(host_root))
-    return None
 
 
 def replaced(*, driver_root: Path | None = None) -> bool:

@@ -48,7 +48,7 @@ def keep(uuid: str, gpu: Handle) -> None:
 
 
 def handle(uuid: str) -> Handle | None:
-    """Return the kept handle of a GPU; None if it never said who it is."""
+    """Return a GPU's handle that is kept over sessions of NVML's library; None if the GPU never said who it is."""
     return _handles.get(uuid)
 
 
@@ -58,7 +58,7 @@ def forget() -> None:
 
 
 def answer(what: str, gpu: Handle, state: object, ask: Callable[[], T]) -> T:
-    """Return what a GPU answered in its present state; it is asked if it never was.
+    """Return what a GPU answered in its present state in these library sessions; it is asked if it never was.
 
     Args:
         what: The question.

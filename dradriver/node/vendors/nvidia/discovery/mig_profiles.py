@@ -66,7 +66,7 @@ def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
 
 
 def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> list[Any]:
-    """Return all answers to a question about each number of an enumeration.
+    """Return all answers of NVML to a question about each number of an enumeration, such as that of MIG profiles.
 
     A gap says "not supported" or "invalid argument" (go-nvlib, VisitMigProfiles). Only the latter, and beyond all
     numbers that are known, is the end: a newer library may know more of them.

@@ -27,7 +27,7 @@ class Mig(NamedTuple):
 
 
 def mode(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> bool:
-    """Return whether a GPU's MIG mode is on. Its other facts hold while that stays so."""
+    """Return from a GPU's MIG state whether MIG mode is on. The GPU's other facts hold while that stays so."""
     now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
     asked.hold_while(now)
     if now != wanted:

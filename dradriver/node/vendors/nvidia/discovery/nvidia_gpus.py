@@ -25,7 +25,7 @@ from dradriver.node.vendors.nvidia.discovery import (
     library,
     nvidia_processes,
     nvidia_reading,
-    work,
+    nvidia_work,
 )
 from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
 from dradriver.node.vendors.nvidia.discovery.nvml import (
@@ -126,7 +126,7 @@ class Hardware:
             raise SetupError(f"the host's {self._host_root / 'sys'} cannot be looked at: {error}") from error
 
     def is_stale(self) -> bool:
-        """Return whether NVIDIA's driver was loaded again since the last reading.
+        """Return whether the last reading of NVIDIA's GPUs is stale: NVIDIA's driver was loaded again since.
 
         Then no container starts by the numbers that its GPUs had: the file that brings them is removed.
         """
@@ -223,7 +223,7 @@ class Hardware:
         """
         self._refuse_released()
         with binding.opened(driver_root=self._driver_root) as nvml:
-            return work.find(nvml, gpus)
+            return nvidia_work.find(nvml, gpus)
 
     def _refuse_released(self) -> None:
         if (reason := self._released()) is not None:

@@ -18,7 +18,7 @@ _NONE: Final = frozenset({GPU_IS_LOST, NOT_FOUND, NOT_SUPPORTED, FUNCTION_NOT_FO
 
 
 def find(nvml: Nvml, uuids: Collection[str]) -> dict[str, tuple[int, ...]]:
-    """Return the pids on each of NVIDIA's GPUs; one that is lost has none.
+    """Return the pids of processes on each of NVIDIA's GPUs by NVML; a lost GPU has none.
 
     NVML names only processes of the caller's own PID namespace: the agent's must be the host's.
 

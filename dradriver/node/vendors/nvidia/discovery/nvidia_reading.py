@@ -63,7 +63,7 @@ def read(
     proc_root: Path | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Open NVML, read this machine once, and close NVML.
+    """Return one reading of this machine with NVIDIA's GPUs, for which NVML is opened and closed.
 
     Args:
         driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
@@ -90,7 +90,7 @@ def discover(
     answers: Answers | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Read the machine by an open NVML, and by /sys and /proc of the host.
+    """Return a reading of the machine with NVIDIA's GPUs by an open NVML, and by /sys and /proc of the host.
 
     Args:
         nvml: The open library.

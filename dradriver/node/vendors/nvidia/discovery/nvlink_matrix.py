@@ -65,7 +65,7 @@ def link_matrix(
 
 
 def of_two(one: GpuFacts, other: GpuFacts, problems: list[Problem], answers: Answers) -> NvmlQuery:
-    """Return the query that asks NVML about a pair of GPUs."""
+    """Return the query about a pair of GPUs by which the NVLink matrix asks NVML."""
     return NvmlQuery(f"GPU {one.index} - GPU {other.index}", problems, answers, who=f"{one.uuid} {other.uuid}")
 
 

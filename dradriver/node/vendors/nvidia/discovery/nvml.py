@@ -88,10 +88,10 @@ class Nvml(Protocol):
     """What is asked of an open library. Every method raises ``NvmlError`` where NVML does not answer."""
 
     def driver_version(self) -> str:
-        """Return the driver's version: ``580.95.05``."""
+        """Return the driver's version by NVML: ``580.95.05``."""
 
     def cuda_version(self) -> str:
-        """Return the newest CUDA that the driver knows: ``13.0``."""
+        """Return the newest CUDA that the driver knows by NVML: ``13.0``."""
 
     def count(self) -> int:
         """Return the number of GPUs that NVML knows, those that do not answer included."""
@@ -112,13 +112,13 @@ class Nvml(Protocol):
         """Return a GPU's bus id by NVML as /sys writes it: ``0000:06:00.0``."""
 
     def numa_nodes(self, gpu: Handle) -> tuple[int, ...]:
-        """Return the NUMA nodes whose memory is nearest, those of the ``NUMA Affinity`` of ``nvidia-smi topo -m``.
+        """Return by NVML the NUMA nodes whose memory is nearest: ``NUMA Affinity`` of ``nvidia-smi topo -m``.
 
         Not ``nvmlDeviceGetNumaNodeId``: that is the node that a Grace GPU's own memory is, which has no CPUs.
         """
 
     def product(self, gpu: Handle) -> str:
-        """Return the product's full name, of a MIG device with the profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
+        """Return by NVML the product's name, of a MIG device with profile: ``NVIDIA A100-SXM4-40GB MIG 1g.5gb``."""
 
     def compute_capability(self, gpu: Handle) -> tuple[int, int]:
         """Return major and minor number of a GPU's compute capability by NVML."""
@@ -127,10 +127,10 @@ class Nvml(Protocol):
         """Return a GPU's whole memory by NVML in MiB, as ``nvidia-smi`` prints it."""
 
     def power_watts(self, gpu: Handle) -> int:
-        """Return the power limit that the product comes with: the one that is set changes with its administrator."""
+        """Return by NVML the power limit that the product comes with; an administrator can set another one."""
 
     def persistent(self, gpu: Handle) -> bool:
-        """Return whether the driver keeps the GPU initialised while no process has it open (persistence mode)."""
+        """Return by NVML whether a GPU stays initialised while no process has it open (persistence mode)."""
 
     def pcie_link(self, gpu: Handle) -> tuple[int, int]:
         """Return generation and lanes of the best PCIe link that GPU and slot can have, by NVML."""
@@ -142,28 +142,28 @@ class Nvml(Protocol):
         """Return whether an NVLink is up, by NVML."""
 
     def links_active(self, gpu: Handle, count: int) -> tuple[bool | NvmlError, ...]:
-        """Return for each of ``count`` NVLinks whether it is up, or why that is not known; one call, from Hopper on."""
+        """Return by NVML whether each of ``count`` NVLinks is up, or why that is unknown; one call, from Hopper on."""
 
     def link_remote_type(self, gpu: Handle, link: int) -> int:
-        """Return what an NVLink ends in: ``REMOTE_GPU``, ``REMOTE_SWITCH``, … (``nvmlIntNvLinkDeviceType_t``)."""
+        """Return by NVML what an NVLink ends in: ``REMOTE_GPU``, … (``nvmlIntNvLinkDeviceType_t``)."""
 
     def link_remote(self, gpu: Handle, link: int) -> str:
-        """Return the bus id of what an NVLink ends in, as /sys writes it."""
+        """Return by NVML the bus id of what an NVLink ends in, as /sys writes it."""
 
     def link_mbps(self, gpu: Handle, link: int) -> int:
-        """Return an NVLink's signalling rate in MB/s, one direction."""
+        """Return by NVML an NVLink's signalling rate in MB/s, one direction."""
 
     def c2c_lanes(self, gpu: Handle) -> int:
         """Return by NVML the number of lanes to the GPU's own CPU (Grace), up or down."""
 
     def c2c_gbps(self, gpu: Handle, lanes: int) -> float:
-        """Return the GB/s, in one direction, of those of the first ``lanes`` lanes that are active."""
+        """Return by NVML the GB/s, in one direction, of the active ones of the first ``lanes`` lanes to the CPU."""
 
     def ancestor(self, a: Handle, b: Handle) -> PathType:
         """Return by NVML the PCIe path between two GPUs, as ``nvidia-smi topo -m`` has it."""
 
     def nvlink_p2p(self, a: Handle, b: Handle) -> bool:
-        """Return whether the two can reach each other's memory over NVLink."""
+        """Return by NVML whether two GPUs can reach each other's memory over NVLink."""
 
     def fabric(self, gpu: Handle) -> Fabric:
         """Return by NVML how the GPU is in its NVLink fabric."""
@@ -193,7 +193,7 @@ class Nvml(Protocol):
         """Return by NVML the numbers of a MIG device's GPU instance and compute instance."""
 
     def mig_profiles(self, gpu: Handle, on: bool) -> tuple[MigProfile, ...]:
-        """Return by NVML the profiles that its MIG instances can have, the smallest first; none without MIG.
+        """Return by NVML the profiles that a GPU's MIG instances can have, the smallest first; none without MIG.
 
         ``on`` is its MIG mode: the answer is kept for as long as that lasts.
         """

@@ -23,7 +23,7 @@ class NvmlCalls:
         self.module = module
 
     def ask(self, query: str, *arguments: object) -> Any:
-        """Return what a function of ``pynvml`` returns, as far as that can be true.
+        """Call a function of ``pynvml`` and return its answer, if the answer can be true.
 
         Raises:
             NvmlError: NVML refused, the library is too old to know the function, or answered what is no text.
@@ -39,7 +39,7 @@ class NvmlCalls:
             raise NvmlError(query, UNKNOWN, f"the answer is no UTF-8 text: {error}") from error
 
     def number(self, query: str, *arguments: object, most: int) -> int:
-        """Return the number from 0 to ``most`` that a function of ``pynvml`` returns.
+        """Call a function of ``pynvml`` and return its answer, if it is a number from 0 to ``most``.
 
         Raises:
             NvmlError: As ``ask``, or it is none.
@@ -47,7 +47,7 @@ class NvmlCalls:
         return bounded(query, int(self.ask(query, *arguments)), most)
 
     def text(self, query: str, *arguments: object) -> str:
-        """Return the printable text that a function of ``pynvml`` returns.
+        """Call a function of ``pynvml`` and return its answer, if it is printable text.
 
         Raises:
             NvmlError: As ``ask``, or it is none.

@@ -57,43 +57,43 @@ class Answers:
             self._session, self._readings = session, 0
 
     def settle(self, who: str, what: str, at: str, fact: object) -> None:
-        """Store a fact of NVML by who was asked what, and about which part."""
+        """Store a fact that an NVML query learned, by who was asked what, and about which part."""
         self._facts[who, what, at] = fact
 
     def settled(self, who: str, what: str, at: str) -> bool:
-        """Return whether a fact of NVML is known and need not be asked again."""
+        """Return whether a fact is known from an earlier NVML query and need not be asked again."""
         return (who, what, at) in self._facts
 
     def fact(self, who: str, what: str, at: str, default: T) -> T:
-        """Return a fact of NVML; ``default`` if it is not known."""
+        """Return a fact that an NVML query learned; ``default`` if it is not known."""
         return cast("T", self._facts.get((who, what, at), default))
 
     def hold_while(self, who: str, state: object) -> None:
-        """Forget the NVML facts of a GPU, and of its pairs, that it told in another state."""
+        """Forget what NVML queries learned of a GPU, and of its pairs, in another state than this."""
         if self._while.get(who, state) != state:
             self.unsettle({who})
         self._while[who] = state
 
     def unsettle(self, whose: Collection[str]) -> None:
-        """Forget the NVML facts of these GPUs, and of their pairs."""
+        """Forget the facts that NVML queries learned of these GPUs, and of their pairs."""
         for key in [key for key in self._facts if not set(key[0].split()).isdisjoint(whose)]:
             del self._facts[key]
 
     def unsettle_part(self, who: str, at: str) -> None:
-        """Forget the NVML facts about one part of a GPU."""
+        """Forget the facts that NVML queries learned of one part of a GPU."""
         for key in [key for key in self._facts if (key[0], key[2]) == (who, at)]:
             del self._facts[key]
 
     def keep(self, who: str, what: str, at: str, answer: object) -> None:
-        """Store NVML's answer by who was asked what, and about which part."""
+        """Store the answer to an NVML query by who was asked what, and about which part."""
         self._known[who, what, at] = answer
 
     def last(self, who: str, what: str, at: str, default: T) -> T:
-        """Return NVML's last good answer, or ``default`` if there never was one."""
+        """Return the last good answer to an NVML query, or ``default`` if there never was one."""
         return cast("T", self._known.get((who, what, at), default))
 
     def forget(self, whose: Collection[str]) -> None:
-        """Forget NVML's answers of GPUs, and pairs of GPUs, that are not among these."""
+        """Forget the answers to NVML queries of all GPUs, and pairs of GPUs, but these."""
         for answers in (self._known, self._facts):
             for key in [key for key in answers if "-" in key[0] and not set(key[0].split()) <= set(whose)]:
                 del answers[key]
@@ -121,7 +121,7 @@ class NvmlQuery:
     def ask(
         self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
     ) -> T:
-        """Return NVML's answer; if it fails, the last good one; ``default`` without any.
+        """Return NVML's answer to a query; if the query fails, the last good answer; ``default`` without any.
 
         A product that does not know the question never answered it, so it is told nothing old.
 

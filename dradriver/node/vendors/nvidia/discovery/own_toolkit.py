@@ -22,7 +22,7 @@ from typing import Final
 
 from dradriver.node import atomic_files
 from dradriver.node.vendors.nvidia.discovery.ctk import Toolkit
-from dradriver.node.vendors.nvidia.discovery.library import inside
+from dradriver.node.vendors.nvidia.discovery.driver_root import inside
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from dradriver.node.errors import SetupError
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.health.health_watch import HealthWatch
+from dradriver.node.vendors.amd.amd_error_counters import GROWING_S, Ras
 from dradriver.node.vendors.amd.amd_gpus import READINGS, AmdGpus
 from dradriver.node.vendors.amd.amd_specification import AmdSpecification
-from dradriver.node.vendors.amd.ras import GROWING_S, Ras
 from dradriver.topology import profiles
 from tests.fakes.kfd import KFD, AmdServer, amd
 from tests.fakes.server import complete

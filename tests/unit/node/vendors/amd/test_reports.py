@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dradriver.node.vendors.amd.reports import AmdReports
+from dradriver.node.vendors.amd.amd_reports import AmdReports
 
 BUSID = "0000:63:00.0"
 UUIDS = {BUSID: "GPU-a", "0000:43:00.0": "GPU-b"}

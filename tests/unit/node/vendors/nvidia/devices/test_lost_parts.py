@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.node.devices.control import DEFAULT, GPU_IS_LOST, NOT_FOUND, RESET_REQUIRED, TIMEOUT
+from dradriver.node.devices.control_interface import DEFAULT, GPU_IS_LOST, NOT_FOUND, RESET_REQUIRED, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.part_records import MigInstance, MigPlace, MpsServed, MpsShare
 from dradriver.node.errors import DeviceBusyError, HardwareError, InUseError, NotYetError

@@ -17,7 +17,7 @@ from dradriver.api.slices import resource_slices
 from dradriver.node.claims import status
 from dradriver.node.claims.reconcile import Reconciler
 from dradriver.node.container_edits import Edits
-from dradriver.node.devices.control import IN_USE
+from dradriver.node.devices.control_interface import IN_USE
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, NotYetError
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from tests.fakes.node import NODE, claim, device, edits, parameters, result, typed, uuid

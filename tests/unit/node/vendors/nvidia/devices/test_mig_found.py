@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dradriver.api.slices import resource_slices
-from dradriver.node.devices.control import Placed
+from dradriver.node.devices.control_interface import Placed
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.part_records import MigPlace
 from dradriver.node.errors import ClaimError, DeviceBusyError, HardwareError

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dradriver.node.container_edits import DeviceNode, Edits
-from dradriver.node.devices.control import (
+from dradriver.node.devices.control_interface import (
     EXCLUSIVE_PROCESS,
     GPU_IS_LOST,
     IN_USE,

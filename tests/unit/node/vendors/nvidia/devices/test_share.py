@@ -16,13 +16,13 @@ from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.errors import ApiError
 from dradriver.node.claims.checkpoint import PreparedClaim
 from dradriver.node.container_edits import DeviceNode, Edits, Mount
-from dradriver.node.devices.control import DEFAULT, EXCLUSIVE_PROCESS, TIMEOUT
+from dradriver.node.devices.control_interface import DEFAULT, EXCLUSIVE_PROCESS, TIMEOUT
 from dradriver.node.devices.hardware_journal import HardwareJournal, Made
 from dradriver.node.devices.part_records import MpsServed
 from dradriver.node.errors import ClaimError, DeviceBusyError, DeviceMissingError, HardwareError, OccupiedError
 from dradriver.node.lock import take
 from dradriver.node.mps.mps_files import MpsFolder, Server
-from dradriver.node.vendors.nvidia.devices import assemble
+from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.share import Sharing
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu, State
@@ -55,9 +55,9 @@ class Shared(World):
         super().__init__(folder)
         self.gpus = Gpus(folder / "hardware.json")
         self.sharing = dict(SHARING)
-        self.device_manager = assemble.of(
+        self.device_manager = nvidia_hardware.of(
             edits,
-            assemble.Host(
+            nvidia_hardware.Host(
                 self.gpus,
                 SimulatedCapabilities(),
                 parent=lambda minor: DeviceNode(f"/dev/nvidia{minor}", "/dev/null"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dradriver.node.devices.control import (
+from dradriver.node.devices.control_interface import (
     DEFAULT,
     EXCLUSIVE_PROCESS,
     IN_USE,

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def find(nvml: Nvml, gpus: Mapping[str, int]) -> dict[str, GpuWork]:
-    """Return what each of some GPUs did by NVML, given by uuid with the moment in microseconds since when."""
+    """Return the work that NVML saw on each of NVIDIA's GPUs since a moment, in microseconds, given by uuid."""
     return {uuid: _of(nvml, uuid, since_us) for uuid, since_us in gpus.items()}
 
 

@@ -31,64 +31,67 @@ class Placed(NamedTuple):
 
 
 class Control(Protocol):
-    """Every method but ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py). GPUs are named by uuid."""
+    """The interface of every control of GPUs, which are named by uuid.
+
+    Every method but ``driver`` may raise ``HardwareError`` (dradriver/node/errors.py).
+    """
 
     def driver(self) -> str:
-        """Return the identifier of this load of the driver's module; empty if none is loaded.
+        """Return by any control the identifier of this load of the driver's module; empty if none is loaded.
 
         It does not ask the driver, and may be called in any thread.
         """
 
     def minor(self, gpu: str) -> int:
-        """Return N of ``/dev/nvidiaN``, which a change of MIG mode may change."""
+        """Return by any control N of ``/dev/nvidiaN``, which a change of MIG mode may change."""
 
     def mig_mode(self, gpu: str) -> bool:
-        """Return whether MIG mode of a GPU that may be changed is on."""
+        """Return by any control whether MIG mode of a GPU is on."""
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off now; what waits for a reset to turn it on is taken back where it is off.
+        """Turn MIG mode on or off by any control; where it is off, a change that waits for a reset is taken back.
 
         ``IN_USE`` while a process or an instance is on the GPU, ``RESET_REQUIRED`` where only a reset would do it.
         """
 
     def profiles(self, gpu: str) -> tuple[MigProfile, ...]:
-        """Return the MIG profiles that instances of a GPU can be created with."""
+        """Return by any control the MIG profiles that instances of a GPU can be created with."""
 
     def gpu_instances(self, gpu: str) -> dict[int, Placed]:
-        """Return where each GPU instance is, by its number; none with MIG mode off."""
+        """Return by any control where each GPU instance is, by its number; none with MIG mode off."""
 
     def create_gpu_instance(self, gpu: str, profile: MigProfile, start: int) -> int:
-        """Make a GPU instance at a placement and return its number; ``INSUFFICIENT_RESOURCES`` where it is taken."""
+        """Create a GPU instance by any control and return its number; ``INSUFFICIENT_RESOURCES`` without room."""
 
     def destroy_gpu_instance(self, gpu: str, instance: int) -> None:
-        """Destroy a GPU instance; ``IN_USE`` while it has compute instances, ``NOT_FOUND`` where there is none."""
+        """Destroy a GPU instance by any control; ``IN_USE`` with compute instances, ``NOT_FOUND`` without it."""
 
     def compute_instances(self, gpu: str, instance: int) -> dict[int, str]:
-        """Return the MIG device's uuid of each compute instance of a GPU instance, by its number there."""
+        """Return by any control the MIG device's uuid of each compute instance of a GPU instance, by its number."""
 
     def create_compute_instance(self, gpu: str, instance: int) -> int:
-        """Make the compute instance that takes all of a GPU instance, and return its number there."""
+        """Create by any control the compute instance that takes all of a GPU instance, and return its number."""
 
     def destroy_compute_instance(self, gpu: str, instance: int, compute: int) -> None:
-        """Destroy a compute instance; ``IN_USE`` while a process uses it, ``NOT_FOUND`` where there is none."""
+        """Destroy a compute instance by any control; ``IN_USE`` while a process uses it, ``NOT_FOUND`` without it."""
 
     def processes(self, gpu: str, instance: int, compute: int) -> int:
-        """Return how many processes compute on a compute instance's MIG device that may be destroyed."""
+        """Return by any control how many processes compute on the MIG device of a compute instance to be destroyed."""
 
     def compute_mode(self, gpu: str) -> int:
-        """Return who may use the GPU, by its compute mode: one of those above."""
+        """Return by any control who may use the GPU: the compute mode, one of those above."""
 
     def set_compute_mode(self, gpu: str, mode: int) -> None:
-        """Change who may use the GPU, by its compute mode; it stays so until the next boot."""
+        """Set by any control who may use the GPU: the compute mode, which stays so until the next boot."""
 
     def start_mps(self, gpu: str, server: Server) -> None:
-        """Start to serve MPS shares of the GPU with these limits; ``IN_USE`` if they are served with others."""
+        """Start MPS shares of the GPU by any control with these limits; ``IN_USE`` if others are served."""
 
     def check_mps(self, gpu: str, server: Server) -> None:
-        """Raise ``TIMEOUT``, and why, unless shares of the GPU are served with these limits now.
+        """Check by any control that MPS shares of the GPU are served with these limits; raise ``TIMEOUT`` if not.
 
         It asks no driver, and may be called in any thread.
         """
 
     def stop_mps(self, gpu: str) -> None:
-        """Return when no shares of the GPU are served any more; its clients end. None served is fine."""
+        """End MPS shares of the GPU by any control, and return when none is served; its clients end."""

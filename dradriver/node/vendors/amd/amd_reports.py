@@ -36,7 +36,7 @@ class AmdReports:
         self._faults: dict[str, dict[str, Fault]] = {}  # by bus id or uuid, and kind
 
     def take(self, text: str, at_s: float) -> None:  # noqa: ARG002  # the signature: what is over the log says itself
-        """Take one record of the kernel's log, which may be amdgpu's."""
+        """Take one record of the kernel's log, which may be a report of amdgpu."""
         if text.startswith(_LOADED):
             self._faults.clear()
             return
@@ -61,7 +61,7 @@ class AmdReports:
         self._faults.setdefault(busid, {})[fault.kind] = fault
 
     def sound(self, busids: Collection[str], said_s: float) -> None:
-        """Do nothing: amdgpu says only in the log that a GPU is well."""
+        """Do nothing: amdgpu reports only in the log that a GPU is well."""
 
     def reset(self, busids: Iterable[str]) -> None:
         """Forget all amdgpu reports about GPUs that were reset since."""

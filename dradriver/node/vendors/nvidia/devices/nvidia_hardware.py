@@ -1,4 +1,4 @@
-"""Which kinds of devices a node has, and what changes its hardware."""
+"""Which kinds of devices a node with NVIDIA's GPUs has, and what changes its hardware."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dradriver.node.container_edits import DeviceNode, Edits
-from dradriver.node.devices.control import Control
+from dradriver.node.devices.control_interface import Control
 from dradriver.node.devices.device_manager import DeviceManager
-from dradriver.node.devices.whole import Whole
+from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
@@ -17,7 +17,8 @@ from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing, TimeSliced
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
-from dradriver.node.vendors.nvidia.discovery import base_specification, library
+from dradriver.node.vendors.nvidia.discovery import base_specification
+from dradriver.node.vendors.nvidia.discovery.driver_root import dev_root, on_host
 from dradriver.topology.machine import Gpu, Machine
 
 HARDWARE: Final = "hardware.json"  # what simulated GPUs are like now
@@ -40,7 +41,7 @@ class Host(NamedTuple):
 
 
 def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFolder) -> Host:
-    """Return the simulated hardware of a node: a file in a folder.
+    """Return the simulated hardware of a node with NVIDIA's GPUs: a file in a folder.
 
     Args:
         folder: Where the file is.
@@ -61,12 +62,12 @@ def simulated(folder: Path, machine: Callable[[], Machine | None], *, mps: MpsFo
 
 
 def seen(folder: Path, *, boot: str) -> Callable[[Gpu], Gpu]:
-    """Return a function that returns a simulated GPU with the MIG devices that the folder's file says are on it."""
+    """Return a function that adds to a simulated NVIDIA GPU the MIG devices that a folder's hardware file has."""
     return SimulatedGpu(folder / HARDWARE, boot=boot).seen
 
 
 def load(folder: Path) -> str:
-    """Return which load of the driver a folder of simulated hardware says this is; empty if it does not say."""
+    """Return which load of NVIDIA's driver a folder of simulated hardware is in; empty if the folder does not say."""
     return SimulatedGpu(folder / HARDWARE).driver()
 
 
@@ -84,8 +85,8 @@ def real(
     """
 
     def parent(minor: int) -> DeviceNode:
-        node = library.dev_root(host_root, driver_root) / f"dev/nvidia{minor}"
-        return DeviceNode(f"/dev/nvidia{minor}", library.on_host(host_root, node))
+        node = dev_root(host_root, driver_root) / f"dev/nvidia{minor}"
+        return DeviceNode(f"/dev/nvidia{minor}", on_host(host_root, node))
 
     return Host(
         NvmlControl(driver_root=driver_root, mps=mps, released=released),
@@ -105,7 +106,7 @@ def of(
     switched: Callable[[], None] = lambda: None,
     thread: Thread | None = None,
 ) -> DeviceManager:
-    """Return a device manager with every kind of NVIDIA's devices.
+    """Return a device manager with every kind of NVIDIA's devices, for this hardware.
 
     Args:
         edits: Says how a container is given a whole GPU.

@@ -30,7 +30,7 @@ class Ras:
         self._grew: dict[tuple[str, str], tuple[int, float]] = {}  # by how much, and when last
 
     def read(self, uuid: str, device: Path) -> tuple[Fault, ...]:
-        """Return what an AMD GPU's error counters say: growing ones taint, others above 0 are reported.
+        """Return the faults that an AMD GPU's error counters show: growing ones taint, others above 0 are reported.
 
         Args:
             uuid: The GPU.

@@ -25,11 +25,11 @@ class Whole:
         self.edits = edits
 
     def find(self, machine: Machine, wish: AllocatedDevice) -> Found[None] | None:
-        """Return the GPU of this name unless it is in MIG mode. Kinds of parts were asked before."""
+        """Return the whole GPU of this name unless it is in MIG mode. Kinds of parts were asked before."""
         gpu = named(machine, wish.device)
         return None if gpu is None or gpu.mig is not None else Found(gpu, None)
 
 
 def named(machine: Machine, device: str) -> Gpu | None:
-    """Return the GPU whose own device has this name."""
+    """Return the GPU that has this name as a whole device; it may be in MIG mode."""
     return next((gpu for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) == device), None)
