@@ -14,7 +14,8 @@ from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.plan import GangTerms, plan
+from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang

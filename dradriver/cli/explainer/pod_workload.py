@@ -21,8 +21,9 @@ from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.nic_refusals import NoNicsError, figures
-from dradriver.controller.placing.plan import GangTerms, plan, revalidate
+from dradriver.controller.placing.plan import plan, revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step as next_step

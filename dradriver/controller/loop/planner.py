@@ -17,7 +17,8 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.controller.loop.reservations import Reservations
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES
-from dradriver.controller.placing.plan import GangTerms, plan, terms_of
+from dradriver.controller.placing.gang_terms import GangTerms, terms_of
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import Wait
 from dradriver.controller.steps.gang_step import in_order
 from dradriver.queue.caps import CapError, Caps, Left

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from dradriver.allocator.request import Whole
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.controller.placing.plan import GangTerms
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.preemption_in_network import in_one_part
 from dradriver.controller.placing.preemption_on_node import on_one_node
 from dradriver.controller.placing.preemption_search import Found, Scene, Search

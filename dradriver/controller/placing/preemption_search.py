@@ -19,7 +19,8 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.placing.plan import GangTerms, plan
+from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.placing.preemption_cost import Piece
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
