@@ -14,7 +14,7 @@ from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.gang_terms import terms_of
 from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
@@ -70,8 +70,7 @@ class GangWorkload(Workload):
     def plan(self, left: Left) -> dict[Member, Placement]:
         """Return the places that the controller would give, near the members that have one."""
         members = [m for m in self.pending.members if m in left.members or gang_plan.has_claim(self.scene.picture, m)]
-        of, least = self.pods.of, self.pending.least
-        return plan(left.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
+        return plan(left.snapshot, members, terms_of(self.scene.picture, self.pending))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return in words that there are places."""

@@ -20,8 +20,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.late_pod import late_search
 from dradriver.controller.placing.nic_refusals import NoNicsError, figures
 from dradriver.controller.placing.plan import plan, revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
@@ -85,16 +84,12 @@ class PodWorkload(Workload):
 
     def plan(self, left: Left) -> dict[Member, Placement]:
         """Return the place that the controller would give: near the others of its gang."""
-        gang, picture = self.gang, self.scene.picture
-        if gang is None:
+        if self.gang is None:
             return plan(left.snapshot, [self.asked], most=self.most_nodes)
-        members = [
-            self.asked if member is self.asked else gang_plan.placed(picture, member.pod)
-            for member in gang.pending.members
-            if member is self.asked or gang_plan.has_claim(picture, member)
-        ]
-        near = [member for member in members if member is not None]
-        return plan(left.snapshot, near, GangTerms(gang.of.wants, gang.of.member.identity))
+        membership = self.scene.picture.gangs.of(self.asked.key)
+        assert membership is not None, "it is of a gang"
+        late = late_search(left.snapshot, self.asked, membership)
+        return plan(late.snapshot, late.members, late.terms)
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return in words that there is a place."""

@@ -1,13 +1,14 @@
-"""What the pods of a gang ask for as a whole. Each search for places of a gang takes one such value."""
+"""What the pods of a gang ask for as a whole, and their order. Each search for places of a gang takes both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.api.gangs.gang_owners import Rank
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.pods.kept_places import Kept
 from dradriver.queue.pending import Member, PendingWorkload
@@ -39,3 +40,13 @@ def terms_of(picture: Picture, workload: PendingWorkload) -> GangTerms | None:
         return None
     membership = picture.gangs.said(workload.key)
     return GangTerms(membership.wants, membership.member.identity, least=workload.least)
+
+
+def in_order(members: Sequence[tuple[Member, Rank | None]]) -> tuple[Member, ...]:
+    """Return a gang's members by their ranks; those without one after the others, the oldest first."""
+
+    def key(each: tuple[Member, Rank | None]) -> tuple[bool, tuple[int, ...], str, str]:
+        member, rank = each
+        return rank is None, rank or (), member.pod.metadata.creation_timestamp or "", member.pod.metadata.name
+
+    return tuple(member for member, _ in sorted(members, key=key))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
 from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.pods import Pod
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.explainer import workload_reader
+from dradriver.cluster.records import pod_records
+from dradriver.kube.client import Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.control_plane.scheduler import Scheduler
@@ -325,3 +332,31 @@ async def test_pods_of_a_pod_group_without_gpus_are_counted(cluster: GpuCluster,
     cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": launcher})
     found = await shell.data("explain train-0")
     assert found["reason"] == "1 of 2 pods of its gang are there, beside 1 that need no GPUs"
+
+
+async def test_a_lost_pods_place_is_explained_as_that_of_the_pod_that_replaces_it(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    for name in "ab":
+        cluster.node(name)
+    gang(cluster, 2, there=2)
+    await run_all(cluster)
+    lost = cluster.gpus("train-0")
+    async with Client(shell.api.config, user_agent="test") as client:
+        scene = Scene(client, shell.api.config)
+        await scene.read()
+        cluster.remove(PODS, "train-0", "default")
+        cluster.collect()
+        scene.take(PODS, ("default", "train-0"), None)
+        scene.take(RESOURCE_CLAIMS, ("default", claim_of("train-0")), None)
+        cluster.pod("train-0b", 8, wishes={"gang": "train", "gang-size": "2"})
+        pod = pod_records.read(msgspec.Raw(msgspec.json.encode(cluster.get_pod("train-0b"))))
+        assert isinstance(pod, Pod)
+        scene.take(PODS, ("default", "train-0b"), pod)
+        scene.settle()
+        workload = await workload_reader.read(scene, pod, await workload_reader.read_gang(scene, pod))
+        explained = await workload.verdict()
+    assert explained.place is not None
+    assert (explained.place.node, list(explained.place.gpus)) == lost
+    await cluster.settle()
+    assert cluster.gpus("train-0b") == lost
