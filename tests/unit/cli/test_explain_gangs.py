@@ -360,3 +360,26 @@ async def test_a_lost_pods_place_is_explained_as_that_of_the_pod_that_replaces_i
     assert (explained.place.node, list(explained.place.gpus)) == lost
     await cluster.settle()
     assert cluster.gpus("train-0b") == lost
+
+
+async def test_gangs_before_it_that_ask_for_the_same_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+
+    def waits(name: str, pods: int, gpus: int = 8, **words: str) -> None:
+        for number in range(pods):
+            cluster.pod(f"{name}-{number}", gpus, wishes={"gang": name, "gang-size": str(pods), **words})
+
+    waits("first", 2)
+    waits("more", 3)
+    waits("smaller", 2, gpus=4)
+    waits("near", 2, near="leaf")
+    cluster.pod("alone", 8)
+    waits("second", 2)
+    waits("third", 2, 8, **{"on-member-loss": "restart"})
+    await cluster.settle()
+    alike = {name: (await shell.data(f"explain {name}-1"))["turn"]["alike"] for name in ("first", "second", "third")}
+    assert alike == {"first": 0, "second": 1, "third": 2}
+    assert (await shell.data("explain near-0"))["turn"]["alike"] == 0
+    said = (await shell.run("explain", "third-0")).stdout
+    assert "position 7 of 7 pods and gangs that wait, the oldest first; 2 before it ask for the same" in said
