@@ -37,6 +37,6 @@ def plan_preemption(
     if any(not isinstance(member.wish.request, Whole) or member.wish.shared for member in members):
         return None
     search = Search(picture, members, scene, gang, avoid)
-    if scene.ending and search.places(search.snapshot, scene.ending) is not None:
+    if search.scene.ending and search.places(search.snapshot, search.scene.ending) is not None:
         return None  # pods that end already free enough
     return on_one_node(search) if gang is None else in_one_part(search)
