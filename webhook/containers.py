@@ -11,8 +11,7 @@ from msgspec import Raw
 
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.vocabulary import annotation_words
-from dradriver.api.vocabulary import container_limits as limits
+from dradriver.api.vocabulary import annotation_words, container_limits
 from dradriver.api.vocabulary.container_requests import Asked, count, described
 from dradriver.topology.vendors import NVIDIA
 from webhook import pod_view
@@ -65,11 +64,13 @@ def _amounts(limits_json: bytes, requests_json: bytes) -> Amounts:
     limited = pod_view.quantities(Raw(limits_json))
     requested = limited if limits_json == requests_json else pod_view.quantities(Raw(requests_json))
     gpus = (*_gpus("limits", limited), *_gpus("requests", requested))
-    return Amounts(limited, requested, gpus, limits.some(limited), any(map(limits.says_which, limited)))
+    return Amounts(
+        limited, requested, gpus, container_limits.some(limited), any(map(container_limits.says_which, limited))
+    )
 
 
 def _gpus(where: str, amounts: Mapping[str, pod_view.Quantity]) -> list[tuple[str, ...]]:
-    ours = [(where, resource) for resource in amounts if limits.is_ours(resource)]
+    ours = [(where, resource) for resource in amounts if container_limits.is_ours(resource)]
     return [(where,)] if ours and len(ours) == len(amounts) else list(ours)
 
 
@@ -98,7 +99,7 @@ def refuse_unread(pod: pod_view.Pod) -> None:
     Raises:
         WordError: One was; it says why it asks for none, and what to write.
     """
-    limits.refuse_unread(
+    container_limits.refuse_unread(
         (_limits_of(container.name), name, value)
         for container in (*pod.containers, *pod.init_containers)
         for name, value in amounts(container).limits.items()
@@ -134,7 +135,9 @@ def _product(pod: pod_view.Pod) -> str:
         WordError: Two containers name two.
     """
     every = (*pod.containers, *pod.init_containers)
-    by_name = {c.name: named for c in every if (named := limits.product(_limits_of(c.name), amounts(c).limits))}
+    by_name = {
+        c.name: named for c in every if (named := container_limits.product(_limits_of(c.name), amounts(c).limits))
+    }
     if len(set(by_name.values())) > 1:
         told = "; ".join(f"container {name[:63]!r}: {named}" for name, named in by_name.items())
         raise WordError(f"{told}: all GPUs of a pod are of one product; use several pods")
@@ -148,7 +151,7 @@ def _vendor(pod: pod_view.Pod) -> str:
         WordError: Two vendors'.
     """
     every = (*pod.containers, *pod.init_containers)
-    by_name = {c.name: said for c in every if (said := limits.vendor(_limits_of(c.name), amounts(c).limits))}
+    by_name = {c.name: said for c in every if (said := container_limits.vendor(_limits_of(c.name), amounts(c).limits))}
     if len(set(by_name.values())) > 1:
         told = "; ".join(f"container {name[:63]!r}: {said}" for name, said in by_name.items())
         raise WordError(f"{told}: all GPUs of a pod are of one vendor; use several pods")
@@ -164,11 +167,11 @@ def asked(name: str, amounts: Amounts) -> Asked:
         WordError: A limit that is none, or the requests of whole GPUs differ from the limits.
     """
     where = f"container {name[:63]!r}:"
-    limit = limits.asked(_limits_of(name), amounts.limits)
+    limit = container_limits.asked(_limits_of(name), amounts.limits)
     if amounts.requests is amounts.limits or not isinstance(limit, int):
         return limit
-    request = limits.asked(f"{where} requests", amounts.requests)
-    if request != limit and (request or not limits.WHOLE.isdisjoint(amounts.requests)):
+    request = container_limits.asked(f"{where} requests", amounts.requests)
+    if request != limit and (request or not container_limits.WHOLE.isdisjoint(amounts.requests)):
         raise WordError(
             f"{where} requests {described(request)} but limits {described(limit) if limit else 'none'}; write the same "
             f"in limits, and leave the request out"

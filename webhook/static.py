@@ -12,7 +12,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import exclusive, search_limits
 from dradriver.api.claims.pins import KEEP
-from dradriver.api.pod import claim_alternatives as ladder
+from dradriver.api.pod import claim_alternatives
 from dradriver.api.pod.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import annotation_words, values
@@ -40,7 +40,7 @@ def check(found: Resolved, policies: Policies) -> None:
     for key, said in why.items():
         if isinstance(said, str):
             try:
-                spec = ladder.spec(found)
+                spec = claim_alternatives.spec(found)
             except WordError as error:
                 raise WordError(f"{key}: {said} contradicts another word: {error}") from None
             try:
@@ -58,7 +58,7 @@ def check(found: Resolved, policies: Policies) -> None:
 def advice(found: Resolved) -> list[str]:
     """Return warnings of links in a ``static`` pod's words that the scheduler finds on few machines."""
     request = found.request
-    size = ladder.larger_group(request)
+    size = claim_alternatives.larger_group(request)
     if not isinstance(request, Whole) or size is None:
         return []
     why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
@@ -82,7 +82,7 @@ def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
         found,
         version=annotation_words.version(found.request, VERSION),  # without what is left out here
         keep_env=keep_env or msgspec.UNSET,
-        ladder=ladder.VERSION,
+        ladder=claim_alternatives.VERSION,
         spot=msgspec.UNSET,
     )
 

@@ -17,8 +17,7 @@ from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.policies.model import Policies
-from dradriver.api.vocabulary import container_limits as limits
-from dradriver.api.vocabulary import values, vendor_words
+from dradriver.api.vocabulary import container_limits, values, vendor_words
 from dradriver.api.vocabulary.container_requests import request_names
 from webhook import addon, bounds, containers, create, desired, effects, gang, pod_view, references, static
 from webhook.containers import Asks
@@ -259,6 +258,6 @@ def _container(sent: pod_view.Container, live: pod_view.Container | None) -> des
     if pod_view.same(now.limits, was.limits) and pod_view.same(now.requests, was.requests):
         stripped = ()
     else:
-        kept = any(map(limits.is_ours, pod_view.quantities(was.limits)))
+        kept = any(map(container_limits.is_ours, pod_view.quantities(was.limits)))
         stripped = () if kept else containers.amounts(sent).gpus
     return desired.Container(claims, stripped)

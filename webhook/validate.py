@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import exclusive
-from dradriver.api.claims import opaque_config as config
+from dradriver.api.claims import exclusive, opaque_config
 from dradriver.api.policies.model import Policies
 from dradriver.api.vocabulary import messages
 from dradriver.api.vocabulary.messages import MOST_SHOWN
@@ -118,7 +117,7 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
     for i, entry in enumerate(devices.config or ()):
         if entry.opaque is not None and entry.opaque.driver == names.DRIVER:
             try:
-                _check_requests(config.read(entry.opaque.parameters), requests)
+                _check_requests(opaque_config.read(entry.opaque.parameters), requests)
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
 
@@ -172,7 +171,7 @@ def _elsewhere(way: _Exactly) -> bool:
     return exclusive.ELSEWHERE in map(str.strip, said)
 
 
-def _check_requests(told: config.ClaimConfig, requests: Sequence[str]) -> None:
+def _check_requests(told: opaque_config.ClaimConfig, requests: Sequence[str]) -> None:
     """Raise unless the claim has each request that is told of: the node agent never looks at any other."""
     for field, said in (("order", told.order), ("mig", told.mig)):
         for name in said:

@@ -88,15 +88,15 @@ def warn_of(machine: Machine) -> None:
 
 def _own(driver_root: Path | None) -> Machine:
     from dradriver.node.vendors import vendor_of_node
-    from dradriver.node.vendors.amd import amd_reading as amd
-    from dradriver.node.vendors.nvidia.discovery import nvidia_reading as nvidia
+    from dradriver.node.vendors.amd import amd_reading
+    from dradriver.node.vendors.nvidia.discovery import nvidia_reading
 
-    reading: amd.Reading | nvidia.Reading
+    reading: amd_reading.Reading | nvidia_reading.Reading
     try:
         if vendor_of_node.look(root := Path("/")).vendor is AMD:
-            reading = amd.read(root)
+            reading = amd_reading.read(root)
         else:
-            reading = nvidia.read(driver_root=driver_root)
+            reading = nvidia_reading.read(driver_root=driver_root)
     except DriverError as error:
         raise TopologyError(
             f"this machine's GPUs cannot be read: {error}; for another machine give --machine FILE|PROFILE "

@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
-from dradriver.cli import simulate_tables as tables
+from dradriver.cli import simulate_tables
 from dradriver.cli.inputs import Number
 from dradriver.cli.simulator import mixed_replay, order_figures, policy_replay, shaped_jobs, trace
 from dradriver.cli.simulator.job_sizes import JobSizes
@@ -153,7 +153,7 @@ def simulate(
             )
         requests = mixed_replay.drawn(jobs, machines, load=load, parts=parts, seed=seed)
         part_results = [mixed_replay.replay(machines, requests, policy=policy) for policy in policies or tuple(MIXED)]
-        _show(part_results, tables.of_parts(part_results), output=output)
+        _show(part_results, simulate_tables.of_parts(part_results), output=output)
         return
 
     if file is not None and shape is not None:
@@ -184,14 +184,14 @@ def simulate(
             declared=declared or 0.0, communication=communication,
         )  # fmt: skip
         if picture is not None:
-            _write(picture, tables.picture_of_orders(order_results, title=title))
-        _show(order_results, tables.of_orders(order_results, tenants=len(weights)), output=output)
+            _write(picture, simulate_tables.picture_of_orders(order_results, title=title))
+        _show(order_results, simulate_tables.of_orders(order_results, tenants=len(weights)), output=output)
         return
 
     results = _under_policies(machines, draw_jobs, seed_range, policies=policies, communication=communication)
     if picture is not None:
-        _write(picture, tables.picture_of_policies(results, title=title))
-    _show(results, tables.of_policies(results), output=output)
+        _write(picture, simulate_tables.picture_of_policies(results, title=title))
+    _show(results, simulate_tables.of_policies(results), output=output)
 
 
 def _vendor(machines: Sequence[Machine]) -> Vendor:

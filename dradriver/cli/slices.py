@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from dradriver.api.policies.gpu_modes import Mode, mode_of
-from dradriver.api.slices import resource_slices as api
+from dradriver.api.slices import resource_slices
 from dradriver.cli.inputs import policies_of
 from dradriver.cli.machine_source import machine_options, read
 from dradriver.topology.machine import Machine
@@ -60,7 +60,7 @@ def slices(
 
 def template(machine: Machine, node: str, modes: dict[str, Mode]) -> list[dict[str, Any]]:
     """Return the slices that ``gputopo slices`` prints of a node that does not exist yet: without its uid."""
-    made = api.build(machine, node=node, node_uid="", modes=modes)
+    made = resource_slices.build(machine, node=node, node_uid="", modes=modes)
     for piece in made:
         del piece["metadata"]["ownerReferences"]
         piece["spec"]["pool"]["generation"] = _GENERATION

@@ -19,7 +19,7 @@ from dradriver.node.discovery.machine_watch import MachineWatch
 from dradriver.node.discovery.slots import Slots
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.health.health_watch import HealthWatch
-from dradriver.node.nics import nic_watch as nics
+from dradriver.node.nics import nic_watch
 from dradriver.node.publishing.node_objects import NodeObjects
 from dradriver.node.publishing.publisher import Publisher
 from dradriver.process.health_server import serve_health
@@ -55,7 +55,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     # Only a real machine has a kernel log. The NICs of a simulated one cannot be watched.
     is_real = backend.log is not None
     sys_root = options.sys_root or options.host_root
-    nic_watches = [nics.of_host(sys_root, machines.last_known, node=options.node)] if is_real else []
+    nic_watches = [nic_watch.of_host(sys_root, machines.last_known, node=options.node)] if is_real else []
 
     # The kubelet knows no plugin of this agent, so there is no registration to wait for.
     publisher = Publisher(
@@ -82,5 +82,5 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         for part in (machines, health, publisher):
             group.create_task(part.run())
-        for nic_watch in nic_watches:
-            group.create_task(nic_watch.run())
+        for watch in nic_watches:
+            group.create_task(watch.run())

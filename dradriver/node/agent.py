@@ -36,13 +36,13 @@ from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.health.node_events import NodeEvents
 from dradriver.node.health.pod_events import PodEvents
 from dradriver.node.health.runtime import RuntimeWatch
-from dradriver.node.idle import idle_watch as idle
+from dradriver.node.idle import idle_watch
 from dradriver.node.idle.idle_watch import IdleWatch
 from dradriver.node.kubelet import sockets
 from dradriver.node.kubelet.health import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
-from dradriver.node.nics import nic_watch as nics
+from dradriver.node.nics import nic_watch
 from dradriver.node.nics.nic_watch import NicWatch
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.publishing.node_objects import NodeObjects
@@ -109,7 +109,7 @@ class Agent:
             self._runtime = RuntimeWatch(
                 self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
             )
-            self._nics = nics.of_host(
+            self._nics = nic_watch.of_host(
                 sys_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
             )
         self._record.changed.add(self._tell_faults)
@@ -155,7 +155,9 @@ class Agent:
             nccl=nccl,
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
-        self._idle = IdleWatch(idle.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine)
+        self._idle = IdleWatch(
+            idle_watch.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine
+        )
         self._statuses = Statuses(self._api.apply_status, self._idle.idle_since)
         self._pod_events = PodEvents(
             self._record,

@@ -22,12 +22,12 @@ from dradriver.node.health.kernel_log import KernelLog, Reports
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.publishing.mode_transition import ModeTransitions
 from dradriver.node.vendors import vendor_of_node
-from dradriver.node.vendors.amd import simulated_amd as amd
+from dradriver.node.vendors.amd import simulated_amd
 from dradriver.node.vendors.amd.amd_gpus import AmdGpus
 from dradriver.node.vendors.amd.amd_reports import AmdReports
 from dradriver.node.vendors.amd.amd_specification import AmdSpecification
-from dradriver.node.vendors.ascend import simulated_ascend as ascend
-from dradriver.node.vendors.nvidia import simulated_nvidia as nvidia
+from dradriver.node.vendors.ascend import simulated_ascend
+from dradriver.node.vendors.nvidia import simulated_nvidia
 from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
 from dradriver.node.vendors.nvidia.discovery.driver_root import below
@@ -147,9 +147,9 @@ def _simulated(options: Options) -> Backend:
     folder = _simulated_dir(options)
     seen = nvidia_hardware.seen(folder, boot=boot_of(options))
     given: dict[str, Callable[[Gpu], Edits]] = {
-        NVIDIA.word: nvidia.edits,
-        AMD.word: amd.edits,
-        ASCEND.word: functools.partial(ascend.edits, host_root=options.host_root),
+        NVIDIA.word: simulated_nvidia.edits,
+        AMD.word: simulated_amd.edits,
+        ASCEND.word: functools.partial(simulated_ascend.edits, host_root=options.host_root),
     }
     loaded = functools.partial(_load_of, folder, boot_of(options))
     found = Simulated(source, node=options.node, folder=folder, seen=seen, loaded=loaded, given=given)

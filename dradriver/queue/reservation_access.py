@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from dradriver.api.claims import reservation_config_map as stored
+from dradriver.api.claims import reservation_config_map
 from dradriver.api.claims.pins import Device, Key
 from dradriver.queue import reservation_rules
 from dradriver.queue.limits import Limit
@@ -55,7 +55,7 @@ class ReadReservations(Limit):
         return open_to(workload, self._held, self._terms, time.time(), later_s)
 
 
-def read(written: stored.Written) -> list[tuple[Reservation, int]]:
+def read(written: reservation_config_map.Written) -> list[tuple[Reservation, int]]:
     """Return the reservations that stand in the API, each with how many of its GPUs were idle then.
 
     One a partition, one a tenant and each GPU once, whatever somebody has made of it.
@@ -80,12 +80,12 @@ def read(written: stored.Written) -> list[tuple[Reservation, int]]:
     return found
 
 
-def write(held: Reservation, idle: int) -> stored.Kept:
+def write(held: Reservation, idle: int) -> reservation_config_map.Kept:
     """Return a reservation as it is written to the API, with how many of its GPUs are idle."""
     gpus: dict[str, list[str]] = {}
     for node, device in held.gpus:
         gpus.setdefault(node, []).append(device)
-    return stored.Kept(
+    return reservation_config_map.Kept(
         who=held.who, tenant=held.tenant, partition=held.partition, gpus=gpus, expected_at=held.expected_at,
         endless=list(held.endless[:_TOLD]), idle_gpu_s=held.idle_gpu_s, counted_at=held.counted_at, moved=held.moved,
         priority=held.priority, idle=idle,

@@ -15,7 +15,7 @@ from dradriver.api.base.objects import Metadata
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.loop.worker import Worker
-from dradriver.controller.placing.plan import GangTerms
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads

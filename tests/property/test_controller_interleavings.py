@@ -73,6 +73,11 @@ def test_what_is_reserved_stays_so_and_costs_what_it_may(seed: int) -> None:
     assert run(seed, campaigns=["reservations"]).violation is None
 
 
+@pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
+def test_two_sets_of_gangs_are_of_one_story(seed: int) -> None:
+    assert run(seed, campaigns=["gangs_owned", "gangs_owned"]).violation is None
+
+
 def test_a_seed_replays_exactly() -> None:
     once: list[str] = []
     again: list[str] = []

@@ -15,7 +15,8 @@ from dradriver.cluster.derived.workloads import Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import decide
-from dradriver.controller.placing.plan import GangTerms, plan
+from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.placing.preemption_cost import ROUNDED_S, Cost
 from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.controller.placing.preemption_search import Scene, without
@@ -76,7 +77,7 @@ def of_gang(picture: Picture, members: list[Member], workloads: tuple[Workload, 
     """Return whether a gang has places without some workloads."""
     gone = [one for workload in workloads for one in workload.pods]
     try:
-        gang_plan.plan(without(Snapshot(picture, "default"), gone), members, None, identity="g")
+        gang_plan.plan(without(Snapshot(picture, "default"), gone), members, GangTerms(None, "g"))
     except NoPlaceError:
         return False
     return True

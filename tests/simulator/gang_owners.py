@@ -42,7 +42,8 @@ class GangOwners:
         """``make`` returns a pod of a gang by its index and name, which is there from then on."""
         self._world, self._rng, self._make = world, rng, make
         self._gangs: dict[Key, Gang] = {}
-        self._jobs = Jobs(world.server, self._pod, delete=world.housekeeping.delete_pod)
+        # A story can have several sets of gangs, each with its own draws.
+        self._jobs = Jobs(world.server, self._pod, delete=world.housekeeping.delete_pod, has=self._gangs.__contains__)
         self._planned = False
 
     def begin(self) -> None:

@@ -15,8 +15,7 @@ from dradriver.api.policies import partitions
 from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
 from dradriver.api.policies.tenant_policies import RESERVED_TENANT, Tenant
 from dradriver.api.policies.workload_words import LATER, WORDS
-from dradriver.api.vocabulary import annotation_words as words_of_pods
-from dradriver.api.vocabulary import container_requests, values
+from dradriver.api.vocabulary import annotation_words, container_requests, values
 from dradriver.api.vocabulary.messages import shown
 from dradriver.topology import profiles
 from dradriver.topology.vendors import NVIDIA
@@ -188,8 +187,8 @@ def _check_set(place: str, words: Mapping[str, str]) -> None:
 
 def _check(place: str, words: Mapping[str, str]) -> None:
     try:
-        said = words_of_pods.Values({names.PREFIX + word: value for word, value in words.items()})
-        words_of_pods.fields(said)
+        said = annotation_words.Values({names.PREFIX + word: value for word, value in words.items()})
+        annotation_words.fields(said)
         container_requests.of_words(said)
     except WordError as error:
         raise _PlacedError(place, _SAID.sub("", str(error), count=1)) from None

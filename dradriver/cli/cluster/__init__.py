@@ -3,6 +3,7 @@
 * ``access``: which API server, and with whose credentials.
 * ``cluster_options``: the options that every command about a cluster has.
 * ``cluster_reading``: lists of objects from that server, and what to do if it refuses.
+* ``cluster_lists``: lists of these objects for one reading of the cluster, and what could not be read.
 * ``policies_in_force``: the policies that the driver follows, for every command that decides as it does.
 * ``tenant_usage``: the tenants' past usage and the reservations, from the driver's namespace.
 * ``listed_cluster``: the controller's cluster cache filled from lists (``Scene``), for all commands that decide as the

@@ -18,8 +18,7 @@ from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli import machine_view
 from dradriver.cli.cluster import access, cluster_reading
 from dradriver.cluster.records.records import read_node
-from dradriver.cluster.views import gone_node_views
-from dradriver.cluster.views import node_views as cluster_nodes
+from dradriver.cluster.views import gone_node_views, node_views
 from dradriver.cluster.views.gone_node_views import AGENT_GONE, GoneNode
 from dradriver.cluster.views.holder_names import Hold, Holder
 from dradriver.cluster.views.node_views import GpuView, NodeView
@@ -115,7 +114,7 @@ def views(
 
     Pods, claims and machines are named by others, and a terminal obeys escape sequences.
     """
-    shown, warnings = cluster_nodes.views(pieces, claims, only=only)
+    shown, warnings = node_views.views(pieces, claims, only=only)
     return [_plain_as(node, NodeView) for node in shown], list(map(plain, warnings))
 
 

@@ -7,13 +7,11 @@ and the CPU and memory that they take counts only on nodes with GPUs for the pod
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.base.allocating_driver import OTHERS, OURS, Ledger, bound
+from dradriver.api.base.allocating_driver import OURS, bound
 from dradriver.api.base.objects import Metadata, Node
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import compute_domains
@@ -23,7 +21,8 @@ from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.policies.model import DEFAULTS, Policies
 from dradriver.api.vocabulary.nic_requests import DRIVERS
 from dradriver.cli.cluster import cluster_reading
-from dradriver.cli.cluster.cluster_reading import ClusterError, whose
+from dradriver.cli.cluster.cluster_lists import Lists
+from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cluster.cache.cluster_cache import Picture
@@ -33,12 +32,10 @@ from dradriver.cluster.gpus.taint_rules import read_rule
 from dradriver.cluster.nics.nic_devices import read_slice
 from dradriver.cluster.nodes.pod_demands import Where
 from dradriver.cluster.pods import volumes
-from dradriver.cluster.records import pod_records, records, slice_records, templates
-from dradriver.cluster.records.slice_records import SliceRecord
+from dradriver.cluster.records import pod_records, records, templates
 from dradriver.controller.features.namespaces import Namespace
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_reader import OwnerReader
-from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import (
@@ -59,11 +56,9 @@ from dradriver.queue.limits import Limits
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_access import ReadReservations
 from dradriver.queue.reservation_rules import Reservation, Terms
-from dradriver.view.terminal_text import plain
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 
-_NEEDED: Final = (RESOURCE_SLICES, RESOURCE_CLAIMS, NODES)
 _CHANGED: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
     RESOURCE_SLICES.plural: Picture.slice_changed,
     RESOURCE_CLAIMS.plural: Picture.claim_changed,
@@ -82,8 +77,6 @@ class Scene:
         ledger: The driver that allocates GPUs. The controller's code is called while it is bound.
         claims: All claims, with the names of their users, by namespace and name.
         nodes: All nodes, by name.
-        unread: What could not be read, in words.
-        sees_agents: Whether slices, claims and nodes could be read. Else nobody can tell whether an agent is missing.
         tenants: The tenants with their past usage, as far as that was read.
         caps: The caps of the tenants, with what counts towards them.
         limits: All that keeps GPUs from workloads.
@@ -99,8 +92,7 @@ class Scene:
         self.ledger = OURS
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
-        self.unread: list[str] = []
-        self.sees_agents = True
+        self._lists = Lists(client, server)
         self._is_empty = False
         self._client = client
         self._server = server
@@ -117,21 +109,22 @@ class Scene:
         Args:
             pods_too: Whether to read device classes and our pods, too. They are needed to place a pod.
         """
-        with _warnings(self.unread):
+        with self._lists.warnings():
             slices, rules, topologies, claims, nodes, classes, our_pods, namespaces = await asyncio.gather(
-                self._slices(OURS),
-                self._optional(DEVICE_TAINT_RULES, read_rule),
-                _nothing() if self.policies.network.levels else self._optional(KUEUE_TOPOLOGIES, read_topology),
-                self._list(RESOURCE_CLAIMS, cluster_reading.read_claim),
-                self._list(NODES, records.read_node),
-                self._list(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
-                self._list(PODS, pod_records.read, label_selector=names.LABEL) if pods_too else _nothing(),
-                self._list(NAMESPACES, Namespace) if self.tenants.by_labels else _nothing(),
+                self._lists.slices(OURS),
+                self._lists.optional(DEVICE_TAINT_RULES, read_rule),
+                _nothing() if self.policies.network.levels else self._lists.optional(KUEUE_TOPOLOGIES, read_topology),
+                self._lists.of(RESOURCE_CLAIMS, cluster_reading.read_claim),
+                self._lists.of(NODES, records.read_node),
+                self._lists.of(DEVICE_CLASSES, records.read_class) if pods_too else _nothing(),
+                self._lists.of(PODS, pod_records.read, label_selector=names.LABEL) if pods_too else _nothing(),
+                self._lists.of(NAMESPACES, Namespace) if self.tenants.by_labels else _nothing(),
             )
             if self.whole and not slices:
                 self._is_empty = True
                 self.unread.append(cluster_reading.nothing_published(self._server))
-            slices += await self._theirs(slices)
+            self.ledger, theirs = await self._lists.of_other_driver(slices)
+            slices += theirs
             with bound(self.ledger):
                 # First the settings, then objects that others refer to, then those that refer to them.
                 self.picture = cache = Picture(lambda _: None, lambda: None, partition_of=self._partition_of)
@@ -209,6 +202,16 @@ class Scene:
         return next((held for held in self.own.reserved if held.who == workload.who), None)
 
     @property
+    def unread(self) -> list[str]:
+        """Return what could not be read, in words; the caller may add to it."""
+        return self._lists.unread
+
+    @property
+    def sees_agents(self) -> bool:
+        """Return whether slices, claims and nodes could be read. Else nobody can tell whether an agent is missing."""
+        return self._lists.sees_agents
+
+    @property
     def whole(self) -> bool:
         """Return whether the listed cluster has all objects without which no place can be looked for."""
         return self.sees_agents and not self._is_empty
@@ -224,7 +227,7 @@ class Scene:
     async def read_templates(self, namespace: str) -> bool:
         """Add the ResourceClaimTemplates of a namespace to the listed cluster. Returns whether they may be read."""
         before = len(self.unread)
-        for template in await self._list(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
+        for template in await self._lists.of(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
             self.picture.template_changed(_seen(template))
         return len(self.unread) == before
 
@@ -238,7 +241,7 @@ class Scene:
             return
         if any(self.picture.templates.domain_of(pod) is not None for pod in some):
             selector = f"spec.driver={compute_domains.DRIVER}"
-            for piece in await self._list(RESOURCE_SLICES, records.read_channels, field_selector=selector):
+            for piece in await self._lists.of(RESOURCE_SLICES, records.read_channels, field_selector=selector):
                 self.picture.channels_changed(_seen(piece))
 
     def _take_as_there(self, pods: Collection[Pod]) -> None:
@@ -252,7 +255,7 @@ class Scene:
     async def read_nics(self) -> None:
         """Add the slices of NIC drivers to the listed cluster; only a request for NICs needs them."""
         for driver in DRIVERS:
-            for piece in await self._list(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
+            for piece in await self._lists.of(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
                 self.picture.nics_changed(_seen(piece))
             self.picture.nics_read(driver)
 
@@ -283,7 +286,7 @@ class Scene:
 
     async def read_groups(self, namespace: str) -> None:
         """Add to the listed cluster the pods without GPUs that belong to PodGroups of a namespace."""
-        for pod in await self._list(PODS, pod_records.read, namespace=namespace):
+        for pod in await self._lists.of(PODS, pod_records.read, namespace=namespace):
             if isinstance(pod, pod_records.Grouped):
                 self.picture.gangs.other_changed((pod.namespace, pod.name), pod.group)
 
@@ -299,58 +302,13 @@ class Scene:
 
         async def pods_on(node: str) -> list[Any]:
             async with room:
-                return await self._list(PODS, pod_records.read, field_selector=f"spec.nodeName={node}")
+                return await self._lists.of(PODS, pod_records.read, field_selector=f"spec.nodeName={node}")
 
         for listed in await asyncio.gather(*map(pods_on, wanted)):
             for pod in listed:
                 if isinstance(pod, pod_records.Foreign):
                     self.picture.pod_changed(_seen(pod))
         return bool(wanted)
-
-    async def _slices(self, ledger: Ledger) -> list[SliceRecord]:
-        with bound(ledger):
-            return await self._list(
-                RESOURCE_SLICES, slice_records.read_slice, field_selector=cluster_reading.of_driver(ledger)
-            )
-
-    async def _optional(self, versions: Collection[Resource], kind: codec.Reading[Any]) -> list[Any]:
-        """Return all objects of a kind, none where the server has it in none of these versions."""
-        for version in versions:
-            try:
-                if not await self._client.serves(version):
-                    continue
-            except (ApiError, Unreachable) as error:
-                self.unread.append(str(cluster_reading.refused(error, self._server, version)))
-                return []
-            return await self._list(version, kind)
-        return []
-
-    async def _theirs(self, ours: Collection[SliceRecord]) -> list[SliceRecord]:
-        """Return the slices of the driver that hands out the GPUs where our agents publish machines alone.
-
-        Which driver that is the controller is told by its option. An agent of ours may publish no device, too, where
-        every GPU is sick: then no other driver has that node's.
-        """
-        pools = {piece.pool for piece in ours}
-        alone = {piece.pool for piece in ours if piece.alone}
-        if not alone:
-            return []
-        found = dict(zip(OTHERS, await asyncio.gather(*map(self._slices, OTHERS)), strict=True))
-        ledger = whose(alone, {one: [piece.pool for piece in theirs] for one, theirs in found.items()})
-        if alone < pools and alone.isdisjoint(piece.pool for piece in found[ledger]):
-            return []
-        self.ledger = ledger
-        return found[ledger]
-
-    async def _list(self, resource: Resource, kind: codec.Reading[Any], **selectors: str) -> list[Any]:
-        try:
-            return await cluster_reading.listed(self._client, self._server, resource, kind, **selectors)
-        except ClusterError as error:
-            if resource in _NEEDED:
-                self.sees_agents = False
-            if (text := str(error)) not in self.unread:
-                self.unread.append(text)
-            return []
 
 
 async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:
@@ -385,22 +343,6 @@ def _put(into: dict[Any, Any], key: object, new: object | None) -> None:
 
 def _seen(record: Any) -> Change[Any]:
     return Change((record.metadata.namespace, record.metadata.name), None, record)
-
-
-@contextlib.contextmanager
-def _warnings(into: list[str]) -> Iterator[None]:
-    """Collect what the controller's code logs of machines that it cannot use."""
-
-    class Collecting(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            into.append(plain(record.getMessage()))
-
-    handler, logger = Collecting(logging.WARNING), logging.getLogger("dradriver.controller")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
 
 
 def _you_may_not(kind: str, one: str) -> str:

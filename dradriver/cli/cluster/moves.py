@@ -35,8 +35,8 @@ from dradriver.cluster.derived.workloads import Workload, WorkloadPod, Workloads
 from dradriver.cluster.pods.volumes import Unbound
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing.plan import GangTerms, plan
-from dradriver.controller.steps.gang_step import in_order
+from dradriver.controller.placing.gang_terms import GangTerms, in_order
+from dradriver.controller.placing.plan import plan
 from dradriver.kube.store import Change
 from dradriver.queue.pending import Member
 

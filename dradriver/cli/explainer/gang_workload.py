@@ -14,7 +14,8 @@ from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.plan import GangTerms, plan
+from dradriver.controller.placing.gang_terms import terms_of
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
@@ -69,8 +70,7 @@ class GangWorkload(Workload):
     def plan(self, offer: Offer) -> dict[Member, Placement]:
         """Return the controller's plan for the workload of a gang: places near the members that have one."""
         members = [m for m in self.pending.members if m in offer.members or gang_plan.has_claim(self.scene.picture, m)]
-        of, least = self.pods.of, self.pending.least
-        return plan(offer.snapshot, members, GangTerms(of.wants, of.member.identity, least=least))
+        return plan(offer.snapshot, members, terms_of(self.scene.picture, self.pending))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of a gang has places."""

@@ -20,9 +20,9 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing.late_pod import late_search
 from dradriver.controller.placing.nic_refusals import NoNicsError, figures
-from dradriver.controller.placing.plan import GangTerms, plan, revalidate
+from dradriver.controller.placing.plan import plan, revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.observe import observe
 from dradriver.controller.steps.step import step as next_step
@@ -84,16 +84,12 @@ class PodWorkload(Workload):
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
         """Return the controller's plan for the workload of one pod: a place near the others of its gang."""
-        gang, picture = self.gang, self.scene.picture
-        if gang is None:
+        if self.gang is None:
             return plan(offer.snapshot, [self.asked], most=self.most_nodes)
-        members = [
-            self.asked if member is self.asked else gang_plan.placed(picture, member.pod)
-            for member in gang.pending.members
-            if member is self.asked or gang_plan.has_claim(picture, member)
-        ]
-        near = [member for member in members if member is not None]
-        return plan(offer.snapshot, near, GangTerms(gang.of.wants, gang.of.member.identity))
+        membership = self.scene.picture.gangs.of(self.asked.key)
+        assert membership is not None, "it is of a gang"
+        late = late_search(offer.snapshot, self.asked, membership)
+        return plan(late.snapshot, late.members, late.terms)
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of one pod has a place."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
+
+import msgspec
 
 from dradriver import __version__
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
+from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.policies.model import Policies
 from dradriver.cli.cluster import policies_in_force
 from dradriver.cli.cluster.largest_gangs import stand
@@ -21,6 +25,7 @@ from dradriver.kube.config import ServerConfig
 from dradriver.queue import reservation_rules
 from dradriver.queue.namespace_tenants import ALL
 from dradriver.queue.pending import Member, PendingWorkload
+from dradriver.queue.placement_request import Kind
 from dradriver.queue.queue_order import Standing, line
 from dradriver.view.output import warn
 from dradriver.view.terminal_text import plain
@@ -36,12 +41,12 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
     standing = line((*others, workload), tenants)
     number = next(number for number, one in enumerate(standing) if one.workload is workload)
     before = [one.workload for one in standing[:number]]
-    own = standing[number]
+    own, asked = standing[number], _asked(scene, workload)
     named, held = own.tenant != ALL, scene.reserved(workload)
     return Turn(
         position=number + 1,
         waiting=len(standing),
-        alike=sum(_alike(other, workload) for other in before),
+        alike=0 if asked is None else sum(_asked(scene, other) == asked for other in before),
         before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in before[-_BEFORE:]),
         tenant=plain(own.tenant) if named else "",
         priority=-workload.order[0],
@@ -91,13 +96,22 @@ def waiting(scene: Scene) -> list[PendingWorkload]:
             size = own.wants.size if own.wants is not None and own.wants.size is not None else own.member.size
             there = size is None or len(members) >= size[0]
             if there and all(picture.claim_of(each) is None for each in members):
-                found.append(PendingWorkload(*map(Member, members), key=own.gang, highest=highest))
+                of_gang = [Member(each, picture.templates.of(each)) for each in members]
+                found.append(PendingWorkload(*of_gang, key=own.gang, highest=highest))
                 found[-1].whole(len(members) if size is None else size[0])
     return found
 
 
-def _alike(one: PendingWorkload, other: PendingWorkload) -> bool:
+def _asked(scene: Scene, workload: PendingWorkload) -> tuple[Counter[Kind], Gang | None] | None:
+    """Return how many pods ask for what, and what their gang asks for as a whole; None if a request cannot be read.
+
+    The name of a gang is not part of it: each gang is an equivalence class of its own in the queue.
+    """
+    gang = None
+    if workload.is_gang:
+        wants = scene.picture.gangs.said(workload.key).wants or Gang()
+        gang = msgspec.structs.replace(wants, name=None, pods=None, on_member_loss=None)
     try:
-        return one.kind == other.kind
+        return Counter(member.wish.kind for member in workload.members), gang
     except WordError:
-        return False
+        return None

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.choice import phrases as sets
-from dradriver.allocator.parts import part_phrases as parts
+from dradriver.allocator.choice import phrases
+from dradriver.allocator.parts import part_phrases
 from dradriver.allocator.request import NEAR_PREFERRED, Strategy, Whole
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
@@ -55,7 +55,7 @@ def subject(pod: Pod) -> Subject:
 def wish(noted: Resolved) -> str:
     """Return in words what the subject of ``gputopo explain`` requests, from the webhook's note on the pod."""
     request = noted.request
-    said = sets.wanted(request) if isinstance(request, Whole) else parts.wanted(request)
+    said = phrases.wanted(request) if isinstance(request, Whole) else part_phrases.wanted(request)
     more = []
     if isinstance(request, Whole):
         if request.preferred:

@@ -14,8 +14,8 @@ from dradriver.cli.explainer.gang_workload import GangWorkload
 from dradriver.cli.explainer.pod_workload import PodWorkload
 from dradriver.cli.explainer.workload import Workload
 from dradriver.cluster.pods.volumes import Unbound
+from dradriver.controller.placing.gang_terms import in_order
 from dradriver.controller.steps.gang_sizes import done_of, size_of
-from dradriver.controller.steps.gang_step import in_order
 from dradriver.queue.pending import Member, PendingWorkload
 
 

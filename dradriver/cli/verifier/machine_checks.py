@@ -16,7 +16,7 @@ from dradriver.node.discovery.link_faults import lost, of_machine
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.faults import Faults
 from dradriver.node.vendors import vendor_of_node
-from dradriver.node.vendors.amd import amd_reading as amd
+from dradriver.node.vendors.amd import amd_reading
 from dradriver.node.vendors.amd.amd_error_counters import Ras
 from dradriver.node.vendors.nvidia.discovery import device_nodes, nvidia_reading
 from dradriver.node.vendors.nvidia.discovery.driver_root import inside
@@ -55,14 +55,14 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
 
     if vendors.vendor is AMD:
         try:
-            amd_reading = amd.read(host_root, kept=_kept(host_root))
+            reading = amd_reading.read(host_root, kept=_kept(host_root))
         except (DriverError, OSError) as error:
             cure = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
             return failed("driver", str(error), cure)
         # AMD's faults are counters in sysfs (RAS). NVIDIA's come with the reading below.
         ras, devices = Ras(), host_root / "sys/bus/pci/devices"
-        faults = {uuid: ras.read(uuid, devices / node.pci) for uuid, node in amd_reading.nodes.items()}
-        return Read(amd_reading.machine, amd_reading.problems, faults)
+        faults = {uuid: ras.read(uuid, devices / node.pci) for uuid, node in reading.nodes.items()}
+        return Read(reading.machine, reading.problems, faults)
 
     if host_root != Path("/"):
         # This runs in a container. Its /dev lacks NVIDIA's device nodes, which NVML opens, if the driver runs in

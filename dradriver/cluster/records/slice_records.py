@@ -18,7 +18,7 @@ from dradriver.api.slices.slice_features import FIELDS
 from dradriver.cluster.records import devices
 from dradriver.cluster.records.devices import OwnSlice, PartsOf
 from dradriver.kube import codec
-from dradriver.topology import machine_codec as machines
+from dradriver.topology import machine_codec
 from dradriver.topology.check import is_identity, is_mig_uuid
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine
@@ -182,6 +182,6 @@ def _with_uuids(gpu: Gpu, uuid_of_placeholder: dict[str, str]) -> Gpu:
 @functools.lru_cache(maxsize=64)  # 50 MB, were all of them as long as they may be
 def _decoded(text: str) -> Machine | str:
     try:
-        return machines.decode(text)
+        return machine_codec.decode(text)
     except TopologyError as error:
         return str(error)

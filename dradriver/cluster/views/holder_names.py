@@ -13,8 +13,7 @@ from dradriver.api.base import names, quantity
 from dradriver.api.base.allocating_driver import OURS
 from dradriver.api.base.dra_objects import AllocationResult, Device
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims import claim_builder as claims_of
-from dradriver.api.claims import pins, result_annotations
+from dradriver.api.claims import claim_builder, pins, result_annotations
 from dradriver.api.claims.pins import Claim
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus.remaining import part_on
@@ -90,7 +89,7 @@ def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
 def _holds(claim: Claim, shared: Mapping[Where, Device]) -> Iterator[tuple[Where, Holder]]:
     """Yield the devices of a claim with the pods that hold them: those allocated, or else those that its pin names."""
     pin = pins.pin(claim)
-    pinned_parts = {} if pin is None else claims_of.parts_of(pin.choice, pin.uuids)
+    pinned_parts = {} if pin is None else claim_builder.parts_of(pin.choice, pin.uuids)
     if claim.status.allocation is None:
         yield from _pinned(claim, pin, pinned_parts)
         return

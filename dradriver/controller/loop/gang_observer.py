@@ -9,8 +9,8 @@ from typing import Final
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_owners import Alone, Rank
 from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.controller.placing.gang_terms import in_order
 from dradriver.controller.steps.gang_sizes import Sizes, done_of, size_of
-from dradriver.controller.steps.gang_step import in_order
 from dradriver.controller.steps.observe import GangState, observe_gang
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.pending import Member, PendingWorkload

@@ -16,9 +16,10 @@ from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES
-from dradriver.controller.placing.plan import GangTerms, plan, terms_of
+from dradriver.controller.placing.gang_terms import terms_of
+from dradriver.controller.placing.late_pod import late_search
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import Wait
-from dradriver.controller.steps.gang_step import in_order
 from dradriver.queue.limits import LimitError, Limits, Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import why
@@ -112,28 +113,16 @@ class Planner:
     def _search_late(self, workload: PendingWorkload, offer: Offer) -> Callable[[Collection[str], Effort], Places]:
         """Return what finds a place for a pod that comes to a gang which has started: near the others of the gang."""
         gang = self._gang(workload)
-        pods = (self._picture.pods[key] for key in self._picture.gangs.pods(gang.gang))
-        members = (
-            workload.lead if pod.metadata.uid == workload.lead.uid else gang_plan.placed(self._picture, pod)
-            for pod in pods
-        )
-        ranked = [(member, self._picture.gangs.rank(member.key)) for member in members if member is not None]
-        kept_places = self._picture.kept_places
-        kept = kept_places.ready(gang)
-        snapshot = offer.snapshot
-        if kept is not None and snapshot.is_plain:
-            # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
-            snapshot = snapshot.without([kept.claim], own=True)
+        late, kept_places = late_search(offer.snapshot, workload.lead, gang), self._picture.kept_places
+        kept = late.terms.home.get(workload.lead)
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
-            home = {} if kept is None else {workload.lead: kept}
-            terms = GangTerms(gang.wants, gang.member.identity, home=home, late=workload.lead, effort=effort)
-            places = plan(snapshot.avoiding(avoid), in_order(ranked), terms)
-            place = places[workload.lead]
+            terms = msgspec.structs.replace(late.terms, effort=effort)
+            place = plan(late.snapshot.avoiding(avoid), late.members, terms)[workload.lead]
             if (old := kept or kept_places.find(gang.gang, gang.member.rank)) is not None:
                 kept_places.let_go(old)
             if place.planned is not None:
-                kept_places.trim(gang.gang, place.planned.size - len(ranked))
+                kept_places.trim(gang.gang, place.planned.size - len(late.members))
             return {workload.lead: msgspec.structs.replace(place, seat=False)}  # no other pod waits for it to be bound
 
         return search

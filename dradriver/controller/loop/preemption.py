@@ -36,7 +36,7 @@ from dradriver.controller import metrics
 from dradriver.controller.loop.preemptable import Preemptable
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.plan import terms_of
+from dradriver.controller.placing.gang_terms import terms_of
 from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.controller.placing.preemption_search import Found
 from dradriver.controller.steps.ending import Ending

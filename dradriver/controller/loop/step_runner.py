@@ -11,7 +11,8 @@ from dradriver.controller.loop.hand_over import HandOver
 from dradriver.controller.loop.placer import Placer
 from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.plan import revalidate, terms_of
+from dradriver.controller.placing.gang_terms import terms_of
+from dradriver.controller.placing.plan import revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.observe import GangState, PodState

@@ -4,6 +4,8 @@ plan                   the places of a workload, and whether they are still vali
 decide                 the placement of one pod
 ranking                the best sets on the best nodes; the reason if there are none
 gang_plan              the placement of all pods of a gang
+gang_terms             what the pods of a gang ask for as a whole, and their order
+late_pod               what to search for a pod that comes to a gang which runs
 gang_placements        what a gang's plan means for each of its pods
 gang_roles             what the allocator is asked for a gang
 gang_nics              NICs for the pods of a gang

@@ -64,7 +64,7 @@ class Search:
     """
 
     def __init__(self, snapshot: Snapshot, members: Sequence[Member], wants: Gang | None) -> None:
-        """Begin a search; the arguments are those of ``gang_plan.plan``.
+        """Begin a search; ``wants`` is what the author of the gang asks for; None for nothing.
 
         Raises:
             NoPlaceError: The NICs of the cluster are not read yet.

@@ -22,6 +22,7 @@ from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_nics, nic_places
 from dradriver.controller.placing.gang_roles import Asked
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
 
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may use in addition to the plan's
@@ -29,23 +30,21 @@ MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may use in addition to th
 
 def placements_of(
     picture: Picture,
-    identity: str,
+    terms: GangTerms,
     placed: Mapping[Member, Choice],
     plan_choice: GangChoice,
     kept: Mapping[Member, tuple[object, Planned | None]],
     hostnames: dict[str, str],
-    home: Mapping[Member, Kept],
 ) -> dict[Member, Placement]:
     """Return the placements of the members that are new in a plan.
 
     Args:
         picture: The cluster cache.
-        identity: The identity of the gang.
+        terms: What the pods of the gang ask for as a whole.
         placed: The GPUs of all members in the plan.
         plan_choice: The plan.
         kept: The members that have their places already, from ``_kept``.
         hostnames: The nodes that the pods may use, and their hostname labels.
-        home: Places of lost pods, by the members that replace these pods.
 
     Raises:
         ShortError: The plan's nodes have too few NICs.
@@ -65,8 +64,8 @@ def placements_of(
             (member.uid, placed[member].node, [uuid for group in by_request.values() for uuid in group])
             for member, by_request in uuids.items()
         ]
-        digest, size = gang_plan_note.digest(identity, places), len(placed)
-    index = _indices(list(uuids), size + len(placed), kept_plans, home)
+        digest, size = gang_plan_note.digest(terms.identity, places), len(placed)
+    index = _indices(list(uuids), size + len(placed), kept_plans, terms.home)
 
     has_seat = has_seats(picture, hostnames)
     gpus = {member: (placed[member].node, by_request) for member, by_request in uuids.items()}
@@ -75,7 +74,7 @@ def placements_of(
     for member, by_request in uuids.items():
         choice = placed[member]
         planned = Planned(
-            gang=identity,
+            gang=terms.identity,
             plan=digest,
             size=max(size, index[member] + 1),
             index=index[member],

@@ -22,53 +22,41 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims import gang_plan_note
 from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.api.claims.pins import claim_key
-from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import GOING
 from dradriver.cluster.nodes.pod_demands import longest
-from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking
 from dradriver.controller.placing.gang_placements import has_seats, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
 from dradriver.reason import Cause
 
 MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a gang that begins with fewer
 
 
-def plan(
-    snapshot: Snapshot,
-    members: Sequence[Member],
-    wants: Gang | None,
-    *,
-    identity: str,
-    least: int | None = None,
-    home: Mapping[Member, Kept] | None = None,
-    late: Member | None = None,
-    effort: Effort | None = None,
-) -> dict[Member, Placement]:
+def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dict[Member, Placement]:
     """Return the places of those gang members that have no claim, near those that have one.
 
-    ``plan.plan`` calls this; ``plan.GangTerms`` documents the arguments. The network locations of the snapshot's fleet
-    are updated. Once the effort is spent, the plan is greedy and for as few pods as the gang can begin with.
+    ``plan.plan`` calls this. The network locations of the snapshot's fleet are updated. Once the effort is spent, the
+    plan is greedy and for as few pods as the gang can begin with.
 
     Raises:
         NoPlaceError: There are not enough places. The reason is computed when its message is read.
         WordError: A member asks for something that no gang can have.
     """
-    picture, effort = snapshot.picture, Effort() if effort is None else effort
-    place = partial(_places, wants=wants, identity=identity, least=least, home=home or {}, late=late, effort=effort)
+    picture, least, effort = snapshot.picture, terms.least, terms.effort
 
     def places(some_members: Sequence[Member]) -> dict[Member, Placement]:
         """Return places for these members. Repeats the plan if its nodes lack NICs, on what was learned from that."""
-        search = gang_nics.Search(snapshot, some_members, wants)
+        search = gang_nics.Search(snapshot, some_members, terms.wants)
         while True:
             try:
-                return place(search.snapshot, some_members, sets=search.sets)
+                return _places(search.snapshot, some_members, terms, search.sets)
             except gang_nics.ShortError as error:
                 search.learn(error, is_last=effort.is_spent)
             except NoPlaceError as error:
@@ -120,20 +108,11 @@ def _first_of(
 
 
 def _places(
-    snapshot: Snapshot,
-    members: Sequence[Member],
-    *,
-    wants: Gang | None,
-    identity: str,
-    least: int | None,
-    home: Mapping[Member, Kept],
-    late: Member | None,
-    sets: Mapping[Member, gang_nics.Dealt],
-    effort: Effort,
+    snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, sets: Mapping[Member, gang_nics.Dealt]
 ) -> dict[Member, Placement]:
     """Return the places of those of some members that have none, as one call of the allocator finds them.
 
-    ``sets`` are nodes and GPUs that members prefer because of their NICs; ``plan.GangTerms`` documents the others.
+    ``sets`` are nodes and GPUs that members prefer because of their NICs.
 
     Raises:
         NoPlaceError: There are not enough places.
@@ -144,10 +123,10 @@ def _places(
     # 1. The gang in the terms of the allocator. Members with a place are fixed there.
     kept: dict[Member, tuple[object, Planned | None]] = {}
     for member in members:
-        if member is not late and (kept_place := _kept(picture, member)) is not None:
+        if member is not terms.late and (kept_place := _kept(picture, member)) is not None:
             kept[member] = kept_place
     picture.fleets.locate(picture.nodes.labels(), namespace)
-    asked = gang_roles.asked(snapshot, members, wants, kept=kept, least=None if kept else least)
+    asked = gang_roles.asked(snapshot, members, terms, kept=kept)
     index = {member: number for number, member in enumerate(asked.members)}
     fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     # A node set aside is not in the fleet, so nothing can be placed near it.
@@ -158,14 +137,14 @@ def _places(
     # 2. The plan.
     preferred_places: dict[int, gang_nics.Dealt | Choice] = {}
     preferred_places.update((index[member], dealt) for member, dealt in sets.items() if member in index)
-    preferred_places.update((index[member], lost.choice) for member, lost in home.items() if member in index)
+    preferred_places.update((index[member], lost.choice) for member, lost in terms.home.items() if member in index)
     place = partial(
         place_gang,
         snapshot.fleet,
         amounts=asked.amounts,
         fixed=fixed,
         home=preferred_places,
-        effort=effort,
+        effort=terms.effort,
     )
     try:
         choice = place(asked.request, eligible_by_role=asked.eligible)
@@ -173,7 +152,7 @@ def _places(
         raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, error)) from None
 
     # 3. The same on the nodes that the gang prefers, unless its pods have to join others or replace lost ones.
-    preferred_nodes = None if kept or home else _favoured(picture, members, asked)
+    preferred_nodes = None if kept or terms.home else _favoured(picture, members, asked)
     if preferred_nodes is not None:
         with contextlib.suppress(NoPlaceError):
             all_pods = msgspec.structs.replace(asked.request, least_pods=None)
@@ -183,7 +162,7 @@ def _places(
     # Not strict: a gang that begins with fewer pods has fewer choices than members.
     placed = dict(zip(asked.members, choice.pods, strict=False))
     hostnames = hostname_labels(picture, dict.fromkeys(pod.node for pod in placed.values()), asked)
-    return placements_of(picture, identity, placed, choice, kept, hostnames, home)
+    return placements_of(picture, terms, placed, choice, kept, hostnames)
 
 
 def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, error: NoPlaceError) -> NoPlaceError:
@@ -290,7 +269,7 @@ def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | N
 
 
 def revalidate(
-    picture: Picture, members: Sequence[Member], gated: Collection[Member], wants: Gang | None
+    picture: Picture, members: Sequence[Member], gated: Collection[Member], terms: GangTerms
 ) -> dict[Member, Placement] | None:
     """Return the placements that the claims of gated members were made for; None if one of them is no longer valid.
 
@@ -298,7 +277,7 @@ def revalidate(
         picture: The cluster cache.
         members: All members of the gang that have claims.
         gated: Those members whose gates are to be removed.
-        wants: What the author of the gang asks for; None for nothing.
+        terms: What the pods of the gang ask for as a whole.
 
     Raises:
         WordError: A member asks for something that no gang can have.
@@ -309,7 +288,7 @@ def revalidate(
     )
     nodes = list(dict.fromkeys(node for _, node in nodes_by_index))
     try:
-        asked = gang_roles.asked(Snapshot(picture, members[0].key[0]), members, wants, kept=claims, least=None)
+        asked = gang_roles.asked(Snapshot(picture, members[0].key[0]), members, terms, kept=claims)
     except NoPlaceError:  # a DeviceClass of the requested NICs is gone
         return None
 

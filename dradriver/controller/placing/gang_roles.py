@@ -23,6 +23,7 @@ from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.pods import anti_affinity
 from dradriver.controller.placing import gang_nics
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -45,28 +46,20 @@ class Asked(msgspec.Struct, frozen=True):
     amounts: Ints
 
 
-def asked(
-    snapshot: Snapshot,
-    members: Sequence[Member],
-    wants: Gang | None,
-    *,
-    kept: Collection[Member],
-    least: int | None,
-) -> Asked:
+def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, kept: Collection[Member]) -> Asked:
     """Return a gang in the terms of the allocator. Members with the same requests become one role.
 
     Args:
         snapshot: The cluster.
         members: The gang's pods that need places or have them.
-        wants: What the author of the gang asks for; None for nothing.
-        kept: Those members that keep their places.
-        least: With how few pods the gang can begin; None if it needs all.
+        terms: What the pods of the gang ask for as a whole.
+        kept: Those members that keep their places. If there are any, the gang needs all the others.
 
     Raises:
         NoPlaceError: The NICs of the cluster are not read yet.
         WordError: A member asks for something that no gang can have.
     """
-    picture, wants = snapshot.picture, wants or Gang()
+    picture, wants = snapshot.picture, terms.wants or Gang()
     groups = kinds(members, kept)
     # The request of a member that needs a place stands for its group: kept members may be narrowed to their nodes.
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
@@ -80,7 +73,8 @@ def asked(
     # A gang needs all its members until the last one ends, so nodes are needed for the longest time of any member.
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     eligible = [_eligible(snapshot, wish, lasts_s) for wish in wishes]
-    can_begin_with_fewer = least is not None and not others and least < first.pods
+    least = terms.least
+    can_begin_with_fewer = least is not None and not kept and not others and least < first.pods
     request = GangRequest(
         pod=first.pod,
         pods=first.pods,

@@ -17,7 +17,7 @@ import msgspec
 
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.placing.plan import GangTerms
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.preemption_cost import Piece, cost_of
 from dradriver.controller.placing.preemption_search import Found, PreemptionNode, Search, spared
 from dradriver.queue.pending import Member

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from dradriver.allocator.request import Whole
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.controller.placing.plan import GangTerms
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.preemption_in_network import in_one_part
 from dradriver.controller.placing.preemption_on_node import on_one_node
 from dradriver.controller.placing.preemption_search import Found, Scene, Search
@@ -37,6 +37,6 @@ def plan_preemption(
     if any(not isinstance(member.wish.request, Whole) or member.wish.shared for member in members):
         return None
     search = Search(picture, members, scene, gang, avoid)
-    if scene.ending and search.places(search.snapshot, scene.ending) is not None:
+    if search.scene.ending and search.places(search.snapshot, search.scene.ending) is not None:
         return None  # pods that end already free enough
     return on_one_node(search) if gang is None else in_one_part(search)

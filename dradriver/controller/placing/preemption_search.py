@@ -12,14 +12,15 @@ import msgspec
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.api.base.errors import WordError
-from dradriver.api.claims.pins import Device
+from dradriver.api.claims.pins import Device, Key
 from dradriver.api.claims.preemption_note import MOST as MOST_VICTIMS
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.workloads import Workload, WorkloadPod, by_node
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.placing.plan import GangTerms, plan
+from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.plan import plan
 from dradriver.controller.placing.preemption_cost import Piece
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
@@ -30,7 +31,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     Attributes:
         workloads: Workloads that can be preempted, each with the priority that counts. All are below the waiting one's.
-        ending: Pods that end already. Whoever is placed next can have what they use.
+        ending: Pods that end already.
         now: The time, seconds since the epoch.
         whose: For whom the GPUs are reserved that the waiting workload may have.
     """
@@ -89,8 +90,8 @@ class Search:
         gang: What the pods of a gang ask for as a whole; None for a single pod.
         wish: What the pod asks for that wants the most GPUs.
         gpus: How many GPUs that pod wants.
-        scene: What runs.
-        ending: Pods that end already, by node.
+        scene: What runs; ``ending`` has the pods whose GPUs these members can have.
+        ending: The same pods, by node.
     """
 
     def __init__(
@@ -102,11 +103,12 @@ class Search:
         avoid: Collection[str],
     ) -> None:
         """See ``plan_preemption``."""
-        self.picture, self.members, self.scene, self.gang = picture, members, scene, gang
+        self.picture, self.members, self.gang = picture, members, gang
+        self.scene = msgspec.structs.replace(scene, ending=_ending_for(picture, members, scene.ending))
         self.wish = max((member.wish for member in members), key=_gpus)
         self.gpus = _gpus(self.wish)
         self.snapshot = Snapshot(picture, self.wish.claim[0], whose=scene.whose).avoiding(avoid)
-        self.ending = by_node(scene.ending)
+        self.ending = by_node(self.scene.ending)
         self._workloads = {workload.key: workload for workload, _ in scene.workloads}
 
     def places(self, snapshot: Snapshot, ended: Sequence[WorkloadPod]) -> dict[Member, Placement] | None:
@@ -205,6 +207,21 @@ def spared(
         if (fewer_places := simulate(fewer)) is not None:
             pieces, places = fewer, fewer_places
     return pieces, places
+
+
+def _ending_for(picture: Picture, members: Sequence[Member], ending: Sequence[WorkloadPod]) -> list[WorkloadPod]:
+    """Return the ending pods whose GPUs some members can have.
+
+    The GPUs of a lost pod are kept while its gang runs on. Only the pod that replaces it can have them.
+    """
+    memberships = [membership for member in members if (membership := picture.gangs.of(member.key)) is not None]
+    places = [picture.kept_places.find(membership.gang, membership.member.rank) for membership in memberships]
+    own = {place.claim for place in places if place is not None}
+
+    def is_open(claim: Key) -> bool:
+        return claim in own or not picture.accounts.kept(claim)
+
+    return [pod for pod in ending if pod.claim is None or is_open(pod.claim.key)]
 
 
 def _gpus(wish: PlacementRequest) -> int:

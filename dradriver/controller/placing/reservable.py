@@ -21,7 +21,8 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.plan import GangTerms, plan, terms_of
+from dradriver.controller.placing.gang_terms import GangTerms, terms_of
+from dradriver.controller.placing.plan import plan
 from dradriver.queue import reservation_rules
 from dradriver.queue.limits import Allowance, closed_nodes
 from dradriver.queue.pending import Member, PendingWorkload

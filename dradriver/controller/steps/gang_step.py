@@ -18,13 +18,12 @@ pause after a failed write. ``pod_step`` does the same for single pods, by the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from dradriver.api.base.gang_barrier_device import GO
-from dradriver.api.gangs.gang_owners import Rank
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait
@@ -204,13 +203,3 @@ def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | fl
         return now + BOUND_S
     reason = Reason(Cause.GANG, f"{seats} of {state.planned} pods of its gang had their place in time{says}")
     return Release(back, WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE, reason, tuple(refused))
-
-
-def in_order(members: Sequence[tuple[Member, Rank | None]]) -> tuple[Member, ...]:
-    """Return a gang's members by their ranks; those without one after the others, the oldest first."""
-
-    def key(each: tuple[Member, Rank | None]) -> tuple[bool, tuple[int, ...], str, str]:
-        member, rank = each
-        return rank is None, rank or (), member.pod.metadata.creation_timestamp or "", member.pod.metadata.name
-
-    return tuple(member for member, _ in sorted(members, key=key))

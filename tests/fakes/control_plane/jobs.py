@@ -24,7 +24,12 @@ class Jobs:
     """
 
     def __init__(
-        self, store: Store, make: Callable[[Object, str, int], Object], *, delete: Callable[[Key], object] | None = None
+        self,
+        store: Store,
+        make: Callable[[Object, str, int], Object],
+        *,
+        delete: Callable[[Key], object] | None = None,
+        has: Callable[[Key], bool] = lambda _: True,
     ) -> None:
         """Make one of no Jobs.
 
@@ -32,8 +37,9 @@ class Jobs:
             store: The API server's objects.
             make: Returns a pod for a Job, a name and an index; whom it belongs to is added here.
             delete: How a pod goes, if not at once.
+            has: Returns whether a Job is one of these; another controller makes the pods of the others.
         """
-        self._store, self._make = store, make
+        self._store, self._make, self._has = store, make, has
         self._delete = delete if delete is not None else lambda key: store.remove(PODS, key)
         self._known: dict[str, set[str]] = {}  # by a Job's uid the uids of its pods
         self._made = 0
@@ -43,7 +49,8 @@ class Jobs:
         for jobset in self._store.all(JOBSETS):
             self._jobset(jobset)
         for job in self._store.all(JOBS):
-            self._job(job)
+            if self._has(key_of(job)):
+                self._job(job)
 
     def _job(self, job: Object) -> None:
         uid, status = job["metadata"]["uid"], job.get("status", {})

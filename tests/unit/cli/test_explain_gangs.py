@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
 from dradriver.api.base import gang_barrier_device, names
+from dradriver.api.base.pods import Pod
+from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.explainer import workload_reader
+from dradriver.cluster.records import pod_records
+from dradriver.kube.client import Client
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.control_plane.scheduler import Scheduler
@@ -325,3 +332,54 @@ async def test_pods_of_a_pod_group_without_gpus_are_counted(cluster: GpuCluster,
     cluster.put(PODS, {"metadata": {"name": "launcher", "namespace": "default"}, "spec": launcher})
     found = await shell.data("explain train-0")
     assert found["reason"] == "1 of 2 pods of its gang are there, beside 1 that need no GPUs"
+
+
+async def test_a_lost_pods_place_is_explained_as_that_of_the_pod_that_replaces_it(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    for name in "ab":
+        cluster.node(name)
+    gang(cluster, 2, there=2)
+    await run_all(cluster)
+    lost = cluster.gpus("train-0")
+    async with Client(shell.api.config, user_agent="test") as client:
+        scene = Scene(client, shell.api.config)
+        await scene.read()
+        cluster.remove(PODS, "train-0", "default")
+        cluster.collect()
+        scene.take(PODS, ("default", "train-0"), None)
+        scene.take(RESOURCE_CLAIMS, ("default", claim_of("train-0")), None)
+        cluster.pod("train-0b", 8, wishes={"gang": "train", "gang-size": "2"})
+        pod = pod_records.read(msgspec.Raw(msgspec.json.encode(cluster.get_pod("train-0b"))))
+        assert isinstance(pod, Pod)
+        scene.take(PODS, ("default", "train-0b"), pod)
+        scene.settle()
+        workload = await workload_reader.read(scene, pod, await workload_reader.read_gang(scene, pod))
+        explained = await workload.verdict()
+    assert explained.place is not None
+    assert (explained.place.node, list(explained.place.gpus)) == lost
+    await cluster.settle()
+    assert cluster.gpus("train-0b") == lost
+
+
+async def test_gangs_before_it_that_ask_for_the_same_are_counted(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+
+    def waits(name: str, pods: int, gpus: int = 8, **words: str) -> None:
+        for number in range(pods):
+            cluster.pod(f"{name}-{number}", gpus, wishes={"gang": name, "gang-size": str(pods), **words})
+
+    waits("first", 2)
+    waits("more", 3)
+    waits("smaller", 2, gpus=4)
+    waits("near", 2, near="leaf")
+    cluster.pod("alone", 8)
+    waits("second", 2)
+    waits("third", 2, 8, **{"on-member-loss": "restart"})
+    await cluster.settle()
+    alike = {name: (await shell.data(f"explain {name}-1"))["turn"]["alike"] for name in ("first", "second", "third")}
+    assert alike == {"first": 0, "second": 1, "third": 2}
+    assert (await shell.data("explain near-0"))["turn"]["alike"] == 0
+    said = (await shell.run("explain", "third-0")).stdout
+    assert "position 7 of 7 pods and gangs that wait, the oldest first; 2 before it ask for the same" in said

@@ -16,6 +16,7 @@ from dradriver.api.claims import gang_plan_note
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.loop import step_runner
 from dradriver.controller.placing import gang_plan, gang_roles
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.steps.actions import Step
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.step import step
@@ -225,7 +226,8 @@ async def test_without_anything_left_to_search_with_a_gang_begins_with_as_few_as
     members = [Member(picture.pods["default", f"train-{number}"], None, ()) for number in range(6)]
 
     def names_of(effort: Effort) -> list[str]:
-        places = gang_plan.plan(Snapshot(picture, "default"), members, None, identity="train", least=2, effort=effort)
+        terms = GangTerms(None, "train", least=2, effort=effort)
+        places = gang_plan.plan(Snapshot(picture, "default"), members, terms)
         return [member.key[1] for member in places]
 
     assert names_of(Effort()) == ["train-0", "train-1", "train-2", "train-3"]

@@ -10,6 +10,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_nics, gang_plan, nic_places
 from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, RESOURCE_SLICES
 from dradriver.queue.pending import Member
@@ -130,7 +131,7 @@ async def test_a_gang_takes_of_whatever_gpus_are_looked_at_those_that_have_nics_
         has(cluster, name, range(0, 8, 3))
     cluster.deliver()
     fleet = fleet_of(cluster, range(1, 8), *"yz")
-    found = gang_plan.plan(seen(cluster, fleet), gang_of(cluster), None, identity="g")
+    found = gang_plan.plan(seen(cluster, fleet), gang_of(cluster), GangTerms(None, "g"))
     assert sorted((one.choice.node, one.choice.gpus) for one in found.values()) == [("y", (3, 6)), ("z", (3, 6))]
 
 
@@ -144,7 +145,7 @@ async def test_nothing_is_remembered_of_a_gangs_look_at_other_gpus(monkeypatch: 
     picture, fleet = cluster.worker.picture, fleet_of(cluster, range(4))
     version = picture.version
     with pytest.raises(NoNicsError, match="not all plans for the gang were looked at"):
-        gang_plan.plan(seen(cluster, fleet), gang_of(cluster), None, identity="g")
+        gang_plan.plan(seen(cluster, fleet), gang_of(cluster), GangTerms(None, "g"))
     assert picture.version == version, "whoever asks again is told the same"
-    found = gang_plan.plan(seen(cluster), gang_of(cluster), None, identity="g")
+    found = gang_plan.plan(seen(cluster), gang_of(cluster), GangTerms(None, "g"))
     assert {one.choice.gpus for one in found.values()} <= {(4, 5), (6, 7)}

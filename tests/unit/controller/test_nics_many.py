@@ -16,6 +16,7 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_nics, gang_plan, nic_choice, nic_places
 from dradriver.controller.placing.decide import decide
+from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.queue.pending import Member
@@ -231,7 +232,7 @@ async def crowded_gang(monkeypatch: pytest.MonkeyPatch) -> tuple[GpuCluster, Cal
     picture.nics.counts.forget()
     pods = [picture.pods["default", name] for name in "pq"]
     members = [Member(pod, picture.templates.of(pod)) for pod in pods]
-    return cluster, lambda: gang_plan.plan(Snapshot(picture, "default"), members, None, identity="g")
+    return cluster, lambda: gang_plan.plan(Snapshot(picture, "default"), members, GangTerms(None, "g"))
 
 
 async def test_all_nodes_of_a_plan_that_have_too_few_nics_beside_its_gpus_are_left_out_at_once(

@@ -9,7 +9,8 @@ import pytest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.controller.placing import gang_plan
-from dradriver.controller.placing.plan import GangTerms, plan, revalidate, terms_of
+from dradriver.controller.placing.gang_terms import GangTerms, terms_of
+from dradriver.controller.placing.plan import plan, revalidate
 from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.queue.pending import PendingWorkload
 from tests.fakes.gpucluster import GpuCluster

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from dradriver.api.base import names
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.tenant_policies import Cap, Tenant
+from dradriver.cluster.pods.kept_places import KEPT_S
 from dradriver.controller.loop.preemption import LONGEST_PAUSE_S, MOST_ASKED
 from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.client import ApiError
@@ -23,7 +25,7 @@ from tests.effort import sampled
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS, Jobs
 from tests.fakes.gpucluster import Killed, claim_of
-from tests.fakes.preempting import ON, Contested, contested
+from tests.fakes.preempting import KUBELET, ON, Contested, contested
 from tests.fakes.troubles import working
 
 
@@ -324,3 +326,71 @@ async def test_a_gang_of_which_some_are_about_to_be_bound_ends_for_nobody_yet() 
     await asyncio.sleep(LONGEST_PAUSE_S)
     await cluster.settle()
     assert cluster.ending() == pods
+
+
+async def lost(**wishes: str) -> Contested:
+    """Return a cluster with a pod of 4 GPUs that runs next to a gang's pod, which ends while its gang runs on."""
+    cluster = await contested(nodes="ab")
+    pods = ["train-0", "train-1"]
+    for pod, node in zip(pods, "ab", strict=True):
+        on_node = {"kubernetes.io/hostname": node}
+        cluster.pod(pod, 4, priority=20, wishes={"gang": "train", "gang-size": "2", **wishes}, nodeSelector=on_node)
+    await run(cluster, pods)
+    await cluster.run(("low", 4, 0), nodeSelector={"kubernetes.io/hostname": "a"})
+    await cluster.run(("other", 4, 20))
+    assert cluster.gpus("low")[0] == "a"
+    gone_at = datetime.datetime.fromtimestamp(cluster.time_s() + 300, datetime.UTC)
+    end = {"finalizers": [KUBELET], "deletionTimestamp": f"{gone_at:%Y-%m-%dT%H:%M:%SZ}"}
+    cluster.store.edit(PODS, ("default", "train-0"), lambda pod: pod["metadata"].update(end))
+    await cluster.settle()
+    return cluster
+
+
+async def test_nobody_ends_for_gpus_that_are_kept_for_a_pod_of_a_gang() -> None:
+    cluster = await lost()
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert cluster.ending() == ["train-0"]
+    assert cluster.claim("me") is None
+    cluster.gone("train-0")
+    cluster.pod("train-0", 4, priority=20, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.gpus("train-0")[0] == "a"
+    assert cluster.ending() == []
+
+
+async def test_gpus_that_are_kept_for_a_pod_of_a_gang_delay_no_preemption() -> None:
+    cluster = await lost()
+    cluster.pod("me", 4, priority=10)
+    await cluster.settle()
+    assert sorted(cluster.ending()) == ["low", "train-0"]
+    assert cluster.gpus("me") == cluster.gpus("low")
+
+
+async def test_the_pod_that_replaces_one_that_ends_waits_for_its_gpus() -> None:
+    cluster = await lost()
+    cluster.pod("train-0b", 4, priority=20, wishes={"gang": "train", "gang-size": "2"})
+    async with working(cluster):
+        await asyncio.sleep(KEPT_S / 2)
+    assert cluster.ending() == ["train-0"]
+    cluster.gone("train-0")
+    await cluster.settle()
+    assert cluster.gpus("train-0b")[0] == "a"
+
+
+async def test_gpus_of_a_gang_that_starts_anew_are_counted_on() -> None:
+    cluster = await lost(**{"on-member-loss": "restart"})
+    cluster.pod("me", 8, priority=10)
+    await cluster.settle()
+    assert sorted(cluster.ending()) == ["low", "train-0"]
+    assert cluster.gpus("me")[0] == "a"
+
+
+async def test_gpus_are_counted_on_again_once_they_are_kept_no_more() -> None:
+    cluster = await lost()
+    cluster.pod("me", 8, priority=10)
+    async with working(cluster):
+        await asyncio.sleep(KEPT_S / 2)
+        assert cluster.ending() == ["train-0"]
+        await asyncio.sleep(KEPT_S)
+        assert sorted(cluster.ending()) == ["low", "train-0"]

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.node.discovery import link_faults as health_links
-from dradriver.node.discovery import nic_discovery, sysfs
+from dradriver.node.discovery import link_faults, nic_discovery, sysfs
 from dradriver.node.discovery.kept_nics import KeptNics
 from dradriver.node.discovery.link_faults import Linked
 from dradriver.node.discovery.pci import PciTree, Seat
@@ -211,7 +210,7 @@ def _describe(
     }
     # A missing link is a fault only if no GPU is missing that could be at its other end.
     all_present = not (read.lost or read.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
-    link_faults = _link_faults(nvml, machine, gpus, conditions, switched, refused, all_present=all_present)
+    faults_of_links = _link_faults(nvml, machine, gpus, conditions, switched, refused, all_present=all_present)
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
     unreadable = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(
@@ -219,7 +218,7 @@ def _describe(
         problems=tuple(problems),
         unsure=unsure,
         faults={
-            uuid: (*state.faults, *link_faults.get(uuid, ()), *([unreadable] if uuid in unsure else []))
+            uuid: (*state.faults, *faults_of_links.get(uuid, ()), *([unreadable] if uuid in unsure else []))
             for uuid, state in conditions.items()
         },
         sound=frozenset(uuid for uuid, state in conditions.items() if state.sound),
@@ -255,7 +254,7 @@ def _link_faults(
         for gpu, count in zip(gpus, switched, strict=True)
         if gpu.mig is None
     ]
-    faults = health_links.lost(linked, whole=all_present)
+    faults = link_faults.lost(linked, whole=all_present)
     # The missing peer access of these GPUs is explained: they have a fault already, or are in MIG mode.
     explained = {
         i
@@ -268,7 +267,7 @@ def _link_faults(
         [(i, j) for i, j in refused if i not in explained and j not in explained],
         switched=[i for i, count in enumerate(switched) if count and i not in explained],
     )
-    return faults | health_links.refused(machine, peer_access.fewest(faulty_pairs))
+    return faults | link_faults.refused(machine, peer_access.fewest(faulty_pairs))
 
 
 def _numa(
