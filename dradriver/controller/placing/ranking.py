@@ -87,13 +87,18 @@ def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -
     return ranked
 
 
+def _says_near(wish: PlacementRequest) -> bool:
+    """Return whether a pod requests NICs, or GPUs with NICs near them."""
+    return wish.nics is not None or (isinstance(wish.request, Whole) and bool(wish.request.near_nic))
+
+
 def _explained(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, error: NoPlaceError) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
     picture = snapshot.picture
     causes = _causes(snapshot, wish, fit)
     nodes_text = f"; nodes left out: {causes}" if causes else ""
     partition_text = bound(picture, wish)
-    reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved else ""
+    reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved.by_node else ""
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
     is_reserved = bool(partition_text or reserved_text) and error.cause is not Cause.NEVER
     return NoPlaceError(
