@@ -256,7 +256,8 @@ class Worker:
 
     async def sweep(self) -> None:
         """Delete what has been an orphan for long, end assumptions that the server does not share, resume owners."""
-        self.picture.kept_places.expire(asyncio.get_running_loop().time())
+        if self.picture.kept_places.of_gang:
+            self.picture.kept_places.expire(asyncio.get_running_loop().time())
         await self._collector.sweep()
         await self._restarts.find()
         await self._restarts.settle()
@@ -266,7 +267,8 @@ class Worker:
         while True:
             await asyncio.sleep(RECHECK_S)
             now = asyncio.get_running_loop().time()
-            self.picture.kept_places.expire(now)
+            if self.picture.kept_places.of_gang:
+                self.picture.kept_places.expire(now)
             if self._queue.rechecks.look_anew(self.picture.version, now):
                 self._agenda.wake()
             self._preemptions.look()
