@@ -187,6 +187,7 @@ class Books:
                 self._set_member(pod)
 
     def _touch_made_by(self, template: Key) -> None:
+        """Count again what the pods take that name a template, and have the controller look at them again."""
         for pod in self.templates.pods(template):
             self._recount(pod)
             self._touch(pod)

@@ -28,7 +28,7 @@ class Book(NamedTuple):
             told twice of the same does no harm.
     """
 
-    concerns: Callable[[Key], object]
+    concerns: Callable[[Key], bool]
     recount: Callable[[Key], object]
 
 
