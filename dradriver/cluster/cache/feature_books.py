@@ -82,11 +82,12 @@ def feature_books(
     claims = accounts.claims
 
     def has_nics(key: Key) -> bool:
-        claim = claims.get(key)
-        if claim is not None:
-            return claim.has_nics or key in nics.of_claim
+        if key in nics.of_claim:
+            return True
+        if (claim := claims.get(key)) is not None:
+            return claim.has_nics
         intended = accounts.intended_of(key)
-        return (intended is not None and bool(intended.nics)) or key in nics.of_claim
+        return intended is not None and bool(intended.nics)
 
     def recount_nics(key: Key) -> None:
         nics.hold(key, accounts.nics_of(key))
@@ -95,12 +96,10 @@ def feature_books(
                 touch_pods_of(other)
 
     def has_channel(key: Key) -> bool:
-        claim = claims.get(key)
-        return (claim is not None and bool(claim.channels)) or key in channels.of_claim
+        return key in channels.of_claim or ((claim := claims.get(key)) is not None and bool(claim.channels))
 
     def may_ask_for_channel(key: Key) -> bool:
-        pod = pods.get(key)
-        return (pod is not None and bool(beside(pod))) or key in channels.of_pod
+        return key in channels.of_pod or ((pod := pods.get(key)) is not None and bool(beside(pod)))
 
     def recount_kept_place(key: Key) -> None:
         if kept_places.recount(key):

@@ -92,7 +92,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def has_nics(self) -> bool:
         """Return whether the claim was given NICs, or is pinned to some."""
-        return bool(self.nics) or (self.pin is not None and bool(self.pin.nics))
+        return bool(self.nics or (self.pin is not None and self.pin.nics))
 
     def owned_by(self, uid: str) -> bool:
         """Return whether the pod of this uid controls the recorded claim, or is one of those that share it."""
