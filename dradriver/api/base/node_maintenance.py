@@ -14,6 +14,9 @@ AT_ONCE: Final = 0.0
 
 # Google Cloud says so on nodes with GPUs, seconds since the epoch (AI Hypercomputer, "Manage GKE clusters").
 _PLANNED_LABEL: Final = "cloud.google.com/scheduled-maintenance-time"
+KEYS: Final = frozenset((names.MAINTENANCE, _PLANNED_LABEL))
+"""Keys of annotations, labels and taints by which a node says when it goes."""
+
 _EPOCH: Final = re.compile(r"[0-9]{9,11}")
 
 SPOT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {

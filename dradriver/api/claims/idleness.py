@@ -19,7 +19,9 @@ from dradriver.api.base.objects import seconds
 
 SINCE: Final = "idleSince"
 SEEN: Final = "idleSeen"
-_MARK: Final = SINCE.encode()
+MARK: Final = SINCE.encode()
+"""In the data of each device that is said to do nothing."""
+
 _LONGEST: Final = 16_384  # bytes of one device's data; Kubernetes allows 10 KiB
 
 
@@ -60,8 +62,6 @@ def moment(seconds: float) -> str:
 
 def idle_of(claim: ResourceClaim) -> Idle | None:
     """Return since when a claim is idle by its status; None unless all its devices of ours are said to be idle."""
-    if not any(_MARK in bytes(one.data) for one in claim.status.devices):  # of hardly any claim
-        return None
     wanted = {(one.pool, one.device, one.share_id) for one in claim.results if not one.admin_access}
     said = {
         (one.pool, one.device, one.share_id): read(one)
@@ -74,7 +74,7 @@ def idle_of(claim: ResourceClaim) -> Idle | None:
 def read(device: DeviceStatus) -> Idle | None:
     """Return what one device's data in a claim's status says of idleness; None if nothing that can be read."""
     data = bytes(device.data)
-    if _MARK not in data or len(data) > _LONGEST:
+    if MARK not in data or len(data) > _LONGEST:
         return None
     try:
         said = msgspec.json.decode(data, type=_Data)

@@ -181,6 +181,11 @@ def pin(claim: Claim) -> Pin | None:
             for request in claim.spec.devices.requests
             if request.exactly and _is_of_gpus(request.exactly.device_class_name)
         }
+        other_requests = {
+            request.name: request.exactly
+            for request in claim.spec.devices.requests
+            if request.exactly and request.exactly.selectors and request.name not in gpu_requests
+        }
         uuids = {name: tuple(claim_config.order.get(name, ())) for name in gpu_requests}
 
         # 1. The configuration names as many GPUs for each request as the request asks for.
@@ -221,7 +226,7 @@ def pin(claim: Claim) -> Pin | None:
         uuids=uuids,
         placed=placed_uuids,
         nccl=claim_config.nccl,
-        nics=_nics(claim, our_configs[0].requests),
+        nics=_nics(other_requests, our_configs[0].requests) if other_requests else {},
     )
 
 
@@ -233,20 +238,19 @@ def _is_of_gpus(device_class: str) -> bool:
     return device_class in _OF_GPUS or device_class in current_ledger().vendor_of
 
 
-def _nics(claim: Claim, chosen_for: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return the NICs that requests are pinned to: their first selector names as many as they ask for.
+def _nics(requests: Mapping[str, _Exactly], chosen_for: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the NICs that requests with selectors are pinned to: the first selector names as many as they ask for.
 
     A selector of their author's may have that form, too. So those requests alone count that our configuration is for;
     one that is for all is of a release that did not say it.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for request in claim.spec.devices.requests:
-        asked = request.exactly
-        if asked is None or not asked.selectors or (chosen_for and request.name not in chosen_for):
+    for name, asked in requests.items():
+        if chosen_for and name not in chosen_for:
             continue
         addresses = nic_requests.addresses(asked.selectors[0].cel.expression)
         if addresses and len(addresses) == asked.count:
-            found[request.name] = addresses
+            found[name] = addresses
     return found
 
 

@@ -9,6 +9,7 @@ from dradriver.allocator.request import Weights
 from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage, claim_key, is_set
+from dradriver.cluster.cache.feature_books import feature_books
 from dradriver.cluster.gpus import gone_agents
 from dradriver.cluster.gpus.fleets import Fleets
 from dradriver.cluster.gpus.inventory import Inventory
@@ -93,14 +94,20 @@ class Books:
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
         )  # fmt: skip
         self.nics = Nics(self.nodes, self._machine_of, self.offered.taint_rules)
-        self.inventory.marked.add(self._gpus_marked)
+        # NICs are counted next to free GPUs, once any pod requests NICs.
+        self.nics.first_requested.add(lambda: self.inventory.marked.add(self._gpus_marked))
         self.weights = Weights()
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
         self.kept_places = KeptPlaces(self.accounts, self._freed)
         self.barrier: bool | None = False
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
-        self.channels = Channels(self.nodes, self.pods, self.templates, self.node_usage.node_of)
+        self.channels = Channels(self.nodes, self.pods, self.claims, self.templates, self.node_usage.node_of)
+        self._feature_books = feature_books(
+            pods=self.pods, accounts=self.accounts, gangs=self.gangs,
+            nics=self.nics, channels=self.channels, kept_places=self.kept_places,
+            touch=touch, touch_pods_of=self._touch_pods_of,
+        )  # fmt: skip
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
         self.refusals = Refusals()
         self.version = 0
@@ -165,12 +172,8 @@ class Books:
     def _set_claim(self, key: Key, new: ClaimRecord | None) -> None:
         old = self.accounts.put(key, new)
         self.offered.claim_changed(key, old, new)
-        self.channels.claim_changed(key, old, new)
         if new is not None and new.pin is not None and old is not None and len(new.users) < MOST <= len(old.users):
             self.nodes.helped(new.pin.choice.node)  # another may use the set that is there
-        if old is not None and old.devices and not (new and new.devices) and self.accounts.kept(key):
-            for pod in self.gangs.pods(self.kept_places.gang_of(key)):  # whom the place is kept for can have it now
-                self._touch(pod)
         pods = self.claim_users.of(key) if old is None or new is None else self.claim_users.concerned(old, new)
         self._rehold(key, pods)
         if new is not None and new.devices:
@@ -178,16 +181,15 @@ class Books:
                 for other in self.inventory.holders(device):
                     if other != key:
                         self._touch_pods_of(other)
-        if new is not None and new.nics:
-            for other in self.nics.others(key):
-                self._touch_pods_of(other)
         for pod in pods:
             self._touch(pod)
             if any(claim is not None and claim.seat is not None for claim in (old, new)):
                 self._set_member(pod)
 
     def _touch_made_by(self, template: Key) -> None:
+        """Count again what the pods take that name a template, and have the controller look at them again."""
         for pod in self.templates.pods(template):
+            self._recount(pod)
             self._touch(pod)
         self.version += 1
 
@@ -199,14 +201,14 @@ class Books:
         """Count what a claim holds, and what its pods take, all of them unless it is said which."""
         held = self.held(key)
         self.inventory.hold(key, held)
-        self.nics.hold(key, self.accounts.nics_of(key))
         self.gpu_time.holds(key, held, given=self.accounts.given(key))
+        self._feature_books.recount_claim(key)
         for pod in self.claim_users.of(key) if pods is None else pods:
             self._recount(pod)
 
     def _recount(self, pod: Key) -> None:
         self.node_usage.recount(pod)
-        self.channels.recount(pod)
+        self._feature_books.recount_pod(pod)
 
     def _whose(self, claim: Key) -> Who:
         return whose(self.claims.get(claim), {pod: self.pods.get(pod) for pod in self.claim_users.of(claim)})

@@ -132,8 +132,6 @@ class Picture(Books):
     def template_changed(self, change: Change[Template]) -> None:
         """Update the cluster cache by what the templates' reflector saw."""
         self.templates.changed(change.key, change.new)
-        for pod in self.templates.pods(change.key):
-            self.channels.recount(pod)
         self._touch_made_by(change.key)
 
     def template_read(self, key: Key, template: Template | None) -> None:

@@ -24,7 +24,8 @@ def rivals(picture: Picture, claim: ClaimRecord) -> bool:
         claim: One of ours, with its pin.
     """
     assert claim.pin is not None, "asked of our own claims"
-    if any(picture.claims[other].nics for other in picture.nics.others(claim.key) if other in picture.claims):
+    others = picture.nics.others(claim.key) if claim.has_nics else ()
+    if any(picture.claims[other].nics for other in others if other in picture.claims):
         return True
     return _crowded(
         picture, claim.key, claim.pin.taken,
@@ -40,7 +41,7 @@ def fits(picture: Picture, claim: ClaimRecord) -> bool:
         claim: One of ours, with its pin.
     """
     assert claim.pin is not None, "asked of our own claims"
-    if picture.nics.others(claim.key):
+    if claim.has_nics and picture.nics.others(claim.key):
         return False
     return not _crowded(picture, claim.key, claim.pin.taken, lambda other: not _gives_way(other, claim.preempts))
 

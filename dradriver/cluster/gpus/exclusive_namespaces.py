@@ -12,10 +12,14 @@ SEVERAL: Final = -1
 
 
 class ExclusiveNamespaces:
-    """Numbers of namespaces: one has the same as long as it has such parts anywhere, and no other ever has it."""
+    """Numbers of namespaces: one has the same as long as it has such parts anywhere, and no other ever has it.
+
+    Attributes:
+        of_node: The namespaces with such parts, of each node that has any.
+    """
 
     def __init__(self) -> None:
-        self._of_node: dict[str, frozenset[str]] = {}
+        self.of_node: dict[str, frozenset[str]] = {}
         self._nodes: collections.Counter[str] = collections.Counter()
         self._numbers: dict[str, int] = {}
         self._next = itertools.count(1)
@@ -26,7 +30,7 @@ class ExclusiveNamespaces:
         Returns the tenant of each of these GPUs, by its number, ascending.
         """
         namespaces = frozenset(namespace for own in gpus.values() for namespace in own)
-        before = self._of_node.pop(node, frozenset())
+        before = self.of_node.pop(node, frozenset())
         for namespace in namespaces - before:
             self._nodes[namespace] += 1
             if namespace not in self._numbers:
@@ -36,7 +40,7 @@ class ExclusiveNamespaces:
             if not self._nodes[namespace]:
                 del self._nodes[namespace], self._numbers[namespace]
         if namespaces:
-            self._of_node[node] = namespaces
+            self.of_node[node] = namespaces
         return self.tenants(gpus)
 
     def tenants(self, gpus: Mapping[int, Set[str]]) -> tuple[tuple[int, int], ...]:

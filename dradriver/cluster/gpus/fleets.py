@@ -153,7 +153,7 @@ class Fleets:
         # 1. The nodes that differ, each with the claims that are gone there. The namespace's own fleet does not offer
         #    reserved GPUs at all, so it also differs on nodes with GPUs that are reserved for ``whose``.
         gone_claims: dict[str, set[Key]] = {}
-        if fleet is None:
+        if fleet is None and whose:
             gone_claims = {node: set() for node in inventory.reserved.nodes(whose)}
         for claim in claims:
             for node, _ in inventory.holds.of(claim):
@@ -178,10 +178,7 @@ class Fleets:
     def _left(self, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str], own: bool) -> Remaining:
         inventory, pool = self._inventory, self._inventory.pool(name)
         assert pool is not None, "the fleet has it"
-        if own:
-            left = inventory.open(name, pool, claims, whose=whose)
-        else:
-            left = inventory.reserved.left(name, pool, inventory.left(name, pool, claims), whose=whose)
+        left = inventory.open(name, pool, claims, whose=whose, own=own)
         mine = self.open_to(namespace, name)
         return left if mine is None else left.among(mine)
 

@@ -172,7 +172,8 @@ class Inventory:
             less = claim not in left or before.get((pool, device), ()) is None  # or it is known now which part it is
             if less and None not in left.values():
                 self._nodes.helped(pool)
-        self.reserved.seen(news)
+        if self.reserved.by_node:
+            self.reserved.seen(news)
         return news
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
@@ -220,18 +221,37 @@ class Inventory:
             self._mark(pool)
             self._nodes.helped(pool)
 
-    def open(self, name: str, pool: Pool, leaving: Set[Key] = frozenset(), *, whose: Collection[str] = ()) -> Remaining:
-        """Return what is left of a node's GPUs, without some claims, for those of these for whom any are reserved.
+    def open(
+        self,
+        name: str,
+        pool: Pool,
+        leaving: Set[Key] = frozenset(),
+        *,
+        whose: Collection[str] = (),
+        own: bool = False,
+    ) -> Remaining:
+        """Return what is left of a node's GPUs, without some claims, and without GPUs that are reserved for others.
 
-        What the claims hold that are left out counts, whoever it is reserved for.
+        Args:
+            name: The node.
+            pool: Its pool.
+            leaving: The claims that count as gone.
+            whose: The workloads that ask: what is reserved for these counts as left.
+            own: Whether what the gone claims hold counts as left, whoever it is reserved for.
         """
-        held = {device for claim in leaving for device in self.holds.of(claim)}
-        return self.reserved.left(name, pool, self.left(name, pool, leaving), whose=whose, held=held)
+        left = self.left(name, pool, leaving)
+        if name not in self.reserved.by_node:
+            return left
+        held = {device for claim in leaving for device in self.holds.of(claim)} if own else ()
+        return self.reserved.left(name, pool, left, whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
         """Tell a fleet that has a node of this one what is left there."""
+        offer = left.offer
+        if left.tenants:
+            offer = msgspec.structs.replace(offer, tenants=self._tenants.tenants(left.tenants))
         fleet.set_free(name, left.free)
-        fleet.set_offer(name, msgspec.structs.replace(left.offer, tenants=self._tenants.tenants(left.tenants)))
+        fleet.set_offer(name, offer)
         fleet.set_parts(name, left.parts)
 
     def uuids(self, pool: str) -> dict[int, str]:
@@ -369,12 +389,13 @@ class Inventory:
                 self._free = np.append(self._free, np.zeros(max(row, len(self._free)), dtype=np.int64))
             self._free[row] = 0
         if pool is None or row is None or (pool.row is None and not self._assess(name, pool)):
-            self._tenants.set(name, {})
-            self._fleet.remove(name)
+            self._remove(name)
             return
         unused = self.left(name, pool)
-        free, offer, parts, tenants = self.reserved.left(name, pool, unused)
-        offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
+        is_reserved = name in self.reserved.by_node
+        free, offer, parts, tenants = self.reserved.left(name, pool, unused) if is_reserved else unused
+        if tenants or name in self._tenants.of_node:
+            offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
         try:
             if pool.row == row:
                 self._fleet.set_free(name, free)
@@ -393,9 +414,13 @@ class Inventory:
             logger.exception("node %s: an error in this program; its GPUs are not placed", name)
             self._leave_out(name)
 
-    def _leave_out(self, name: str) -> None:
-        self._tenants.set(name, {})
+    def _remove(self, name: str) -> None:
+        if name in self._tenants.of_node:
+            self._tenants.set(name, {})
         self._fleet.remove(name)
+
+    def _leave_out(self, name: str) -> None:
+        self._remove(name)
         del self._pools[name]
         self.kinds.set(name, None)
         self._nodes.offer(name, False)

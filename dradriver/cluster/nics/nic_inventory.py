@@ -39,6 +39,7 @@ class Nics:
         asked: Whether any pod has requested NICs: before that nothing is read.
         first_requested: Tells that the first pod requests NICs.
         known: The drivers whose slices are all known.
+        of_claim: The NICs of each claim, by name or by place; claims without NICs are left out.
         counts: Counts the free NICs of nodes for a request.
     """
 
@@ -63,7 +64,7 @@ class Nics:
         self._ways: dict[str, Ways] = {}  # by node: the paths between NICs and GPUs
         # What claims have. A place is a node and a PCI address: several drivers may publish one NIC.
         self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}  # by pool; also of NICs that are not shown now
-        self._held: dict[Key, frozenset[Given | Place]] = {}  # by claim: its NICs, by name or by place
+        self.of_claim: dict[Key, frozenset[Given | Place]] = {}
         self._places: dict[Key, frozenset[Place]] = {}  # by claim
         self._holders: dict[Place, set[Key]] = {}  # the claims with a NIC at a place
         self._given_of: dict[tuple[str, str], set[Key]] = {}  # by pool: claims with NICs of it
@@ -155,26 +156,26 @@ class Nics:
 
     def hold(self, claim: Key, held: Collection[Given | Place]) -> None:
         """Record the NICs that a claim was given, or is pinned to, from now on."""
-        before = self._held.get(claim, frozenset())
+        before = self.of_claim.get(claim, frozenset())
         if held or before:
             self._hold(claim, held)
             self._forget(before)
 
     def hold_anew(self, claim: Key, held: Collection[Given | Place]) -> None:
         """Record again the NICs that a claim has, whatever was recorded of it."""
-        before = self._held.get(claim, frozenset())
+        before = self.of_claim.get(claim, frozenset())
         self._hold(claim, ())
         self._hold(claim, held)
         self._forget(before)
 
     def _hold(self, claim: Key, held: Collection[Given | Place]) -> None:
-        for nic in self._held.pop(claim, ()):
+        for nic in self.of_claim.pop(claim, ()):
             if len(nic) == 3 and (users := self._given_of.get(nic[:2])) is not None:
                 users.discard(claim)
                 if not users:
                     del self._given_of[nic[:2]]
         if held:
-            self._held[claim] = frozenset(held)
+            self.of_claim[claim] = frozenset(held)
             for nic in held:
                 if len(nic) == 3:
                     self._given_of.setdefault(nic[:2], set()).add(claim)
@@ -187,7 +188,7 @@ class Nics:
 
     def _placed(self, claim: Key) -> None:
         """Record where the NICs are that a claim has."""
-        held, before = self._held.get(claim, frozenset()), self._places.pop(claim, frozenset())
+        held, before = self.of_claim.get(claim, frozenset()), self._places.pop(claim, frozenset())
         known_places = map(self._where, held)
         now = frozenset(place for place in known_places if place is not None)
         if now:
@@ -211,11 +212,11 @@ class Nics:
 
     def held(self, claim: Key) -> frozenset[Given | Place]:
         """Return the NICs that are recorded of a claim."""
-        return self._held.get(claim, frozenset())
+        return self.of_claim.get(claim, frozenset())
 
     def sound(self, claim: Key) -> bool:
         """Return whether each NIC that a claim has records the claim, as far as its node is known."""
-        held = self._held.get(claim, frozenset())
+        held = self.of_claim.get(claim, frozenset())
         known_places = frozenset(map(self._where, held)) - {None}
         return self._places.get(claim, frozenset()) == known_places and all(
             claim in self._holders.get(place, ()) for place in known_places if place is not None
@@ -223,7 +224,7 @@ class Nics:
 
     def claims(self) -> tuple[Key, ...]:
         """Return the claims that have NICs."""
-        return tuple(self._held)
+        return tuple(self.of_claim)
 
     def slices(self) -> tuple[str, ...]:
         """Return the names of the NIC slices that are known."""

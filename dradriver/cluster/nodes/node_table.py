@@ -382,7 +382,9 @@ class NodeTable:
 
 def _read(node: Node) -> _Known:
     ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
-    return _Known(
-        node.metadata.labels, node.spec.taints, node.status.allocatable, node.spec.unschedulable, ready,
-        node_maintenance.goes_at(node),
-    )  # fmt: skip
+    labels, taints = node.metadata.labels, node.spec.taints
+    keys = node_maintenance.KEYS
+    stays = keys.isdisjoint(node.metadata.annotations) and labels.keys().isdisjoint(keys)
+    stays = stays and keys.isdisjoint([taint.key for taint in taints])
+    goes_at = node_maintenance.STAYS if stays else node_maintenance.goes_at(node)
+    return _Known(labels, taints, node.status.allocatable, node.spec.unschedulable, ready, goes_at)

@@ -51,7 +51,11 @@ def is_lost(old: Pod, new: Pod | None) -> bool:
 
 
 class KeptPlaces:
-    """The places that are kept for the replacements of lost pods; a gang has at most as many as it has pods."""
+    """The places that are kept for the replacements of lost pods; a gang has at most as many as it has pods.
+
+    Attributes:
+        of_gang: The places of each gang that has any, by the claims of the lost pods.
+    """
 
     def __init__(self, accounts: Accounts, recount: Callable[[Key], None]) -> None:
         """Begin without places.
@@ -61,7 +65,8 @@ class KeptPlaces:
             recount: Called with each claim whose kept devices have changed.
         """
         self._accounts, self._recount = accounts, recount
-        self._of: dict[Key, dict[Key, Kept]] = {}
+        self.of_gang: dict[Key, dict[Key, Kept]] = {}
+        self._in_use: set[Key] = set()  # claims of lost pods that have their devices still
 
     def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
         """Keep the place of a lost pod of a gang that runs on, unless the whole gang starts again.
@@ -77,7 +82,7 @@ class KeptPlaces:
         is_restarted_whole = of.wants is not None and of.wants.restarts
         if is_restarted_whole or not isinstance(claim.pin.choice, Choice):
             return  # places of shares and MIG slices are not kept
-        self._of.setdefault(of.gang, {})[claim.key] = Kept(
+        self.of_gang.setdefault(of.gang, {})[claim.key] = Kept(
             gang=of.gang,
             pod=(pod.metadata.namespace, pod.metadata.name),
             claim=claim.key,
@@ -92,30 +97,41 @@ class KeptPlaces:
 
     def trim(self, gang: Key, most: int) -> None:
         """Keep so many places of a gang at most, of those lost last."""
-        places = tuple(self._of.get(gang, {}).values())
+        places = tuple(self.of_gang.get(gang, {}).values())
         for kept in places[: max(0, len(places) - max(0, most))]:
             self.let_go(kept)
 
     def let_go(self, kept: Kept) -> None:
         """Stop keeping the place of a lost pod; one that is not kept is no error."""
-        places = self._of.get(kept.gang, {})
+        places = self.of_gang.get(kept.gang, {})
         if places.pop(kept.claim, None) is not None and not places:
-            del self._of[kept.gang]
+            del self.of_gang[kept.gang]
+        self._in_use.discard(kept.claim)
         self._accounts.let_go(kept.claim)
         self._recount(kept.claim)
 
+    def recount(self, claim: Key) -> bool:
+        """Note whether a lost pod's claim has its devices still. Returns whether it has given them back."""
+        known = self._accounts.claims.get(claim)
+        if known is not None and known.devices:
+            self._in_use.add(claim)
+            return False
+        was_in_use = claim in self._in_use
+        self._in_use.discard(claim)
+        return was_in_use
+
     def end(self, gang: Key) -> None:
         """Stop keeping all places of a gang."""
-        for kept in tuple(self._of.get(gang, {}).values()):
+        for kept in tuple(self.of_gang.get(gang, {}).values()):
             self.let_go(kept)
 
     def gang_of(self, claim: Key) -> Key:
         """Return the gang for which the place of a lost pod's claim is kept."""
-        return next(gang for gang, places in self._of.items() if claim in places)
+        return next(gang for gang, places in self.of_gang.items() if claim in places)
 
     def find(self, gang: Key, rank: Rank | None) -> Kept | None:
         """Return the kept place of the lost pod that had a rank; of those without ranks a free one."""
-        places = [kept for kept in self._of.get(gang, {}).values() if kept.rank == rank]
+        places = [kept for kept in self.of_gang.get(gang, {}).values() if kept.rank == rank]
         return min(places, key=lambda kept: bool(self._accounts.claims.get(kept.claim)), default=None)
 
     def ready(self, of: Membership) -> Kept | None:
@@ -126,5 +142,5 @@ class KeptPlaces:
 
     def expire(self, now: float) -> None:
         """Stop keeping the places whose time is over."""
-        for kept in [each for places in self._of.values() for each in places.values() if each.until <= now]:
+        for kept in [each for places in self.of_gang.values() for each in places.values() if each.until <= now]:
             self.let_go(kept)

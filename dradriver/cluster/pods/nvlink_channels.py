@@ -28,25 +28,38 @@ _NAMED: Final = 3  # holders that a reason names
 
 
 class Channels:
-    """The channels of all nodes, and who has them. Pods without such a claim are asked nothing."""
+    """The channels of all nodes, and who has them.
+
+    Attributes:
+        of_claim: The nodes whose channel a claim was given, for claims that were given any.
+        of_pod: The node whose channel a pod takes that asks for one and is on that node, or promised it.
+    """
 
     def __init__(
-        self, nodes: NodeTable, pods: Mapping[Key, Pod], templates: Templates, node_of: Callable[[Key], str | None]
+        self,
+        nodes: NodeTable,
+        pods: Mapping[Key, Pod],
+        claims: Mapping[Key, ClaimRecord],
+        templates: Templates,
+        node_of: Callable[[Key], str | None],
     ) -> None:
         """Begin with no channel.
 
         Args:
             nodes: Told which channels there are, and which are free.
             pods: The living pods; whatever changes of one, of its template and of where it is, is told to ``recount``.
+            claims: The claims; whatever changes of one with a channel is told to ``recount_claim``.
             templates: What claims those pods ask for.
             node_of: Gives the node that a pod is on or promised; None for none.
         """
+        self.of_claim: dict[Key, tuple[str, ...]] = {}
+        self.of_pod: dict[Key, str] = {}
         self._nodes, self._known, self._templates, self._node_of = nodes, pods, templates, node_of
+        self._records = claims
         self._slices: dict[str, ChannelSlice] = {}
         self._offered: dict[str, set[str]] = {}  # names of the slices that offer a node's channel, by node
         self._claims: dict[str, dict[Key, frozenset[Key]]] = {}  # by node, who was given it, with the pods it is for
         self._pods: dict[str, set[Key]] = {}  # by node, pods that are promised it and want its channel
-        self._at: dict[Key, str] = {}  # the same by pod
         self._given: dict[Key, str] = {}  # nodes by pods whose claims were given their channel
 
     # What is seen.
@@ -73,35 +86,33 @@ class Channels:
         """Return the names of the slices with NVLink channels."""
         return tuple(self._slices)
 
-    def claim_changed(self, key: Key, old: ClaimRecord | None, new: ClaimRecord | None) -> None:
-        """Update the NVLink channels by what a claim was given, or that it is gone."""
-        before = () if old is None else old.channels
-        after = () if new is None else new.channels
-        if not before and not after:
-            return
+    def recount_claim(self, key: Key) -> None:
+        """Count which nodes' NVLink channels a claim was given; none if it is gone."""
+        claim, before = self._records.get(key), self.of_claim.pop(key, ())
         for node in before:
             for pod in self._claims.get(node, {}).pop(key, ()):
                 self._given.pop(pod, None)
             if not self._claims.get(node, True):
                 del self._claims[node]
-        for node in after:
-            assert new is not None, "it was given something"
-            pods = frozenset((key[0], name) for name, _ in new.owners)
-            self._claims.setdefault(node, {})[key] = pods
-            self._given.update(dict.fromkeys(pods, node))
-        for node in {*before, *after}:
+        if claim is not None and claim.channels:
+            self.of_claim[key] = claim.channels
+            pods = frozenset((key[0], name) for name, _ in claim.owners)
+            for node in claim.channels:
+                self._claims.setdefault(node, {})[key] = pods
+                self._given.update(dict.fromkeys(pods, node))
+        for node in {*before, *self.of_claim.get(key, ())}:
             self._tell(node)
 
     def recount(self, pod: Key) -> bool:
         """Count which node's NVLink channel a pod takes. Returns whether that changed."""
         node = None if self.domain_of(pod) is None else self._node_of(pod)
-        before = self._at.pop(pod, None)
+        before = self.of_pod.pop(pod, None)
         if before is not None:
             self._pods[before].discard(pod)
             if not self._pods[before]:
                 del self._pods[before]
         if node is not None:
-            self._at[pod] = node
+            self.of_pod[pod] = node
             self._pods.setdefault(node, set()).add(pod)
         if before == node:
             return False
@@ -112,7 +123,7 @@ class Channels:
 
     def pods(self) -> Collection[Key]:
         """Return the pods whose NVLink channels are counted."""
-        return tuple(self._at)
+        return tuple(self.of_pod)
 
     # What is asked.
 
@@ -144,7 +155,7 @@ class Channels:
 
     def _untaken(self, pod: Key) -> Bools:
         rows = self._nodes.channels()
-        for node in {self._at.get(pod), self._given.get(pod)} - {None}:
+        for node in {self.of_pod.get(pod), self._given.get(pod)} - {None}:
             assert node is not None, "taken out"
             others = self._pods.get(node, set()) - {pod}
             mine = all(pods == {pod} for pods in self._claims.get(node, {}).values())

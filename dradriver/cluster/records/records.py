@@ -89,6 +89,11 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return whether the claim is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
+    @property
+    def has_nics(self) -> bool:
+        """Return whether the claim was given NICs, or is pinned to some."""
+        return bool(self.nics or (self.pin is not None and self.pin.nics))
+
     def owned_by(self, uid: str) -> bool:
         """Return whether the pod of this uid controls the recorded claim, or is one of those that share it."""
         return any(owner[1] == uid for owner in self.owners)
@@ -99,23 +104,26 @@ def claim_record(claim: Claim) -> ClaimRecord:
     label, annotations = claim.metadata.labels.get(names.LABEL), claim.metadata.annotations
     ours = label == names.LABEL_PLACED and names.CHOICE in annotations
     is_handed_over = label == names.LABEL_HANDED_OVER
+    allocation = claim.status.allocation
+    drivers = set() if allocation is None else {result.driver for result in allocation.devices.results}
+    says_idle = any(idleness.MARK in bytes(status.data) for status in claim.status.devices)  # of hardly any claim
     return ClaimRecord(
         metadata=claim.metadata.bare,
         ours=ours,
         owners=pins.owners(claim),
         pin=pins.pin(claim) if ours else None,
-        devices=None if claim.status.allocation is None else pins.allocated(claim),
+        devices=None if allocation is None else pins.allocated(claim),
         users=tuple(consumer.uid for consumer in claim.status.reserved_for),
         handed_over=annotations.get(names.HANDED_OVER, "") if is_handed_over else "",
         set=claim_builder.read_set(annotations[names.SET]) if ours and names.SET in annotations else None,
-        planned=gang_plan_note.read(claim) if ours else None,
+        planned=gang_plan_note.read(claim) if ours and names.PLAN in annotations else None,
         seat=gang_barrier_device.of(claim),
-        preempts=preemption_note.read(claim) if ours else None,
-        allocated_at="" if claim.status.allocation is None else claim.status.allocation.allocation_timestamp,
-        idle=idleness.idle_of(claim),
-        idle_end=idleness.asked(annotations),
-        channels=compute_domains.held(claim),
-        nics=nic_requests.given(claim),
+        preempts=preemption_note.read(claim) if ours and names.PREEMPTS in annotations else None,
+        allocated_at="" if allocation is None else allocation.allocation_timestamp,
+        idle=idleness.idle_of(claim) if says_idle else None,
+        idle_end=idleness.asked(annotations) if names.IDLE_END in annotations else None,
+        channels=compute_domains.held(claim) if compute_domains.DRIVER in drivers else (),
+        nics=() if drivers.isdisjoint(nic_requests.DRIVERS) else nic_requests.given(claim),
     )
 
 

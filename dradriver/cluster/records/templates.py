@@ -123,8 +123,8 @@ def missing(template: str) -> Reason:
 def beside(pod: Pod) -> tuple[str, ...]:
     """Return the templates that a pod names in addition to that of its GPUs."""
     entries = pod.spec.resource_claims
-    return tuple(e.resource_claim_template_name for e in entries if e.resource_claim_template_name
-                 and e.name != names.POD_CLAIM)  # fmt: skip
+    return tuple([e.resource_claim_template_name for e in entries if e.resource_claim_template_name
+                 and e.name != names.POD_CLAIM])  # fmt: skip
 
 
 def _own(pod: Pod) -> Key | None:

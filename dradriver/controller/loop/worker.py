@@ -252,7 +252,8 @@ class Worker:
 
     async def sweep(self) -> None:
         """Have the worker delete old orphans, end assumptions that the server does not share, and resume owners."""
-        self.picture.kept_places.expire(asyncio.get_running_loop().time())
+        if self.picture.kept_places.of_gang:
+            self.picture.kept_places.expire(asyncio.get_running_loop().time())
         await self._collector.sweep()
         await self._restarts.find()
         await self._restarts.settle()
@@ -262,7 +263,8 @@ class Worker:
         while True:
             await asyncio.sleep(RECHECK_S)
             now = asyncio.get_running_loop().time()
-            self.picture.kept_places.expire(now)
+            if self.picture.kept_places.of_gang:
+                self.picture.kept_places.expire(now)
             if self.queue.rechecks.look_anew(self.picture.version, now):
                 self.agenda.wake()
             self._preemptions.look()

@@ -2,6 +2,7 @@
 
 plan                   the places of a workload, and whether they are still valid; the others ask it
 decide                 the placement of one pod
+chosen_gpus            the GPUs of a choice by the requests of a claim
 ranking                the best sets on the best nodes; the reason if there are none
 gang_plan              the placement of all pods of a gang
 gang_terms             what the pods of a gang ask for as a whole, and their order

@@ -39,7 +39,7 @@ from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import nic_places, nic_refusals
+from dradriver.controller.placing import chosen_gpus, nic_places, nic_refusals
 from dradriver.controller.placing.ranking import eligible, rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
@@ -301,8 +301,8 @@ def _placement(
 ) -> Placement:
     """Return the placement on the first of these choices, with the nodes of the others to fall back on."""
     first = choices[0]
-    is_mig, uuids = isinstance(wish.request, Mig), nic_places.uuids(picture, wish, first)
-    nics = nic_places.chosen(picture, wish, first.node, uuids)
+    is_mig, uuids = isinstance(wish.request, Mig), chosen_gpus.uuids(picture, wish, first)
+    nics = {} if wish.nics is None else nic_places.chosen(picture, wish, first.node, uuids)
     assert nics is not None, "it was ranked for having them"
     return Placement(
         choice=first,

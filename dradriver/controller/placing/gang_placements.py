@@ -20,7 +20,7 @@ from dradriver.api.claims.gang_plan_note import Planned
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.placing import gang_nics, nic_places
+from dradriver.controller.placing import chosen_gpus, gang_nics
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
@@ -50,7 +50,7 @@ def placements_of(
         ShortError: The plan's nodes have too few NICs.
     """
     uuids = {
-        member: nic_places.uuids(picture, member.wish, choice)
+        member: chosen_gpus.uuids(picture, member.wish, choice)
         for member, choice in placed.items()
         if member not in kept
     }

@@ -19,7 +19,7 @@ from dradriver.api.claims.pins import Pin
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.controller.placing import nic_choice, nic_refusals
+from dradriver.controller.placing import chosen_gpus, nic_choice, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
 from dradriver.queue.pending import Member
@@ -158,7 +158,7 @@ def _with_other_gpus(
     ask = wish.nics
     if ask is None or not nic_choice.demands(ask):
         return []
-    gpus = sum(map(len, _numbers(choices[0])))
+    gpus = sum(map(len, chosen_gpus.numbers(choices[0])))
     apart = {
         choice.node: nic_choice.gpus_apart(picture, ask, choice.node, fleet.free(choice.node), gpus, tries=tries)
         for choice in choices
@@ -183,7 +183,7 @@ def _with_nics(picture: Picture, wish: PlacementRequest, choices: Choices, tries
     return [
         choice
         for choice in choices
-        if nic_choice.chosen(picture, ask, choice.node, uuids(picture, wish, choice), tries=tries)
+        if nic_choice.chosen(picture, ask, choice.node, chosen_gpus.uuids(picture, wish, choice), tries=tries)
     ]
 
 
@@ -218,19 +218,3 @@ def chosen(
         if nics is not None:
             return nics
     return None
-
-
-def uuids(picture: Picture, wish: PlacementRequest, choice: Choice | PartChoice) -> dict[str, tuple[str, ...]]:
-    """Return the uuids of chosen GPUs, by the claim's requests."""
-    node_uuids = picture.inventory.uuids(choice.node)
-    return {
-        name: tuple(node_uuids[number] for number in numbers)
-        for name, numbers in zip(wish.requests, _numbers(choice), strict=True)
-    }
-
-
-def _numbers(choice: Choice | PartChoice) -> list[tuple[int, ...]]:
-    """Return the numbers of the chosen GPUs, in the order of the claim's requests."""
-    if isinstance(choice, Choice):
-        return list(choice.containers)
-    return [(part.gpu,) for parts in choice.containers for part in parts]

@@ -172,7 +172,7 @@ class Search:
         """Return the GPUs of a node that the pods may not have: of other partitions, or reserved for others."""
         inventory, mine = self.picture.inventory, self.picture.fleets.open_to(self.wish.claim[0], node)
         pool, reserved = inventory.pool(node), inventory.reserved
-        if pool is None or (mine is None and not reserved):
+        if pool is None or (mine is None and not reserved.by_node):
             return frozenset()
         return frozenset(
             (node, device)

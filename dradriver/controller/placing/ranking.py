@@ -37,7 +37,7 @@ def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
     picture, fit = snapshot.picture, snapshot.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, snapshot.open(wish.ask))
-    if (domain := picture.channels.domain_of(wish.pod)) is not None:
+    if wish.beside and (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     return fit
 
@@ -64,7 +64,7 @@ def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -
     # 1. The best sets. Those with near NICs come first if the pod prefers them and they are as good otherwise.
     try:
         ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
-        if (near_wish := nic_places.near(wish)) is not None:
+        if _says_near(wish) and (near_wish := nic_places.near(wish)) is not None:
             with contextlib.suppress(NoPlaceError):
                 near_ranked = _ranked(picture, near_wish, fit, most=most, fleet=fleet)
                 if _as_good(near_ranked[0], ranked[0]):
@@ -87,13 +87,18 @@ def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -
     return ranked
 
 
+def _says_near(wish: PlacementRequest) -> bool:
+    """Return whether a pod requests NICs, or GPUs with NICs near them."""
+    return wish.nics is not None or (isinstance(wish.request, Whole) and bool(wish.request.near_nic))
+
+
 def _explained(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, error: NoPlaceError) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
     picture = snapshot.picture
     causes = _causes(snapshot, wish, fit)
     nodes_text = f"; nodes left out: {causes}" if causes else ""
     partition_text = bound(picture, wish)
-    reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved else ""
+    reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved.by_node else ""
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
     is_reserved = bool(partition_text or reserved_text) and error.cause is not Cause.NEVER
     return NoPlaceError(
@@ -190,6 +195,6 @@ def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
         open_nodes = snapshot.open(wish.ask)
         if (open_nodes & ~picture.neighbours.allowed(wish.pod, wish.rules, open_nodes)).any():
             causes.append(BESIDE)
-    if (domain := picture.channels.domain_of(wish.pod)) is not None:
+    if wish.beside and (domain := picture.channels.domain_of(wish.pod)) is not None:
         causes += picture.channels.causes(domain, wish.pod, snapshot.open(wish.ask))
     return ", ".join(sorted(causes))
