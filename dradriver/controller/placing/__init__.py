@@ -3,6 +3,11 @@
 plan                   the places of a workload, and whether they are still valid; the others ask it
 decide                 the placement of one pod
 ranking                the best sets on the best nodes; the reason if there are none
+node_limit             what a feature has to say of the choice of a node
+node_limits            registers the limits of features, and says which requests use these
+channel_limit          the limit of channels of multi-node NVLink
+nic_limit              the limits of NICs for a single pod
+spot_limit             the limit of spot nodes
 gang_plan              the placement of all pods of a gang
 gang_placements        what a gang's plan means for each of its pods
 gang_roles             what the allocator is asked for a gang

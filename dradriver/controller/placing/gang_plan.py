@@ -31,7 +31,7 @@ from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.pods.kept_places import Kept
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking
+from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking, spot_limit
 from dradriver.controller.placing.gang_placements import has_seats, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.queue.pending import Member
@@ -223,7 +223,7 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
     preferences = {member.wish.spot for member in members}
     if preferences == {""} or len(preferences) > 1:
         return None
-    preferred = [ranking.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
+    preferred = [spot_limit.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
     return preferred if all(fit.any() for fit in preferred) else None
 
 
