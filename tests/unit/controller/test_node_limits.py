@@ -1,4 +1,4 @@
-"""Which limits of features a request has: those of the features that it uses, and a plain request none."""
+"""The limits of features on the choice of a node: which requests have them, and which claims they keep."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from dradriver.controller.placing.channel_limit import ChannelLimit
 from dradriver.controller.placing.nic_limit import NearNicLimit, NicLimit
 from dradriver.controller.placing.node_limit import NodeLimit
 from dradriver.controller.placing.node_limits import concerning
+from dradriver.controller.placing.plan import revalidate
 from dradriver.controller.placing.spot_limit import SpotLimit
-from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
-from tests.fakes import domains, nic_pods
+from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tests.fakes import domains, nic_pods, nics
 from tests.fakes.gpucluster import GpuCluster, claim_of
 from tests.fakes.preempting import waiting
 
@@ -96,3 +97,43 @@ async def test_a_pod_with_all_features_has_all_limits_those_that_leave_out_nodes
     words = {"template": "gpus/t", "near-nic": "preferred", "spot": "prefer"}
     cluster.pod("p", 1, wishes=words, resourceClaims=[gpus, domains.entry("channel")])
     assert await limits(cluster) == [ChannelLimit, NicLimit, NearNicLimit, SpotLimit]
+
+
+def is_kept(cluster: GpuCluster) -> bool:
+    """Return whether the claim of pod ``p`` is still valid for it."""
+    cluster.deliver()
+    member = waiting(cluster, "p")
+    return revalidate(cluster.worker.picture, [member], [member]) is not None
+
+
+async def test_a_claim_is_kept_while_its_nic_exists_and_is_free() -> None:
+    cluster = nic_pods.a_cluster("a")
+    nic_pods.template(cluster, nic_pods.gpus(), nic_pods.wanted())
+    nic_pods.pod(cluster)
+    await cluster.settle()
+    assert is_kept(cluster)
+
+    (address,) = nic_pods.addresses(cluster)
+    published = nics.of_machine(cluster.machines["a"])
+    (chosen,) = [nic for nic in published if nic["name"] == nics.device(address)["name"]]
+    cluster.put(RESOURCE_SLICES, nics.published("a", [nic for nic in published if nic != chosen]))
+    assert not is_kept(cluster)
+    cluster.put(RESOURCE_SLICES, nics.published("a", published))
+    assert is_kept(cluster)
+
+    taken = {"driver": nics.DRANET, "pool": "a", "device": chosen["name"], "request": "nic"}
+    allocated = {"allocation": {"devices": {"results": [taken]}}}
+    cluster.put(RESOURCE_CLAIMS, {"metadata": {"name": "theirs", "namespace": "other"}, "status": allocated})
+    assert not is_kept(cluster)
+
+
+async def test_a_claim_is_kept_while_its_pod_may_have_the_channel_of_its_node() -> None:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.put(RESOURCE_SLICES, domains.resource_slice("a"))
+    cluster.put(RESOURCE_CLAIM_TEMPLATES, domains.template("t", "domain"))
+    cluster.pod("p", 2, resourceClaims=[OWN, domains.entry("t")])
+    await cluster.settle()
+    assert is_kept(cluster)
+    cluster.put(RESOURCE_CLAIMS, domains.claim("theirs", "a"))
+    assert not is_kept(cluster)
