@@ -4,6 +4,11 @@ plan                   the places of a workload, and whether they are still vali
 decide                 the placement of one pod
 chosen_gpus            the GPUs of a choice by the requests of a claim
 ranking                the best sets on the best nodes; the reason if there are none
+node_limit             what a feature has to say of the choice of a node
+node_limits            registers the limits of features, and says which requests use these
+channel_limit          the limit of channels of multi-node NVLink
+nic_limit              the limits of NICs for a single pod
+spot_limit             the limit of spot nodes
 gang_plan              the placement of all pods of a gang
 gang_terms             what the pods of a gang ask for as a whole, and their order
 late_pod               what to search for a pod that comes to a gang which runs

@@ -39,7 +39,8 @@ from dradriver.cluster.nodes.requests import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import chosen_gpus, nic_places, nic_refusals
+from dradriver.controller.placing import chosen_gpus, node_limits
+from dradriver.controller.placing.node_limit import NodeLimit
 from dradriver.controller.placing.ranking import eligible, rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
@@ -66,31 +67,27 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
         return _joining(picture, wish, claim)
 
     # 1. The nodes that the pod fits on.
-    if wish.nics is not None:
-        wish = nic_places.readable(picture, wish)
+    limits = node_limits.concerning(wish)
     fit = snapshot.narrowed(eligible(snapshot, wish))
+    for limit in limits:
+        wish, fit = limit.narrowed(picture, wish, fit)
     if snapshot.is_few and not fit.any():
         raise NoPlaceError("no such node")
-    if wish.nics is not None and wish.nics.requests and fit.any():
-        fit = fit & (picture.nics.counts.of(wish.nics, fit) > 0)
-        if not fit.any():
-            raise nic_refusals.refusal(picture, wish.nics)
 
     # 2. For a shared set, a node with room for all pods that wait for it. All together may be too many for any node.
     if wish.shared:
         ask_of_all = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
-            ranked = rank(snapshot, wish, fit & snapshot.eligible(ask_of_all), most=most)
-            return _placement(picture, wish, ranked, most)
+            return _placement(snapshot, wish, fit & snapshot.eligible(ask_of_all), limits, most)
 
     # 3. A node without pods that the scheduler would have to wait for: they exclude this pod until they have ended.
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if shunned.any():
         with contextlib.suppress(NoPlaceError):
-            return _placement(picture, wish, rank(snapshot, wish, fit & ~shunned, most=most), most)
+            return _placement(snapshot, wish, fit & ~shunned, limits, most)
 
     # 4. Any node.
-    return _placement(picture, wish, rank(snapshot, wish, fit, most=most), most)
+    return _placement(snapshot, wish, fit, limits, most)
 
 
 def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement:
@@ -148,20 +145,16 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     pod requests, on a node that can run it. A better place that became free does not make it invalid. A changed
     preference of the pod does.
     """
-    # 1. The GPUs and NICs of the claim.
+    # 1. The GPUs of the claim, and what limits added to them.
     pin = claim.pin
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
         return None
     if not picture.inventory.keeps(pin):
         return None
-    if wish.nics is not None:
-        try:
-            wish = nic_places.readable(picture, wish)
-        except NoPlaceError:
-            return None
-        if not nic_places.asked_for(picture, wish, pin):
-            return None
+    limits = node_limits.concerning(wish)
+    if not all(limit.keeps(picture, wish, pin) for limit in limits):
+        return None
 
     # 2. The node, and the pod's request, without what the claim itself uses and pods that end for it.
     ending = conflicts.in_the_way(picture, claim)
@@ -182,7 +175,10 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     node = pin.choice.node
     other_nodes: list[str] = []
     with contextlib.suppress(NoPlaceError):
-        other_nodes = [choice.node for choice in rank(snapshot, wish, fit, most=MOST_NODES) if choice.node != node]
+        for limit in limits:
+            wish, fit = limit.narrowed(picture, wish, fit)
+        ranked = rank(snapshot, wish, fit, limits, most=MOST_NODES)
+        other_nodes = [choice.node for choice in ranked if choice.node != node]
     return Placement(
         choice=pin.choice,
         hostnames=_hostnames(picture, [node, *other_nodes], MOST_NODES),
@@ -218,7 +214,6 @@ def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools
     Raises:
         NoPlaceError: They are not: the pod would have no place on these GPUs.
     """
-    wish = msgspec.structs.replace(wish, nics=None)  # the caller has checked the NICs
     if tuple(pin.uuids) != wish.requests:
         return False
     request, choice = wish.request, pin.choice
@@ -266,7 +261,7 @@ def _fractions_asked_for(
 def _best_on(
     snapshot: Snapshot, wish: PlacementRequest, devices: Set[Device], here: Bools, gone: Set[Key]
 ) -> Choice | PartChoice:
-    """Return the best choice for a pod while only some devices are free, on the nodes ``here``.
+    """Return the best choice for a pod while only some devices are free, on the nodes ``here``, by the GPUs alone.
 
     Raises:
         NoPlaceError: There is none.
@@ -297,14 +292,17 @@ def _row(like: Bools, row: int) -> Bools:
 
 
 def _placement(
-    picture: Picture, wish: PlacementRequest, choices: Sequence[Choice | PartChoice], most: int
+    snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], most: int
 ) -> Placement:
-    """Return the placement on the first of these choices, with the nodes of the others to fall back on."""
+    """Return the placement with the best set on these nodes, and next-best nodes to fall back on.
+
+    Raises:
+        NoPlaceError: There is no set.
+    """
+    picture, choices = snapshot.picture, rank(snapshot, wish, fit, limits, most=most)
     first = choices[0]
     is_mig, uuids = isinstance(wish.request, Mig), chosen_gpus.uuids(picture, wish, first)
-    nics = {} if wish.nics is None else nic_places.chosen(picture, wish, first.node, uuids)
-    assert nics is not None, "it was ranked for having them"
-    return Placement(
+    placement = Placement(
         choice=first,
         hostnames=_hostnames(picture, [choice.node for choice in choices], most),
         uuids=uuids,
@@ -312,8 +310,10 @@ def _placement(
         addresses=picture.inventory.addresses(first.node),
         compute=picture.inventory.compute(first.node) if is_mig else {},
         placed=picture.inventory.placed(first.node) if is_mig else frozenset(),
-        nics=nics,
     )
+    for limit in limits:
+        placement = limit.completed(picture, wish, placement)
+    return placement
 
 
 def _hostnames(picture: Picture, nodes: Sequence[str], most: int) -> dict[str, str]:

@@ -29,7 +29,7 @@ from dradriver.cluster.nodes.node_table import GOING
 from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking
+from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking, spot_limit
 from dradriver.controller.placing.gang_placements import has_seats, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.controller.placing.gang_terms import GangTerms
@@ -202,7 +202,7 @@ def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list
     preferences = {member.wish.spot for member in members}
     if preferences == {""} or len(preferences) > 1:
         return None
-    preferred = [ranking.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
+    preferred = [spot_limit.favoured(picture, members[0].wish.spot, fit) for fit in asked.eligible]
     return preferred if all(fit.any() for fit in preferred) else None
 
 

@@ -1,36 +1,29 @@
 """Places for pods whose claims request NICs of other drivers: sets of GPUs whose nodes have such NICs, too.
 
-``decide``, ``ranking`` and the gang plan call this module.
+``nic_limit`` and the gang plan call this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, Choice, NoPlaceError, PartChoice, Whole
+from dradriver.allocator.request import NEAR_PREFERRED, NEAR_REQUIRED, NoPlaceError, Whole
 from dradriver.api.base import names
-from dradriver.api.base.errors import WordError
-from dradriver.api.claims.pins import Pin
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing import chosen_gpus, nic_choice, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
 from dradriver.controller.placing.nic_node import Tries
-from dradriver.queue.pending import Member
+from dradriver.controller.placing.node_limit import Choices, Rank
 from dradriver.queue.placement_request import PlacementRequest
-from dradriver.reason import Reason
 
 MOST_LOOKS: Final = 8  # how often one call ranks nodes and searches their NICs
-
-Choices: TypeAlias = Sequence[Choice | PartChoice]
-Rank: TypeAlias = Callable[[Bools, Fleet], Choices]
-"""Returns the best sets of a fleet's GPUs on some nodes, best first; raises ``NoPlaceError``."""
 
 
 def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
@@ -47,35 +40,6 @@ def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
     if ask.near == NEAR_REQUIRED:
         raise NoPlaceError(f"{names.NEAR_NIC}: {NEAR_REQUIRED}: {ask.left[-1][1]}")
     return msgspec.structs.replace(wish, nics=ask)
-
-
-def unread(picture: Picture, member: Member) -> Reason | None:
-    """Return why a pod that requests NICs waits until the cluster's NICs are read; None if it need not wait."""
-    try:
-        nics = member.wish.nics
-    except WordError:
-        return None
-    return picture.nics.unread() if nics is not None and nics.requests else None
-
-
-def asked_for(picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-    """Return whether the NICs that a claim is pinned to exist, are free apart from it, and match its pod's request."""
-    ask = wish.nics
-    assert ask is not None, "asked of such wishes"
-    pinned_counts = {name: len(addresses) for name, addresses in pin.nics.items()}
-    if pinned_counts != {request.name: request.count for request in ask.requests}:
-        return False
-    if not ask.requests:
-        return True
-    node = pin.choice.node
-    if picture.inventory.pool(node) is None:
-        return False
-
-    # Choose again with all other NICs taken: only the pinned ones can be the result.
-    pinned = {address for addresses in pin.nics.values() for address in addresses}
-    others = {(node, nic.address) for nic in picture.nics.on(node) if nic.address not in pinned}
-    chosen_again = nic_choice.chosen(picture, ask, node, pin.uuids, besides=wish.claim, taken=others)
-    return chosen_again is not None
 
 
 def near(wish: PlacementRequest) -> PlacementRequest | None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from dradriver.allocator.request import NEAR_REQUIRED, NoPlaceError
+from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.vocabulary.nic_requests import Alike, NicAsk
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_distances import of_gpu
 from dradriver.controller.placing.nic_choice import demands, gpus_apart, includes_gpus
+from dradriver.controller.placing.node_limit import NodeLimitError
 from dradriver.reason import Cause
 
 _MOST_NODES_IN_TEXT: Final = 3  # whose numbers of NICs a reason names
 
 
-class NoNicsError(NoPlaceError):
+class NoNicsError(NodeLimitError):
     """GPUs are free, but not enough matching NICs on their nodes."""
 
     reason = "NoNICs"

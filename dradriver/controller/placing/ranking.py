@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
-from dradriver.api.vocabulary.values import PREFER_SPOT
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.anti_affinity import BESIDE
-from dradriver.controller.placing import nic_places, nic_refusals
+from dradriver.controller.placing.node_limit import Choices, NodeLimit, NodeLimitError, Rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
 
@@ -31,24 +31,24 @@ _RESERVED: Final = "; GPUs are left out that are reserved for one that has waite
 def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
     """Return the nodes that a pod fits on: (rows,).
 
-    Nodes must have enough free resources, a free channel of multi-node NVLink if the pod needs one, and no pods that
-    exclude it by their (anti-)affinity.
+    Nodes must have enough free resources, and no pods that exclude it by their (anti-)affinity.
     """
     picture, fit = snapshot.picture, snapshot.eligible(wish.ask)
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, wish.rules, snapshot.open(wish.ask))
-    if wish.beside and (domain := picture.channels.domain_of(wish.pod)) is not None:
-        fit &= picture.channels.free(domain, wish.pod)
     return fit
 
 
-def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -> Sequence[Choice | PartChoice]:
+def rank(
+    snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit] = (), *, most: int
+) -> Choices:
     """Return the best set of each of the best nodes, best first.
 
     Args:
         snapshot: The cluster.
         wish: What the pod requests.
         fit: The nodes to search: (rows,).
+        limits: The limits of the features that the pod uses.
         most: How many nodes the pod may use. Several times as many are returned.
 
     Raises:
@@ -58,44 +58,35 @@ def rank(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, *, most: int) -
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
-        causes = _causes(snapshot, wish, fit) or "none is left"
+        causes = _causes(snapshot, wish, fit, limits) or "none is left"
         raise NoPlaceError(f"no node with GPUs can run this pod: {causes}", cause=Cause.NODES)
 
-    # 1. The best sets. Those with near NICs come first if the pod prefers them and they are as good otherwise.
+    # 1. The best sets.
     try:
-        ranked = _ranked(picture, wish, fit, most=most, fleet=fleet)
-        if _says_near(wish) and (near_wish := nic_places.near(wish)) is not None:
-            with contextlib.suppress(NoPlaceError):
-                near_ranked = _ranked(picture, near_wish, fit, most=most, fleet=fleet)
-                if _as_good(near_ranked[0], ranked[0]):
-                    ranked, wish = _first_of(near_ranked, ranked, most), near_wish
-    except nic_refusals.NoNicsError:
+        ranked = _ranked(picture, wish, fit, limits, most=most, fleet=fleet)
+    except NodeLimitError:
         raise
     except NoPlaceError as error:
-        raise _explained(snapshot, wish, fit, error) from None
+        raise _explained(snapshot, wish, fit, limits, error) from None
 
-    # 2. Spot nodes, or nodes that are not, come first if the pod says so and their sets are as good.
-    if not wish.spot:
-        return ranked
-    favoured_nodes = favoured(picture, wish.spot, fit)
-    if not favoured_nodes.any() or (favoured_nodes == fit).all():
-        return ranked
-    with contextlib.suppress(NoPlaceError):
-        favoured_ranked = _ranked(picture, wish, favoured_nodes, most=most, fleet=fleet)
-        if _as_good(favoured_ranked[0], ranked[0]):
-            return _first_of(favoured_ranked, ranked, most)
+    # 2. The sets that a limit prefers come first if they are as good. The next limit chooses among these.
+    for limit in limits:
+        if (search := limit.preferred(picture, wish, fit)) is None:
+            continue
+        with contextlib.suppress(NoPlaceError):
+            preferred = _ranked(picture, *search, limits, most=most, fleet=fleet)
+            if _as_good(preferred[0], ranked[0]):
+                ranked = _first_of(preferred, ranked, most)
+                wish, fit = search
     return ranked
 
 
-def _says_near(wish: PlacementRequest) -> bool:
-    """Return whether a pod requests NICs, or GPUs with NICs near them."""
-    return wish.nics is not None or (isinstance(wish.request, Whole) and bool(wish.request.near_nic))
-
-
-def _explained(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, error: NoPlaceError) -> NoPlaceError:
+def _explained(
+    snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], error: NoPlaceError
+) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
     picture = snapshot.picture
-    causes = _causes(snapshot, wish, fit)
+    causes = _causes(snapshot, wish, fit, limits)
     nodes_text = f"; nodes left out: {causes}" if causes else ""
     partition_text = bound(picture, wish)
     reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved.by_node else ""
@@ -107,26 +98,11 @@ def _explained(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, error: No
     )
 
 
-def _first_of(
-    first: Sequence[Choice | PartChoice], others: Sequence[Choice | PartChoice], most: int
-) -> Sequence[Choice | PartChoice]:
+def _first_of(first: Choices, others: Choices, most: int) -> Choices:
     """Return all of the first sets, filled up to ``most`` with others of other nodes."""
     nodes = {choice.node for choice in first}
     on_other_nodes = [choice for choice in others if choice.node not in nodes]
     return [*first, *on_other_nodes[: max(0, most - len(first))]]
-
-
-def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
-    """Return those nodes that a pod prefers because they are spot nodes, or are not: (rows,).
-
-    Args:
-        picture: The cluster cache.
-        spot: What the pod says of spot nodes: ``prefer`` or ``avoid``.
-        fit: The nodes that it may use: (rows,).
-    """
-    is_spot = picture.nodes.spot()
-    favoured_nodes: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
-    return favoured_nodes
 
 
 def _as_good(choice: Choice | PartChoice, best: Choice | PartChoice) -> bool:
@@ -137,19 +113,16 @@ def _as_good(choice: Choice | PartChoice, best: Choice | PartChoice) -> bool:
 
 
 def _ranked(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
-) -> Sequence[Choice | PartChoice]:
-    """Return the best sets of a fleet's GPUs, with their NICs if the pod requests some."""
-    if wish.nics is not None and wish.nics.requests:
-        return nic_places.ranked(
-            picture, wish, fit, fleet, lambda rows, of: _ranked_alone(picture, wish, rows, most=most, fleet=of)
-        )
-    return _ranked_alone(picture, wish, fit, most=most, fleet=fleet)
+    picture: Picture, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], *, most: int, fleet: Fleet
+) -> Choices:
+    """Return the best sets of a fleet's GPUs, within the limits."""
+    rank: Rank = partial(_ranked_alone, picture, wish, most)
+    for limit in limits:
+        rank = partial(limit.ranked, picture, wish, rank)
+    return rank(fit, fleet)
 
 
-def _ranked_alone(
-    picture: Picture, wish: PlacementRequest, fit: Bools, *, most: int, fleet: Fleet
-) -> Sequence[Choice | PartChoice]:
+def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bools, fleet: Fleet) -> Choices:
     """Return the best sets of a fleet's GPUs, by the GPUs alone."""
     if not isinstance(wish.request, Whole):
         tenant = picture.inventory.tenant(wish.claim[0])
@@ -186,7 +159,7 @@ def any_aside(picture: Picture, fit: Bools) -> bool:
     return any(row is not None and fit[row] for row in rows)
 
 
-def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
+def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit]) -> str:
     """Return why nodes are left out for a pod, as a list in words; empty if none is."""
     picture, causes = snapshot.picture, list(snapshot.causes(wish.ask))
     if any_aside(picture, fit):
@@ -195,6 +168,6 @@ def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
         open_nodes = snapshot.open(wish.ask)
         if (open_nodes & ~picture.neighbours.allowed(wish.pod, wish.rules, open_nodes)).any():
             causes.append(BESIDE)
-    if wish.beside and (domain := picture.channels.domain_of(wish.pod)) is not None:
-        causes += picture.channels.causes(domain, wish.pod, snapshot.open(wish.ask))
+    for limit in limits:
+        causes += limit.causes(picture, wish)
     return ", ".join(sorted(causes))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 
 from dradriver.api.base import names
+from dradriver.api.base.errors import WordError
 from dradriver.api.base.gang_barrier_device import OFF
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import nic_places
+from dradriver.controller.placing import node_limits
 from dradriver.controller.steps.deadlines import LET_GO_S, SCHEDULER_PAUSE_S, Deadlines
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.pending import Member
@@ -89,7 +91,12 @@ def not_known(gated: Iterable[tuple[Member, ClaimRecord]], picture: Picture) -> 
     nodes = (claim.pin.choice.node for claim in members.values() if claim.pin is not None)
     if without_tables := picture.inventory.aside.intersection(nodes):
         return Reason(Cause.NODES, f"waits until the GPUs of its node {min(without_tables)} are assessed")
-    return next(filter(None, (nic_places.unread(picture, member) for member in members)), None)
+    for member in members:
+        with contextlib.suppress(WordError):  # the pod is told so when its claim is checked
+            for limit in node_limits.concerning(member.wish):
+                if (reason := limit.not_known(picture, member.wish)) is not None:
+                    return reason
+    return None
 
 
 def shown(pod: Pod) -> str:

@@ -11,33 +11,57 @@ from types import FrameType
 import pytest
 
 import dradriver
+from dradriver.api.policies.model import Policies
+from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from tests.fakes import domains, nic_pods
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
 ROOT = Path(dradriver.__file__).parent
-AUDIT = str(ROOT / "controller/loop/audit.py")
+AUDIT = str(ROOT / "controller/audit.py")
 NICS = "cluster/nics/nic_inventory.py"
 CHANNELS = "cluster/pods/nvlink_channels.py"
-OF_FEATURES = {
-    NICS,
-    CHANNELS,
-    "api/base/node_maintenance.py",
-    "api/claims/compute_domains.py",
-    "api/claims/gang_plan_note.py",
-    "api/claims/idleness.py",
-    "api/claims/preemption_note.py",
-    "api/vocabulary/nic_requests.py",
-    "cluster/gpus/exclusive_namespaces.py",
-    "cluster/gpus/reserved.py",
-    "cluster/nics/nic_counts.py",
-    "cluster/nics/nic_devices.py",
-    "cluster/nics/nic_distances.py",
-    "cluster/pods/kept_places.py",
-    "controller/placing/nic_choice.py",
-    "controller/placing/nic_node.py",
-    "controller/placing/nic_places.py",
-    "controller/placing/nic_refusals.py",
+# The modules of each feature.
+FEATURES = {
+    "caps": {"queue/caps.py"},
+    "reservations": {
+        "cluster/gpus/reserved.py",
+        "controller/features/reservations.py",
+        "controller/placing/reservable.py",
+        "queue/reservation_access.py",
+        "queue/reservation_rules.py",
+    },
+    "GPUs of one namespace": {"cluster/gpus/exclusive_namespaces.py"},
+    "NICs": {
+        NICS,
+        "api/vocabulary/nic_requests.py",
+        "cluster/nics/nic_counts.py",
+        "cluster/nics/nic_devices.py",
+        "cluster/nics/nic_distances.py",
+        "controller/placing/nic_choice.py",
+        "controller/placing/nic_limit.py",
+        "controller/placing/nic_node.py",
+        "controller/placing/nic_places.py",
+        "controller/placing/nic_refusals.py",
+    },
+    "NVLink channels": {CHANNELS, "api/claims/compute_domains.py", "controller/placing/channel_limit.py"},
+    "spot nodes": {"controller/placing/spot_limit.py"},
+    "maintenance": {"api/base/node_maintenance.py"},
+    "idle pods": {
+        "api/claims/idleness.py",
+        "controller/features/idle_pods.py",
+        "controller/features/idle_step.py",
+        "controller/features/idle_workloads.py",
+        "controller/owners/idle_writer.py",
+    },
+    "usage": {"controller/writing/usage_store.py"},
+    "preemption": {"api/claims/preemption_note.py", "controller/placing/preemption_plan.py"},
+    "gangs": {
+        "api/claims/gang_plan_note.py",
+        "cluster/pods/kept_places.py",
+        "controller/placing/gang_plan.py",
+        "controller/steps/gang_step.py",
+    },
 }
 
 
@@ -84,8 +108,8 @@ async def test_a_plain_pod_runs_the_code_of_no_feature() -> None:
         cluster.remove(PODS, "p", "default")
         await cluster.settle()
     assert "controller/placing/decide.py" in files
-    assert not files & OF_FEATURES
-    assert all((ROOT / file).is_file() for file in OF_FEATURES)
+    assert {feature: entered_of for feature, own in FEATURES.items() if (entered_of := files & own)} == {}
+    assert all((ROOT / file).is_file() for own in FEATURES.values() for file in own)
 
 
 def with_nic() -> GpuCluster:
@@ -105,7 +129,19 @@ def with_channel() -> GpuCluster:
     return cluster
 
 
-@pytest.mark.parametrize(("made", "file"), [(with_nic, NICS), (with_channel, CHANNELS)], ids=["NIC", "channel"])
+def with_cap() -> GpuCluster:
+    cluster = GpuCluster()
+    cluster.node("a")
+    cluster.worker.follow(Policies(tenants={"t": Tenant(namespaces=("default",), cap=(Cap(gpus=8),))}))
+    cluster.pod("p", 4)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("made", "file"),
+    [(with_nic, NICS), (with_channel, CHANNELS), (with_cap, "queue/caps.py")],
+    ids=["NIC", "channel", "cap"],
+)
 async def test_a_pod_that_uses_a_feature_runs_its_code(made: Callable[[], GpuCluster], file: str) -> None:
     with entered() as files:
         cluster = made()

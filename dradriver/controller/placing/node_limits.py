@@ -1,0 +1,49 @@
+"""Registers the limits of features on the choice of a node, each with a question: does a request use the feature?
+
+``decide`` asks this module once for each decision. A pod that uses no feature runs the code of none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dradriver.allocator.request import NEAR_PREFERRED, Whole
+from dradriver.controller.placing.channel_limit import ChannelLimit
+from dradriver.controller.placing.nic_limit import NearNicLimit, NicLimit
+from dradriver.controller.placing.node_limit import NodeLimit
+from dradriver.controller.placing.spot_limit import SpotLimit
+from dradriver.queue.placement_request import PlacementRequest
+
+
+def _names_templates(wish: PlacementRequest) -> bool:
+    """Return whether a pod names templates of other devices. Only the cluster cache knows if these are channels."""
+    return bool(wish.beside)
+
+
+def _requests_nics(wish: PlacementRequest) -> bool:
+    return wish.nics is not None
+
+
+def _prefers_near_nics(wish: PlacementRequest) -> bool:
+    if wish.nics is not None:
+        return wish.nics.near == NEAR_PREFERRED
+    return isinstance(wish.request, Whole) and wish.request.near_nic == NEAR_PREFERRED
+
+
+def _prefers_spot_or_others(wish: PlacementRequest) -> bool:
+    return bool(wish.spot)
+
+
+# The order counts: nodes are narrowed, and sets put first, by one limit after the other.
+_LIMITS: Final[tuple[tuple[Callable[[PlacementRequest], bool], NodeLimit], ...]] = (
+    (_names_templates, ChannelLimit()),
+    (_requests_nics, NicLimit()),
+    (_prefers_near_nics, NearNicLimit()),
+    (_prefers_spot_or_others, SpotLimit()),
+)
+
+
+def concerning(wish: PlacementRequest) -> tuple[NodeLimit, ...]:
+    """Return the limits of the features that a request uses, in the order in which they are called."""
+    return tuple(limit for is_used, limit in _LIMITS if is_used(wish))

@@ -1,0 +1,33 @@
+"""The limit of spot nodes, which a pod can prefer or avoid. See ``node_limit``; the gang plan uses ``favoured``."""
+
+from __future__ import annotations
+
+from dradriver.api.vocabulary.values import PREFER_SPOT
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.controller.placing.node_limit import NodeLimit, Search
+from dradriver.queue.placement_request import PlacementRequest
+
+
+class SpotLimit(NodeLimit):
+    """Puts sets on spot nodes, or on other nodes, first."""
+
+    def preferred(self, picture: Picture, wish: PlacementRequest, fit: Bools) -> Search | None:
+        """Return the search on the favoured nodes; None if no node is favoured, or all are."""
+        favoured_nodes = favoured(picture, wish.spot, fit)
+        if not favoured_nodes.any() or (favoured_nodes == fit).all():
+            return None
+        return wish, favoured_nodes
+
+
+def favoured(picture: Picture, spot: str, fit: Bools) -> Bools:
+    """Return those nodes that a pod prefers because they are spot nodes, or are not: (rows,).
+
+    Args:
+        picture: The cluster cache.
+        spot: What the pod says of spot nodes: ``prefer`` or ``avoid``.
+        fit: The nodes that it may use: (rows,).
+    """
+    is_spot = picture.nodes.spot()
+    favoured_nodes: Bools = fit & (is_spot if spot == PREFER_SPOT else ~is_spot)
+    return favoured_nodes
