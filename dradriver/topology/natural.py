@@ -1,4 +1,4 @@
-"""The order in which people count."""
+"""Natural order: names sorted by the numbers in them, as people count."""
 
 from __future__ import annotations
 

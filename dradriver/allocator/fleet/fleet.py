@@ -22,8 +22,8 @@ from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.gpu_distances import Location
 from dradriver.topology.machine import Machine
+from dradriver.topology.network_levels import Location
 
 Eligible = Collection[str] | Bools
 

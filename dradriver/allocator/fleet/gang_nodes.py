@@ -20,7 +20,7 @@ from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Floats, Ints
 from dradriver.allocator.sets.tables import Tables
-from dradriver.topology.gpu_distances import CLUSTER, NODE
+from dradriver.topology.network_levels import CLUSTER, NODE
 
 _NO_LIMIT = np.iinfo(np.int64).max
 

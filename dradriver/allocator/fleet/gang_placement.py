@@ -41,7 +41,7 @@ from dradriver.allocator.fleet.gang_search import (
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import CLUSTER, NODE
+from dradriver.topology.network_levels import CLUSTER, NODE
 from dradriver.topology.vendors import VENDORS
 
 

@@ -17,7 +17,7 @@ from dradriver.allocator.fleet.gang_search import Taken, most_pods, nothing_take
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.reason import Cause
-from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE
+from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
 _GAVE_UP = "The search ended at its limit before it had tried every plan."

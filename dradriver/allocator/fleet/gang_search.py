@@ -19,7 +19,7 @@ from dradriver.allocator.fleet.role_plan import Around, Plan, plan
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE
+from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain

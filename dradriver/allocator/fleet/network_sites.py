@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import CLUSTER, LEVELS, NODE, Domain, Location
+from dradriver.topology.network_levels import CLUSTER, LEVELS, NODE, Domain, Location
 
 _FABRIC, _ZONE = LEVELS[0], LEVELS[-1]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dradriver.node.discovery import sysfs
-from dradriver.topology.check import is_bus_id
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.paths import Place

@@ -13,11 +13,10 @@ from dradriver.topology import cpulist
 from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, nccl_bandwidths
 from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
-from dradriver.topology.nccl.device_rules import below
 from dradriver.topology.nccl.findings import Finding, Notes, finding
 from dradriver.topology.nccl.invented_switches import INVENTED, words
 from dradriver.topology.nccl.tree import IDS, reduced
-from dradriver.topology.nccl.xml import Element, elements, parse
+from dradriver.topology.nccl.xml import Element, below, elements, parse
 
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
@@ -55,7 +54,7 @@ _MOST_GAPS = 64
 
 
 def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
-    """Return all that is wrong with an NCCL topology file, by line and column; empty for a good one.
+    """Return the checker's findings about an NCCL topology file, by line and column; none for a good file.
 
     Args:
         text: The whole file.

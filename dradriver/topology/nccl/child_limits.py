@@ -1,4 +1,4 @@
-"""NCCL's limit of children of one element: 32 for NCCL 2.18 to 2.20, which overwrite their memory with the next."""
+"""The limit of children of one element of a topology file: 32 for NCCL 2.18 to 2.20, which fail beyond."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CHILDREN = 32
 
 
 def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that a file must list: all, but of too many only those with CPUs or devices.
+    """Return the NUMA nodes that a file lists within the limit of children: all, else those with CPUs or devices.
 
     A Grace tray has 34, of which 32 are GPU memory. NCCL asks for the nodes of devices alone.
     """

@@ -9,7 +9,7 @@ from dradriver.topology.nccl.findings import Notes
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import MOST_LINKS, SWITCH_CLASS
 from dradriver.topology.nccl.tree import IDS, MOST_LANES, reduced
-from dradriver.topology.nccl.xml import Element, elements
+from dradriver.topology.nccl.xml import Element, below, elements
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -25,18 +25,13 @@ _OVERRIDES = {
 }
 
 
-def below(element: Element, name: str) -> bool:
-    """Return whether an element of that name is anywhere below ``element`` of a topology file."""
-    return next(elements(element, name), None) is not None
-
-
 def has_gpu(element: Element) -> bool:
-    """Return whether a GPU is below ``element`` of a topology file."""
+    """Return whether the rules take a device below ``element`` of a topology file for a GPU."""
     return any((pci.get("class") or "").startswith("0x03") or _gpus(pci) for pci in elements(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
-    """Note what is wrong with the devices below ``root`` of a topology file."""
+    """Check the devices below ``root`` of a topology file by the rules, and note what is wrong with them."""
     seen: dict[str, Element] = {}
     for pci in elements(root, "pci"):
         _pci(pci, seen, notes)

@@ -19,8 +19,9 @@ import msgspec
 
 from dradriver.topology import cpulist
 from dradriver.topology.amd import amd_products
-from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
 from dradriver.topology.nccl.invented_switches import INVENTED

@@ -12,7 +12,7 @@ _CPU_CLASS = "0x068001"  # POWER
 
 
 def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
-    """Return the number of direct links of each pair of GPUs, and of each GPU's links to switches.
+    """Return the links in ``<nvlink>`` elements: how many each pair of GPUs has, and each GPU to switches.
 
     A target of class 0x068000 is a switch. NCCL also takes a target without a class for a switch, if it is not a GPU of
     the file. As in NCCL, links to a GPU that is not in the file are dropped. So are links of a GPU to itself, which VMs

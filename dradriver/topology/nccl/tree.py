@@ -7,8 +7,8 @@ from copy import copy
 
 import msgspec
 
-from dradriver.topology.check import is_bus_id
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Nic, PciDevice
 from dradriver.topology.nccl.xml import Element
 from dradriver.topology.paths import Place
@@ -50,7 +50,7 @@ def error(element: Element, attribute: str | None, message: str) -> TopologyErro
 
 
 def number(element: Element, attribute: str, most: int) -> int | None:
-    """Return an attribute of a device's element as a number from 0 to ``most``, None if missing or empty.
+    """Return an attribute of a device in the tree as a number from 0 to ``most``, None if missing or empty.
 
     Raises:
         TopologyError: Anything else stands there.
@@ -64,7 +64,7 @@ def number(element: Element, attribute: str, most: int) -> int | None:
 
 
 def reduced(busid: str) -> str:
-    """Return a device's bus id as /sys writes it: NVML's eight digits of domain become four."""
+    """Return the bus id of a device in the tree as /sys writes it: NVML's eight digits of domain become four."""
     domain, colon, rest = busid.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if colon and re.fullmatch("[0-9a-f]{1,8}", domain) else busid
 

@@ -42,12 +42,12 @@ class Element(msgspec.Struct):
     blanks: int = 0
 
     def get(self, name: str) -> str | None:
-        """Return the value of an XML attribute, or None."""
+        """Return the value of an XML element's attribute, or None."""
         found = self.attributes.get(name)
         return None if found is None else found.value
 
     def at(self, name: str) -> tuple[int, int]:
-        """Return line and column of an XML attribute, or of the element without one of that name."""
+        """Return line and column of an XML element's attribute, or of the element if it has none of that name."""
         found = self.attributes.get(name)
         return self.place if found is None else found.place
 
@@ -97,6 +97,11 @@ def elements(root: Element, name: str) -> Iterator[Element]:
         if child.name == name:
             yield child
         yield from elements(child, name)
+
+
+def below(element: Element, name: str) -> bool:
+    """Return whether an XML element of that name is anywhere below ``element``."""
+    return next(elements(element, name), None) is not None
 
 
 class _Parser:

@@ -6,7 +6,8 @@ import re
 from itertools import combinations
 
 from dradriver.topology import cpulist
-from dradriver.topology.check import check, is_cpu_list
+from dradriver.topology.check import check
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Blocks, Cpu, Gpu, Machine, Nic, NumaNode
 from dradriver.topology.paths import Place, path_matrix

@@ -16,8 +16,8 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Constraint, NodeWeights, NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.tables import MachineTooLargeError, Tables, tables_of
 from dradriver.topology import profiles
-from dradriver.topology.gpu_distances import location
 from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.network_levels import location
 from tests.effort import sampled
 from tests.fakes import machines
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dradriver.topology.check import is_cpu_list
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.topo_m import pasted
 from dradriver.topology.vendors import links_of
@@ -69,7 +69,7 @@ class Matrix(msgspec.Struct):
 
 
 def error(place: tuple[int, int], message: str) -> TopologyError:
-    """Return the error about a cell's line and column in a ``topo -m`` matrix."""
+    """Return the error about a cell of a ``topo -m`` matrix, with line and column."""
     if len(message) > 2 * _MOST_TOLD:
         message = f"{message[:_MOST_TOLD]} … {message[-_MOST_TOLD:]}"
     return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")
