@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NodeWeights, Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
-from dradriver.allocator.sets.rank_order import positions
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 
@@ -119,7 +119,7 @@ def _weighed(options: Iterator[Option], weights: NodeWeights) -> Iterator[Option
 
     def cost(option: Option) -> tuple[float, ...]:
         group = option.candidates.group
-        products = [group.machine.gpus[position].product for position in positions(option.taken)]
+        products = [group.machine.gpus[position].product for position in positions_of(option.taken)]
         for product in products:
             if product not in relative:
                 relative[product] = weights.relative_price(product)

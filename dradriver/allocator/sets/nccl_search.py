@@ -13,10 +13,10 @@ import numpy as np
 
 from dradriver.allocator.sets import chains, cycles, subsets
 from dradriver.allocator.sets.link_channels import Wires
+from dradriver.allocator.sets.masks import Sets
 from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Counts, Floats, Ints
-from dradriver.allocator.sets.symmetries import Sets
 from dradriver.topology.machine import PathType
 
 _T = TypeVar("_T")

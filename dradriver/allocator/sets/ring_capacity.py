@@ -14,10 +14,10 @@ import numpy as np
 
 from dradriver.allocator.sets import ring_packing, subsets
 from dradriver.allocator.sets.link_channels import WITHIN, Wires
+from dradriver.allocator.sets.masks import sets_of
 from dradriver.allocator.sets.reach import NOWHERE, Reach
 from dradriver.allocator.sets.ring_bottlenecks import Places
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
-from dradriver.allocator.sets.symmetries import sets_of
 from dradriver.topology.machine import PathType
 
 _FREE = 1 << 12  # more channels than anything has room for

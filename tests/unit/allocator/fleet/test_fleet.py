@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Constraint, NodeWeights, NoPlaceError, Strategy, Whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator import Amount, Fleet, GangRequest, NoPlaceError, Share, Whole, choose, place_gang
-from dradriver.allocator.fleet.gang_nodes import largest_gangs
+from dradriver.allocator.fleet.domain_capacity import largest_gangs
 from dradriver.topology import profiles
 from dradriver.topology.network_levels import location
 from dradriver.topology.vendors import VENDORS
