@@ -14,7 +14,7 @@ nccl          NCCL's topology files
 amd           AMD's parts, and the texts of their tools
 ascend        Ascend's products, and the texts of ``npu-smi``
 vendors       whose GPUs a machine has
-paths         PCIe paths from places in the PCI tree
+pcie_paths    PCIe paths from places in the PCI tree
 peer_access   linked GPUs that refuse each other peer access, and which of them pods must not have
 link_rings    which sets have a ring of direct links, and how strong its weakest step can be
 link_rates    what a direct link carries by data sheet

@@ -35,3 +35,9 @@ def is_mig_profile(text: str) -> bool:
     profiles). ``1c.3g.40gb`` is none: it names a compute instance that has a part of a GPU instance.
     """
     return _MIG_PROFILE.fullmatch(text) is not None
+
+
+def short_bus_id(busid: str) -> str:
+    """Return the identifier of a PCI device as /sys writes it: NVML's eight digits of domain become four."""
+    domain, colon, rest = busid.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}" if colon and re.fullmatch("[0-9a-f]{1,8}", domain) else busid

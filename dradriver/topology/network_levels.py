@@ -94,7 +94,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "", gbps: float = 0.0) -> Location:
-    """Return where a server stands in the network of a cluster with the usual ``LEVELS``; empty if a name is unknown.
+    """Return where a server stands in the network of a cluster with the usual ``LEVELS``; an unknown name is empty.
 
     A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be called
     ``rack1``.

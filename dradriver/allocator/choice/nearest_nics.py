@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.topology.machine import Machine, PathType
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 
 Costs = NDArray[np.int64]
 

@@ -57,11 +57,11 @@ class GangNodes(NamedTuple):
         return np.bitwise_count(self.mask).astype(np.int64)
 
     def name(self, at: int) -> str:
-        """Return the name of a node for a gang's pods."""
+        """Return the name of one of the gang's nodes."""
         return self.group(at).names[int(self.slot[at])]
 
     def group(self, at: int) -> NodeGroup:
-        """Return the node group of a node for a gang's pods."""
+        """Return the node group of one of the gang's nodes."""
         return self.candidates[int(self.kind[at])].group
 
     def worths(self) -> Floats:

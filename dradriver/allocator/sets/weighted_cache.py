@@ -34,7 +34,7 @@ class Kept(Generic[K, V]):
         return self._living.get(key)
 
     def put(self, key: K, value: V, weight: int) -> V:
-        """Keep a value in the weighted cache and return it; over the limit it is found while another holds it."""
+        """Keep a value in the weighted cache and return it; over the limit only another object keeps it."""
         if key in self._used:
             self._weight -= self._used.pop(key)[1]
         self._living[key] = value

@@ -13,7 +13,7 @@ from dradriver.node.discovery import sysfs
 from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.paths import Place
+from dradriver.topology.pcie_paths import Place
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")

@@ -1,7 +1,7 @@
 """NCCL's topology files: read as machines, written from them, and checked against what NCCL accepts.
 
 xml           NCCL's dialect of XML: elements and attributes
-tree          the devices of a file, each with its place
+device_tree   the devices of a file, each with its place
 nvlink_elements  NVLink counts of GPUs
 pcilinks      links between PCIe switches
 nccl_bandwidths  how NCCL counts bandwidth

@@ -10,12 +10,13 @@ import re
 from collections.abc import Sequence
 
 from dradriver.topology import cpulist
+from dradriver.topology.identifiers import short_bus_id
 from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, nccl_bandwidths
 from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
+from dradriver.topology.nccl.device_tree import IDS
 from dradriver.topology.nccl.findings import Finding, Notes, finding
 from dradriver.topology.nccl.invented_switches import INVENTED, words
-from dradriver.topology.nccl.tree import IDS, reduced
 from dradriver.topology.nccl.xml import Element, below, elements, parse
 
 MAX_ELEMENTS = 255
@@ -261,8 +262,10 @@ def _masks(cpus: Sequence[Element], notes: Notes) -> None:
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:
     """Note where the file contradicts /sys of this machine, and which devices and NUMA nodes it lacks."""
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
-    listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
-    node_in_file = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
+    listed = {short_bus_id(element.get("busid") or ""): element for element in elements(root, "pci")}
+    node_in_file = {
+        short_bus_id(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")
+    }
     for gpu in machine.gpus:
         if gpu.pci and gpu.pci not in listed:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)

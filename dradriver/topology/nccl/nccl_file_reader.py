@@ -24,11 +24,11 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
+from dradriver.topology.nccl.device_tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import link_counts
-from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.xml import Element, elements, parse
-from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.vendors import AMD
 

@@ -10,7 +10,7 @@ from dradriver.topology.check import check
 from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Blocks, Cpu, Gpu, Machine, Nic, NumaNode
-from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.profiles import simulated_mig_profiles
 from dradriver.topology.profiles.profile_fields import MOST_LINKS, BlocksEntry, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid

@@ -35,7 +35,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return line and column of a matrix's cell."""
+        """Return line and column of a cell of a ``topo -m`` matrix."""
         return self.line, self.column
 
 
@@ -63,7 +63,7 @@ class Matrix(msgspec.Struct):
     ends: dict[str, tuple[int, int]] = {}
 
     def texts(self) -> object:
-        """Return the texts of a matrix's cells."""
+        """Return the texts of all cells of a ``topo -m`` matrix."""
         rows = [(name, [cell.text for cell in row]) for name, row in self.rows.items()]
         return self.devices, self.headings, rows, self.affinity
 

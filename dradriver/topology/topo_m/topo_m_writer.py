@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dradriver.topology.machine import Machine, Nic, PathType
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 
 _LEGEND = """\
 Legend:
