@@ -54,7 +54,7 @@ class Effort:
         return made
 
     def rest(self) -> Effort:
-        """Return half of the effort that is left, to find out later why no place was found.
+        """Return half of the search effort that is left for a gang, to find out later why it has no place.
 
         Later tries with fewer pods spend this one and not what is returned.
         """

@@ -200,7 +200,7 @@ def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, crit
 
 
 def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
-    """Return the most disjoint admissible sets for a gang's pods inside each free mask: shape (2**g,), int64."""
+    """Return the most pods with disjoint sets for each free mask on a gang's nodes: shape (2**g,), int64."""
     return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
 
 

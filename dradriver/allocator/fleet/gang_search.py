@@ -80,7 +80,7 @@ def search(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken | None, widest: str, effort: Effort,
 ) -> Found | None:  # fmt: skip
-    """Return plans for all roles of a gang in the narrowest network level that can hold them.
+    """Return the plans for all roles of a gang that a search finds in the narrowest network level that can hold them.
 
     1. Equal pods, none of them placed: one plan for each level, exact and cheap.
     2. Other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs

@@ -31,7 +31,7 @@ class Sites:
 
     @property
     def reaches(self) -> tuple[str, ...]:
-        """Return the network levels that can hold a gang together, nearest first."""
+        """Return the network levels whose domains of sites can hold a gang together, nearest first."""
         return (NODE, *self.levels, CLUSTER)
 
     def number(self, location: Location) -> int:
@@ -98,7 +98,7 @@ class Sites:
         return self.most_gbps(level) if self.is_known(level) else np.zeros(len(self.locations))
 
     def is_known(self, level: str) -> bool:
-        """Return whether the bandwidth of a network level is known where NICs are known."""
+        """Return whether the bandwidth between sites of a network level is known where NICs are known."""
         return level in (NODE, *self._narrowest()) or level in self.gbps_of
 
     def most_gbps(self, level: str) -> NDArray[np.float64]:
@@ -109,7 +109,7 @@ class Sites:
 
     @property
     def switch(self) -> str:
-        """Return the network level whose domains are one switch each: nodes within it have what their NICs have."""
+        """Return the network level whose sites share one switch: nodes within it have what their NICs have."""
         return self._narrowest()[-1] if self.levels else CLUSTER
 
     def _narrowest(self) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class Option(NamedTuple):
 def ties(
     candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
-    """Yield lists of equally good nodes that reach a fallback level and no earlier one, best first.
+    """Yield in order lists of equally good nodes that reach a fallback level and no earlier one, best first.
 
     Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some; the lowest
     value comes first: ``price`` times the mean price of the set's GPUs relative to the dearest, minus ``utilisation``
@@ -81,7 +81,7 @@ def ties(
 
 
 def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
-    """Return the first nodes by name of equally good ones, with their groups and what to take of each."""
+    """Return the first nodes by name of equally good ones in the order, with groups and what to take of each."""
     taken: dict[Candidates, dict[int, int]] = {}
     for option in tie:
         taken.setdefault(option.candidates, {})[option.free] = option.taken

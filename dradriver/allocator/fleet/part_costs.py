@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps(wanted: Counts) -> list[Step]:
-    """Return all steps of parts within the request, the largest totals first, so that no GPU is used twice."""
+    """Return all steps by which the costs of parts add up, the largest totals first, so that no GPU is used twice."""
     every = every_count(wanted)
     number = {counts: at for at, counts in enumerate(every)}
     return [

@@ -71,7 +71,7 @@ class Room:
         return out
 
     def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
-        """Return exactly how many rings fit over the links of one set, ``wanted`` at most."""
+        """Return the exact capacity of one set's links for rings: how many rings fit, ``wanted`` at most."""
         known = self._packed.get((row, at, through))
         if known is None:
             gpus = self._member[:, at].nonzero()[0].tolist()

@@ -17,7 +17,7 @@ from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.device_tree import IDS
 from dradriver.topology.nccl.findings import Finding, Notes, finding
 from dradriver.topology.nccl.invented_switches import INVENTED, words
-from dradriver.topology.nccl.xml import Element, below, elements, parse
+from dradriver.topology.nccl.xml import Element, below, elements, integer, parse
 
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
@@ -90,7 +90,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
         notes: Takes the findings.
         machine: The machine that the file is for, if it is known.
     """
-    if nccl_bandwidths.integer(root.get("version") or "") != 1:
+    if integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
     count = _count(root)
@@ -130,7 +130,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
 
 def _other(root: Element, notes: Notes) -> None:
     """Note an element next to the first ``<system>``."""
-    if root.name == "system" and nccl_bandwidths.integer(root.get("version") or "") != 1:
+    if root.name == "system" and integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     elif root.name == "system" and root.children:
         notes.add("second-system", root.place)
@@ -301,7 +301,7 @@ def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
     speed, width = element.get("link_speed"), element.get("link_width")
     if nccl_bandwidths.lane_rate(device.link_speed) is None or (speed is None and width is None):
         return
-    lanes = device.link_width if width is None else nccl_bandwidths.integer(width)
+    lanes = device.link_width if width is None else integer(width)
     rate = nccl_bandwidths.pci_gbps(device.link_speed if speed is None else speed, lanes)
     wanted = nccl_bandwidths.pci_gbps(device.link_speed, device.link_width)
     if rate != wanted:

@@ -26,7 +26,7 @@ def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
 
 
 def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
-    """Return ``devices``, parents first, changed so that no CPU or bridge has more than 32 children.
+    """Return ``devices``, parents first, spread so that no CPU or bridge is over the limit of 32 children.
 
     The NICs of a CPU with too many children get invented switches above them, with bus ids that no server has. NCCL
     then computes the same paths: the way to a NIC from other devices still crosses the CPU, each switch is as wide as

@@ -10,7 +10,7 @@ from dradriver.topology.nccl.device_tree import IDS, MOST_LANES
 from dradriver.topology.nccl.findings import Notes
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import MOST_LINKS, SWITCH_CLASS
-from dradriver.topology.nccl.xml import Element, below, elements
+from dradriver.topology.nccl.xml import Element, below, elements, integer
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -146,7 +146,7 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
     if width == "":
         notes.add("width-empty", pci.at("link_width"), once="width-empty")
     elif width is not None and not _COUNT.fullmatch(width):
-        lanes = nccl_bandwidths.integer(width) or 16
+        lanes = integer(width) or 16
         notes.add("width", pci.at("link_width"), once=f"width {width}", text=width, lanes=lanes)
     elif width is not None and int(width) > MOST_LANES:
         notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)

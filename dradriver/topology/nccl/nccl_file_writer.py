@@ -36,7 +36,7 @@ VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL loo
 
 
 def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] | None = None) -> str:
-    """Return the text of an NCCL topology file for the machine.
+    """Return the text of an NCCL topology file, written for the machine.
 
     Args:
         machine: Its bus ids and NUMA nodes are written. If it has no PCI tree, as profiles have none, switches that

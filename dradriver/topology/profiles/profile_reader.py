@@ -28,7 +28,7 @@ _FORM = yamltext.Form(
 
 
 def read(text: str, *, source: str, seed: str = "") -> Machine:
-    """Return the machine that a profile's text describes, its uuids derived from its name and ``seed``.
+    """Return the machine read from a profile's text, its uuids derived from its name and ``seed``.
 
     Args:
         text: YAML of one ``Profile``.

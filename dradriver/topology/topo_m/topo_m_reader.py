@@ -33,7 +33,7 @@ _WHOSE = {
 
 
 def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None = None) -> Machine:
-    """Return the machine that a ``nvidia-smi topo -m`` text shows.
+    """Return the machine read from the text of ``nvidia-smi topo -m``.
 
     The text has no uuids, bus ids or products. Uuids are made from ``name``, ``seed`` and GPU number, the others stay
     empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden. It becomes the nearest that
