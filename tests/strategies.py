@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dradriver.topology.check import check
 from dradriver.topology.machine import Cpu, Gpu, Machine, Nic, NumaNode, PciDevice
-from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 
 Matrix = tuple[tuple[int, ...], ...]

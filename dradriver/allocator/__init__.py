@@ -1,6 +1,6 @@
 """Which GPUs of which machines for a request. A library of its own; knows nothing of Kubernetes.
 
-request    what is wanted and what was chosen, as plain data
+request    a request for GPUs and the choice for it, as plain data, and the error that there is no place
 gang_request  the same of many pods that start together
 set_policies  what the words of ``policy`` require
 sets       what a set of GPUs is worth: figures of every subset of a machine
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from dradriver import lazy
 
 if TYPE_CHECKING:
-    from dradriver.allocator.choice.choose import choose
+    from dradriver.allocator.choice.machine_choice import choose
     from dradriver.allocator.choice.numbering import UnknownGpuError
+    from dradriver.allocator.fleet.domain_capacity import LargestGang, largest_gang
     from dradriver.allocator.fleet.fleet import Fleet
-    from dradriver.allocator.fleet.gang_nodes import LargestGang, largest_gang
     from dradriver.allocator.fleet.gang_placement import place_gang
     from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
     from dradriver.allocator.parts.offers import Offer
@@ -103,12 +103,12 @@ __getattr__ = lazy.exports(
         "gang_request": ("GangChoice", "GangRequest", "Role"),
         "sets.estimates": ("Estimate", "all_reduce"),
         "sets.tables": ("MAX_GPUS", "MachineTooLargeError", "Tables", "tables_of"),
-        "choice.choose": ("choose",),
+        "choice.machine_choice": ("choose",),
         "choice.numbering": ("UnknownGpuError",),
         "parts.offers": ("Offer",),
         "fleet.fleet": ("Fleet",),
         "fleet.gang_placement": ("place_gang",),
-        "fleet.gang_nodes": ("LargestGang", "largest_gang"),
+        "fleet.domain_capacity": ("LargestGang", "largest_gang"),
     },
 )
 

@@ -70,7 +70,7 @@ class NodeWeights(Weights, frozen=True, kw_only=True):
     prices: tuple[tuple[str, float], ...] = ()
 
     def relative_price(self, product: str) -> float:
-        """Return the price of a GPU in relation to the dearest, 0 to 1."""
+        """Return the price of a GPU by the request's price list, relative to the dearest, 0 to 1."""
         most = max((price for _, price in self.prices), default=0.0)
         own = next((price for glob, price in self.prices if fnmatchcase(product, glob)), most)
         return own / most if most else 0.0
@@ -148,7 +148,7 @@ class Amount(msgspec.Struct, frozen=True):
     memory_mib: int = 0
 
     def of(self, memory_mib: int) -> Amount:
-        """Return what a share's amount comes to on a GPU with so much memory, in whole percent and MiB.
+        """Return what a requested share comes to on a GPU with so much memory, in whole percent and MiB.
 
         What follows from the other's proportion is rounded down, to 1 at least: then parts fill a GPU whenever what
         was asked for does (four quarters of 81,559 MiB, eight times 10 GiB of 80).
@@ -256,7 +256,7 @@ class PartChoice(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Return the machine's own numbers of the GPUs that the chosen parts are on, ascending."""
+        """Return the machine's own numbers of the GPUs that were chosen for a request of parts, ascending."""
         return tuple(sorted({part.gpu for parts in self.containers for part in parts}))
 
 
@@ -277,7 +277,7 @@ class NoPlaceError(DriverError):
 
     @property
     def stable(self) -> str:
-        """Return the sentence that stays the same as GPUs come and go."""
+        """Return the sentence on a request without a place that stays the same as GPUs come and go."""
         return self._stable
 
     @property
@@ -294,7 +294,7 @@ class NoPlaceError(DriverError):
 
     @property
     def why(self) -> Reason:
-        """Return the message as the reason of a pod that waits."""
+        """Return the reason of a pod that waits because its request has no place."""
         return Reason(self.cause, str(self))
 
 
@@ -317,10 +317,21 @@ class LazyNoPlaceError(NoPlaceError):
 
     @property
     def stable(self) -> str:
-        """Return the sentence that stays the same as GPUs come and go."""
+        """Return the sentence on a request without a place that stays the same as GPUs come and go."""
         return self._error().stable
 
     @property
     def cause(self) -> Cause:
         """Return for programs why a request has no place."""
         return self._error().cause
+
+
+def check_request(request: Whole) -> None:
+    """Raise unless every container of a request for whole GPUs asks for at least one GPU.
+
+    Raises:
+        NoPlaceError: No container, or one that asks for less than one GPU.
+    """
+    if not request.containers or min(request.containers) < 1:
+        asked = ", ".join(map(str, request.containers)) or "none"
+        raise NoPlaceError(f"GPUs per container: {asked}; ask for at least 1 GPU in each")

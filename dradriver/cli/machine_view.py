@@ -10,6 +10,7 @@ from typing import Final
 from dradriver.allocator.choice import phrases
 from dradriver.topology import gpu_distances, machine_codec
 from dradriver.topology.groups import SIZES, Groups
+from dradriver.topology.link_rates import line_rate_gbps
 from dradriver.topology.machine import Machine
 from dradriver.topology.topo_m import topo_m_writer
 from dradriver.topology.vendors import NVIDIA
@@ -160,9 +161,7 @@ def _levels(machine: Machine) -> Table:
         pairs.setdefault(gpu_distances.step(machine, i, j), []).append((i, j))
     rows = []
     for step, found in sorted(pairs.items()):
-        lines = {
-            gpu_distances.line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])
-        }
+        lines = {line_rate_gbps(links, machine.link_gbps) for i, j in found if (links := machine.links[i][j])}
         nccl = {gpu_distances.step_gbps(machine, i, j) for i, j in found}
         name = step.name if machine.vendor is NVIDIA or step is not gpu_distances.Step.NVLINK else _LINKED
         level = f"L{gpu_distances.topology_level(step)} {name}"

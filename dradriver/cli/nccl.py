@@ -11,13 +11,13 @@ from dradriver.cli.machine_source import machine_options, read
 from dradriver.topology import nccl as files
 from dradriver.topology.complete import complete, with_bus_ids
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import short_bus_id
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.nccl import file_needed as advice
 from dradriver.topology.nccl.findings import Finding
 from dradriver.topology.nccl.host_paths import lost
 from dradriver.topology.nccl.nccl_file_writer import VIRTUAL_PATH, without_rate, write_file
-from dradriver.topology.nccl.tree import reduced
 from dradriver.view.document import Cell, Notes, Tone, report, words
 from dradriver.view.output import show, warn
 
@@ -55,7 +55,7 @@ def write(
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
     server = None if like is None else read_machine(like)
     if bus_ids:
-        machine = complete(machine, bus_ids=[reduced(busid.strip()) for busid in bus_ids.split(",")])
+        machine = complete(machine, bus_ids=[short_bus_id(busid.strip()) for busid in bus_ids.split(",")])
     lacks_bus_ids = not all(gpu.pci for gpu in machine.gpus)
     text = files.write(with_bus_ids(machine) if lacks_bus_ids else machine, like=server)
     for guess in _guesses(machine, made_up=lacks_bus_ids, like=server):

@@ -1,4 +1,4 @@
-"""What every ``Machine`` must satisfy, whoever made it."""
+"""The checks that every ``Machine`` must pass, whoever made it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from collections.abc import Sequence
 
 import msgspec
 
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id, is_identity, is_mig_profile, is_mig_uuid
 from dradriver.topology.machine import Blocks, Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl_version import release
 from dradriver.topology.vendors import VENDORS
 
-_IDENTITY = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,61}[0-9A-Za-z])?")
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CPUMAP = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{8})*")
 _CLASS = re.compile(r"(0x[0-9a-f]{6})?")
 _IDS = re.compile(r"([0-9a-f]{4}(:[0-9a-f]{4}){3})?")
 _WORDS = re.compile(r"[ -~]{0,32}")
-_CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
-_MIG = re.compile(r"MIG-[0-9a-z/-]{1,59}")
-_MIG_PROFILE = re.compile(r"[1-9][0-9]?g\.[1-9][0-9]{0,3}gb([+-][a-z]{1,8}(\.[a-z]{1,8})?){0,2}")
 _MAX_NUMBER = 1e12
 MOST_PROFILES = 32  # of one GPU
 _MOST_SLICES = 16
@@ -30,48 +27,8 @@ _MOST_LANES = 64
 MAX_LINKS = 1024  # far above any part; keeps nonsense out of later arithmetic
 
 
-def is_identity(text: str) -> bool:
-    """Return whether ``text`` can be a GPU's identity: in lower case a DNS label (RFC 1123), as a device's name is.
-
-    Every vendor's form is one: ``GPU-`` and a UUID, ``a5ff75a0-0000-1000-80d3-c6ef08e83a5d``, ``0x2f1c0b9a5d3e7746``.
-    """
-    return _IDENTITY.fullmatch(text) is not None
-
-
-def is_cpu_list(text: str) -> bool:
-    """Return whether ``text`` is a CPU list as the kernel writes it, each CPU once in rising order: ``0-19,40-59``."""
-    if not _CPUS.fullmatch(text):
-        return False
-    before = -1
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not before < int(first) <= int(last or first):
-            return False
-        before = int(last or first)
-    return True
-
-
-def is_bus_id(text: str) -> bool:
-    """Return whether ``text`` is a bus id as /sys writes it: ``0000:06:00.0``."""
-    return _PCI.fullmatch(text) is not None
-
-
-def is_mig_uuid(text: str) -> bool:
-    """Return whether ``text`` is a MIG device's identity: ``MIG-`` and a lower-case UUID (before driver 470 a path)."""
-    return _MIG.fullmatch(text) is not None
-
-
-def is_mig_profile(text: str) -> bool:
-    """Return whether ``text`` is the name of a profile of GPU instances as NVML spells it, without ``MIG`` before it.
-
-    ``1g.10gb``, ``1g.10gb+me``, ``1g.24gb+me.all``, ``1g.24gb-me``, ``2g.48gb+gfx`` (NVIDIA's MIG user guide, supported
-    profiles). ``1c.3g.40gb`` is none: it names a compute instance that has a part of a GPU instance.
-    """
-    return _MIG_PROFILE.fullmatch(text) is not None
-
-
 def check(machine: Machine) -> Machine:
-    """Return the machine itself if every reader and decision may rely on it.
+    """Check a machine, and return it: every reader and decision may rely on it then.
 
     Raises:
         TopologyError: With the field, its value and what is allowed there.
@@ -168,7 +125,7 @@ def _check_profiles(gpu: Gpu, at: str) -> None:
 
 
 def check_profile(profile: MigProfile, at: str) -> None:
-    """Raise unless a machine's MIG profile can exist; ``at`` says where it stands.
+    """Check a MIG profile: raise unless it can exist; ``at`` says where it stands in the machine.
 
     Raises:
         TopologyError: It cannot.

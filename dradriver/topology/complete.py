@@ -1,4 +1,4 @@
-"""What a machine's source leaves out, by hand: the GPUs' product, the CPUs' model, bus ids, which NCCL it runs.
+"""To complete a machine by hand: the GPUs' product, the CPUs' model, bus ids, which NCCL it runs.
 
 A ``nvidia-smi topo -m`` text names none of them. Products are spelled as NVML spells them, bandwidths NCCL's (topo.h).
 """
@@ -13,8 +13,9 @@ import msgspec
 
 from dradriver.topology.amd import amd_products
 from dradriver.topology.ascend import ascend_products
-from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Cpu, Machine
 from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.vendors import AMD, ASCEND, Vendor
@@ -62,7 +63,7 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return the machine with facts that its source does not have: product, CPU, bus ids, NCCL version.
+    """Return the machine, completed by facts that its source does not have: product, CPU, bus ids, NCCL version.
 
     Args:
         machine: The machine. An argument that is given replaces what the machine says.
@@ -111,7 +112,7 @@ def complete(
 
 
 def with_bus_ids(machine: Machine) -> Machine:
-    """Return the machine with made-up bus ids for GPUs that have none: ``0000:10:00.0``, ``0000:18:00.0``, …."""
+    """Return the machine, completed by made-up bus ids for GPUs that have none: ``0000:10:00.0``, …."""
     return msgspec.structs.replace(
         machine,
         gpus=tuple(

@@ -1,12 +1,28 @@
-"""The two forms in which the kernel writes a set of CPUs: a list (``0-19,40-59``) and a hex mask (``ff,ffff0fff``)."""
+"""CPU lists and masks, the kernel's two forms of a set of CPUs: ``0-19,40-59`` and, in hex, ``ff,ffff0fff``."""
 
 from __future__ import annotations
 
+import re
+
+_CPUS = re.compile(r"\d{1,6}(-\d{1,6})?(,\d{1,6}(-\d{1,6})?)*")
 MOST_CPUS = 8192  # what the kernel itself can be built for (NR_CPUS)
 
 
+def is_cpu_list(text: str) -> bool:
+    """Return whether ``text`` is a CPU list as the kernel writes it, each CPU once in rising order: ``0-19,40-59``."""
+    if not _CPUS.fullmatch(text):
+        return False
+    before = -1
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not before < int(first) <= int(last or first):
+            return False
+        before = int(last or first)
+    return True
+
+
 def from_mask(mask: str) -> str:
-    """Return the list of the CPUs that ``mask`` names, ``""`` for none: ``00000000,0000000f`` is ``0-3``.
+    """Return the CPU list of a mask, ``""`` for none: ``00000000,0000000f`` is ``0-3``.
 
     Args:
         mask: Hexadecimal groups of 32 bits, most significant first, as ``/sys/devices/system/node/node0/cpumap``.
@@ -23,10 +39,10 @@ def from_mask(mask: str) -> str:
 
 
 def to_mask(cpus: str, *, count: int = 0) -> str:
-    """Return the mask of the CPUs in the list ``cpus``, ``""`` for none or for a list beyond ``MOST_CPUS``.
+    """Return the mask of a CPU list, ``""`` for none or for a list beyond ``MOST_CPUS``.
 
     Args:
-        cpus: A list that ``check.is_cpu_list`` accepts, or empty.
+        cpus: A list that ``is_cpu_list`` accepts, or empty.
         count: CPUs of the server: the mask gets as many groups as the kernel would print for that many.
     """
     bits = 0

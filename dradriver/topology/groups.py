@@ -27,9 +27,9 @@ from itertools import combinations
 
 import msgspec
 
-from dradriver.topology.gpu_distances import line_rate_gbps
+from dradriver.topology.link_rates import line_rate_gbps
+from dradriver.topology.link_rings import Rings
 from dradriver.topology.machine import Gpu, Machine, PathType
-from dradriver.topology.rings import Rings
 
 SIZES = (2, 4, 8)
 _EXACT = 16  # GPUs of one domain up to which all splits are compared
@@ -62,7 +62,7 @@ class Groups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group(machine: Machine) -> Groups:
-    """Return the groups of the machine's best linked GPUs.
+    """Return the groups of well linked GPUs of a machine, for each size disjoint ones.
 
     They are the same for any order of its GPUs, as long as they keep their numbers.
     """

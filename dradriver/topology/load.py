@@ -1,4 +1,4 @@
-"""One door for whatever describes a machine: a profile's name or a file of any kind that we read."""
+"""To load a machine from whatever describes it: a profile's name or a file of any kind that we read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
 
 def read_machine(source: str | Path, *, seed: str = "") -> Machine:
-    """Return the machine that a profile's name or a file of any known kind describes.
+    """Return the machine loaded from a profile's name or from a file of any known kind.
 
     Args:
         source: A profile's name, or the path of a profile (YAML), of our own JSON, of an NCCL or RCCL topology file, or

@@ -150,7 +150,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.product, named, named.translate(_AS_AMD_WRITES)
 
     def of_product(self, globs: Iterable[str]) -> bool:
-        """Return whether any of these, in upper and lower case as given, is a name of its product or fits one."""
+        """Return whether a machine's GPU is one of these products, by names or globs in which case counts."""
         return any(fnmatchcase(name, glob) for glob in globs for name in self.products)
 
 

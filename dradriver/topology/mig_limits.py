@@ -34,7 +34,7 @@ class Limit(NamedTuple):
 
 
 def every_limit(profiles: Sequence[MigProfile]) -> tuple[Limit, ...]:
-    """Return all limits of a GPU's MIG instances with these profiles."""
+    """Return all limits of the MIG instances of a GPU with these profiles."""
     compute = {profile: profile.compute for profile in profiles}
     counts = [
         Limit(f"profile-{number}", profile.most, {other: int(other is profile) for other in profiles})

@@ -1,4 +1,4 @@
-"""The order in which people count."""
+"""Natural order: names sorted by the numbers in them, as people count."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import re
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts in natural order: ``mlx5_2`` comes before ``mlx5_10``."""
+    """Return a key that sorts names in natural order: ``mlx5_2`` comes before ``mlx5_10``."""
     parts = re.split(r"([0-9]{1,18})", name)
     return [(int(part), "") if i % 2 else (-1, part) for i, part in enumerate(parts)]

@@ -1,4 +1,4 @@
-"""What parts of the network nodes are in, by their labels: the levels of a cluster, from its nodes' label keys.
+"""The levels of a cluster's network, and where nodes stand in them by the keys of their labels.
 
 There are no core names for them (KEP-4962 is closed), so each source of labels has a family of keys here; a cluster
 with others gives its keys, nearest first. Sources: the documents of topograph, AWS, Google Cloud, OCI; for CoreWeave
@@ -8,12 +8,20 @@ issues and charts.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
-from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE, Domain, Location
 from dradriver.topology.machine import Machine
+
+# Levels of the network by name, nearest first, in a cluster that says nothing of its own; below them is the node, above
+# them the cluster.
+FABRIC = "fabric"
+LEVELS = (FABRIC, "leaf", "spine", "zone")
+NODE, CLUSTER = "node", "cluster"
+
+Domain: TypeAlias = tuple[str, ...]
+"""A part of the network by its name, after the names of the parts around it, the widest first."""
 
 ZONE: Final = "topology.kubernetes.io/zone"
 CLIQUE: Final = "nvidia.com/gpu.clique"  # <ClusterUUID>.<CliqueID>, of multi-node NVLink only
@@ -73,6 +81,37 @@ _KNOWN: Final = {
 }
 
 
+class Location(msgspec.Struct, frozen=True):
+    """Where a server stands in the network.
+
+    Attributes:
+        domains: Its part of the network at each level of its cluster, nearest first; None where it is in none.
+        gbps: Bandwidth of the server's network, one direction, GB/s; 0 where it is unknown.
+    """
+
+    domains: tuple[Domain | None, ...] = ()
+    gbps: float = 0.0
+
+
+def location(*, zone: str = "", spine: str = "", leaf: str = "", fabric: str = "", gbps: float = 0.0) -> Location:
+    """Return where a server stands in the network of a cluster with the usual ``LEVELS``; an unknown name is empty.
+
+    A leaf's name counts within its spine and zone, and a spine's within its zone: racks of two zones may both be called
+    ``rack1``.
+
+    Args:
+        zone: Zone or site.
+        spine: Spine switch or block of leaf switches.
+        leaf: Leaf switch or rack.
+        fabric: ``Machine.fabric``: a multi-node NVLink fabric, wherever it is. Its servers are one rack, so they are
+            near each other; but containers on two of them reach each other over NVLink only with an IMEX channel, which
+            nothing here gives them: between them is the network.
+        gbps: As ``Location.gbps``.
+    """
+    every = (fabric,), (zone, spine, leaf), (zone, spine), (zone,)
+    return Location(domains=tuple(names if names[-1] else None for names in every), gbps=gbps)
+
+
 class Levels(msgspec.Struct, frozen=True):
     """The levels of a cluster's network, nearest first.
 
@@ -85,7 +124,7 @@ class Levels(msgspec.Struct, frozen=True):
     keys: tuple[str, ...]
 
     def location(self, labels: Mapping[str, str], *, fabric: str = "", gbps: float = 0.0) -> Location:
-        """Return where a node stands in the network, by its labels.
+        """Return where a node stands in the network at each of these levels, by its labels.
 
         A domain nests in those around it: a leaf of one name under two spines is two leaves. A node is in no domain of
         a level whose label it lacks. Worked example, with levels leaf, spine and zone: the labels ``leaf: l1`` and

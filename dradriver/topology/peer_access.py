@@ -17,7 +17,7 @@ Pair = tuple[int, int]
 
 
 def kept_off(machine: Machine) -> dict[int, tuple[int, ...]]:
-    """Return the positions of GPUs to keep from pods, each with those that it has no peer access to.
+    """Return the positions of GPUs to keep off pods, each with those to which it has no peer access.
 
     Of direct links the machine does not say whether a pair without any lost its peer access: it is taken for unlinked.
     """
@@ -27,7 +27,7 @@ def kept_off(machine: Machine) -> dict[int, tuple[int, ...]]:
 
 
 def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
-    """Return those of ``refused`` that are a fault: links are up, and nothing else explains that access is refused.
+    """Return those pairs without peer access that are a fault: links are up, and nothing else explains it.
 
     Two things explain it for GPUs on switches. A fabric manager that does not run lets no pair reach each other. One
     with partitions lets the GPUs of each reach each other, and no others. A partition has two GPUs or more here: the

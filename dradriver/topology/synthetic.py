@@ -1,4 +1,4 @@
-"""Identities for machines that have none: profiles and topo -m texts carry no uuids."""
+"""Synthetic identifiers of GPUs: profiles and topo -m texts carry no uuids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def synthetic_uuid(name: str, index: int, *, seed: str = "") -> str:
-    """Return a synthetic ``GPU-`` and UUID that depends on exactly these three."""
+    """Return a synthetic identifier of a GPU, ``GPU-`` and a UUID, that depends on exactly these three."""
     digest = hashlib.sha256("\0".join((name, seed, str(index))).encode("utf-8", "replace"))
     text = digest.hexdigest()
     return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"

@@ -12,12 +12,12 @@ Numbers = tuple[int, ...]
 
 
 def numbers(text: str) -> Numbers | None:
-    """Return the numbers of a driver or CUDA version; None if the text is none."""
+    """Return the numbers of a driver's or CUDA's version; None if the text is no version."""
     return _numbers(_VERSION.fullmatch(text))
 
 
 def reaches(text: str, least: str) -> bool:
-    """Return whether a driver's version is ``least`` or later; an unknown one reaches no demand.
+    """Return whether a version of a driver or CUDA is ``least`` or later; an unknown version reaches no demand.
 
     What a driver says behind its numbers (``580.95.05-open``) is not looked at.
     """

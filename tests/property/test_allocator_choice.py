@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.request import Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.sets.busbw import split
 from dradriver.allocator.sets.shape import shape_of

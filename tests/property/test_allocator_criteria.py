@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangRequest

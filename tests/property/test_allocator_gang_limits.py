@@ -17,7 +17,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Strategy, Whole
-from dradriver.topology.gpu_distances import location
+from dradriver.topology.network_levels import location
 from tests.effort import examples
 from tests.property.test_allocator_gangs import CPUS, FOUR
 

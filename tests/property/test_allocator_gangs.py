@@ -16,8 +16,8 @@ from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.gpu_distances import location
 from dradriver.topology.machine import PathType
+from dradriver.topology.network_levels import location
 from tests.effort import examples
 from tests.fakes import machines
 

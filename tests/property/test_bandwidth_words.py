@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.request import NoPlaceError, Whole
 from dradriver.allocator.sets.tables import MAX_GPUS, tables_of
 from dradriver.api.base import names

@@ -15,7 +15,7 @@ from dradriver.topology import cpulist
 from dradriver.topology.check import check
 from dradriver.topology.machine import Cpu, Gpu, Machine, MigDevice, MigProfile, Nic, NumaNode, PathType, PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.profiles import simulated_mig_profiles
 from dradriver.topology.synthetic import synthetic_uuid
 from tests.effort import examples

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dradriver.allocator.choice import phrases
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.fleet.node_group import NodeGroup, group_key
 from dradriver.allocator.parts import part_phrases as phrases_of_parts
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, Request, Share, Whole

@@ -1,14 +1,14 @@
 """Which set of one machine's free GPUs is taken.
 
 numbering   between a machine's own GPU numbers and positions
-fallback_criteria  the criteria that a request sets, rung by rung
-filters     which single GPUs a request would take
+fallback_criteria  the criteria of a request's fallback levels, from all that it prefers to what it requires
+filters     which single GPUs a request accepts
 nearest_nics  which NICs go with a set, different ones for different GPUs; which GPUs have one near them
-served_gpus  which GPUs can all have their NICs
+gpus_with_nics  which free GPUs can all have their NICs at the same time
 set_order   which of the sets that meet the criteria goes first
-best_set    the best set of free positions
-free_sets   how many sets some free positions come to
-phrases     what a request asks for, in words for people
-machine_refusals  why nothing fits, and the nearest thing that does
-choose      all of it: the choice on one machine
+best_set    the first set in that order inside a mask of free positions
+free_set_counts  how many sets of each size the free positions form
+phrases     what a request for whole GPUs asks for, in words for people
+machine_refusals  why no set of a machine fits a request, and the nearest one that does
+machine_choice  all of it: the choice for a request on one machine
 """

@@ -1,4 +1,4 @@
-"""The best admissible set of one machine's free positions."""
+"""The best set of free positions of one machine that meets the criteria, as a mask; ``machine_choice`` asks for it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def best_set(
     criteria: Criteria = ANY,
     preference: Preference = USUAL,
 ) -> int | None:
-    """Return the best admissible set of ``gpus`` free positions as a mask, or None if there is none."""
+    """Return the best set of ``gpus`` free positions that meets the criteria, as a mask; None if there is none."""
     if gpus > free.bit_count() or criteria.include & ~free:
         return None
     # Sets with most come first, so their bandwidth is looked at last; unless they are compared by something else.
@@ -37,7 +37,7 @@ def best_set(
 def best_sets(
     tables: Tables, free: Ints, *, gpus: int, criteria: Criteria = ANY, preference: Preference = USUAL
 ) -> Ints:
-    """Return for many free masks the best admissible set of ``gpus`` GPUs: shape of ``free``, int64."""
+    """Return for many free masks the best set of ``gpus`` GPUs that meets the criteria: shape of ``free``, int64."""
     general = criteria if tables.shape.socket_gbps_or else criteria.any_busbw
     if tables.size <= TABULATED:
         return _table(tables, gpus, general, preference)[free]
@@ -47,7 +47,7 @@ def best_sets(
 
 @remembered
 def search(tables: Tables, free: int, *, gpus: int, criteria: Criteria, preference: Preference) -> int:
-    """Return the best admissible set of one mask of free GPUs, 0 for none."""
+    """Return the best set inside one mask of free GPUs that meets the criteria, by a search; 0 for none."""
     order = set_order(tables, preference, gpus=gpus)
     sets = tables.row(("sets", gpus, criteria), lambda: _sets(tables, gpus, criteria))
     sets = sets[sets & ~free == 0]

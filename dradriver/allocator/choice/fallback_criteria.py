@@ -7,7 +7,7 @@ from dradriver.allocator.sets.criteria import Criteria
 
 
 def rungs(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
-    """Return the criteria to try, best first: all preferred constraints, then fewer, then the required ones alone.
+    """Return the criteria of all fallback levels, best first: with each preferred constraint, then the required alone.
 
     Args:
         request: What is wanted.
@@ -19,7 +19,7 @@ def rungs(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
 
 
 def required(request: Whole, *, include: int = 0) -> Criteria:
-    """Return the criteria that every set must meet: the last of the fallback levels."""
+    """Return the criteria of the last fallback level, which every set must meet."""
     return _criteria(request, frozenset(request.required), include)
 
 

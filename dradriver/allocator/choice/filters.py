@@ -1,4 +1,4 @@
-"""Which single GPUs a request would take, whatever set they are in."""
+"""A request's filters of single GPUs: vendor, product, architecture, memory, versions and NICs, whatever the set."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dradriver.topology.versions import reaches
 
 
 def filters(request: Request) -> bool:
-    """Return whether the request accepts only some GPUs: a product, architecture, memory or named ones."""
+    """Return whether a request filters GPUs by product, architecture, memory, version, number or near NICs."""
     exclude = request.exclude if isinstance(request, Whole) else ()
     kind = request.product or request.architecture or request.min_memory_mib
     near = isinstance(request, Whole) and request.near_nic == NEAR_REQUIRED
@@ -17,7 +17,7 @@ def filters(request: Request) -> bool:
 
 
 def suits(gpu: Gpu, request: Whole) -> bool:
-    """Return whether a GPU has the product, architecture and memory that the request accepts.
+    """Return whether a GPU passes the request's filters of product, architecture, memory and number.
 
     Product names are case-exact (``NVIDIA GeForce RTX 4090``): a filter that folds case finds what the device
     attribute of the same name would not. ``architecture`` is a word of our own and any case will do.
@@ -31,7 +31,7 @@ def suits(gpu: Gpu, request: Whole) -> bool:
 
 
 def serves(machine: Machine, request: Request) -> bool:
-    """Return whether GPUs are of the requested vendor and their driver is new enough; an unknown version is not."""
+    """Return whether a machine passes the request's filters of vendor and versions; an unknown version does not."""
     if machine.vendor.word != request.vendor:
         return False
     driver, cuda = machine.driver_version, machine.cuda_version
@@ -39,7 +39,7 @@ def serves(machine: Machine, request: Request) -> bool:
 
 
 def suitable(machine: Machine, request: Whole) -> int:
-    """Return the mask of positions whose GPUs the request accepts; none of another vendor, or of an older driver."""
+    """Return the mask of a machine's positions whose GPUs pass all filters of the request, free or not."""
     if not serves(machine, request):
         return 0
     near = near_gpus(machine) if request.near_nic == NEAR_REQUIRED else range(len(machine.gpus))

@@ -1,4 +1,4 @@
-"""Why nothing fits on one machine, and the nearest thing that does."""
+"""Refusals of one machine: why no set of its GPUs fits a request, and the nearest set that does."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.choice.filters import serves, suitable
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus, numbers
 from dradriver.allocator.request import Constraint, NoPlaceError, Whole
-from dradriver.allocator.sets import rank_order
 from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.tables import Tables
 from dradriver.reason import Cause
 from dradriver.topology.machine import Machine
 
 
 def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int) -> NoPlaceError:
-    """Return the error that says why one machine has no place for the request, and what would fit.
+    """Return the refusal of one machine: the error that says why it has no place for the request, and what fits.
 
     Args:
         machine: The machine.
@@ -56,7 +56,7 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
         return why_never
 
     def gpu_numbers(mask: int) -> str:
-        return listed(numbers(machine, rank_order.positions(mask)))
+        return listed(numbers(machine, positions_of(mask)))
 
     free_count = offered.bit_count()
     if gpus > free_count:
@@ -95,7 +95,7 @@ def _never(machine: Machine, request: Whole) -> str:
 
 
 def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tuple[float, str, int] | None:
-    """Return the most bandwidth that a machine has, and on which set, if only bandwidth is missing; else None."""
+    """Return the most bandwidth of a refused machine, and on which set, if only bandwidth is missing; else None."""
     if criteria.min_busbw_gbps:
         mask = best_set(tables, free, gpus=gpus, criteria=criteria.any_busbw)
         if mask is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.topology.machine import Machine, PathType
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 
 Costs = NDArray[np.int64]
 
@@ -24,7 +24,7 @@ _TIE = 1 << 20  # costs are multiplied by it, so that what is equal goes to the 
 
 
 def assign(costs: Costs) -> tuple[int, ...] | None:
-    """Return a column for each row, no column twice, with the least sum of costs; None where there is no such choice.
+    """Return for each need of a NIC (a row) another NIC (a column), with the least sum of costs; None if none.
 
     Among equal sums the columns' numbers decide, so the answer is always the same.
 
@@ -92,7 +92,7 @@ def _assigned(costs: Costs, begun: int = 0) -> tuple[int, ...] | None:
 def dealt(
     costs: Costs, usable: Sequence[Collection[int]], counts: Sequence[int]
 ) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """Return for each request its NICs, as pairs of GPU and NIC; None if there are not enough.
+    """Return for each request its NICs, the nearest to the GPUs, as pairs of GPU and NIC; None if too few.
 
     Each GPU gets as many NICs as any other, or one less, counted over all requests together. Which GPUs get one less,
     and which request's NIC is for which GPU, is part of the choice.

@@ -1,4 +1,4 @@
-"""From a machine's own GPU numbers to positions, which are bits of masks, and back."""
+"""The numbering of a machine's GPUs: from their numbers to positions, which are bits of masks, and back."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class UnknownGpuError(DriverError):
 
 
 def numbers(machine: Machine, positions: Iterable[int]) -> tuple[int, ...]:
-    """Return a machine's own GPU numbers of some positions, in the order given."""
+    """Return the machine's own GPU numbers of some positions, in the order given."""
     return tuple(machine.gpus[position].index for position in positions)
 
 
 def mask_of_gpus(machine: Machine, gpus: Collection[int]) -> int:
-    """Return the mask of some of a machine's own GPU numbers.
+    """Return the mask of positions of some GPU numbers of a machine.
 
     Raises:
         UnknownGpuError: A number that the machine does not have.

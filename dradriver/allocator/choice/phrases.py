@@ -1,4 +1,4 @@
-"""What a request asks for, in words for people."""
+"""Phrases for people about a request for whole GPUs, and about what a machine can never give it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
 
 def wanted(request: Whole) -> str:
-    """Return what a request requires in words: ``4 GPUs with nvlink and at least 100 GB/s of bus bandwidth``."""
+    """Return the phrase for what a request requires: ``4 GPUs with nvlink and at least 100 GB/s of bus bandwidth``."""
     kind, properties = wanted_gpus(request), wanted_set(request)
     gpus = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
     return gpus + (f" {kind}" if kind else "") + (f" with {properties}" if properties else "")
 
 
 def wanted_set(request: Whole) -> str:
-    """Return in words what a requested set must be: ``nvlink and same-numa``; empty for any."""
+    """Return the phrase for what a requested set must be: ``nvlink and same-numa``; empty for any."""
     parts = [constraint.value for constraint in dict.fromkeys(request.required)]
     if request.min_bandwidth_gbps:
         link = VENDORS[request.vendor].link
@@ -34,7 +34,7 @@ def wanted_set(request: Whole) -> str:
 
 
 def wanted_gpus(request: Request) -> str:
-    """Return in words which GPUs a request accepts: ``of product NVIDIA A100*``; empty for any."""
+    """Return the phrase for which GPUs a request accepts: ``of product NVIDIA A100*``; empty for any."""
     parts = []
     if request.vendor != NVIDIA.word:
         parts.append(f"of {request.vendor}")
@@ -54,7 +54,7 @@ def wanted_gpus(request: Request) -> str:
 
 
 def no_figure(vendor: Vendor, request: Whole) -> str:
-    """Return why a request for bandwidth cannot be met for a vendor without predicted bandwidths; else empty."""
+    """Return the phrase for why a vendor without predicted bandwidths can meet no request for bandwidth; else empty."""
     instead = "min-bandwidth" if vendor.rated else "required: linked"
     if request.gpus < 2:
         return ""
@@ -66,14 +66,14 @@ def no_figure(vendor: Vendor, request: Whole) -> str:
 
 
 def wrong_count(machine: Machine, gpus: int) -> str:
-    """Return why no pod can have so many GPUs of the machine, whatever is free; empty if one can."""
+    """Return the phrase for why no pod can have so many GPUs of the machine, even if all are free; else empty."""
     if machine.blocks is None or gpus in machine.blocks.counts:
         return ""
     return counts(machine)
 
 
 def counts(machine: Machine) -> str:
-    """Return in words how many GPUs of the machine a pod may have; empty if any number is possible."""
+    """Return the phrase for how many GPUs of the machine a pod may have; empty if any number is possible."""
     if machine.blocks is None or not machine.blocks.counts:
         return ""
     *some, last = map(str, machine.blocks.counts)
@@ -82,7 +82,7 @@ def counts(machine: Machine) -> str:
 
 
 def together(machine: Machine) -> str:
-    """Return in words which GPUs of the machine one pod may have together; empty if any may."""
+    """Return the phrase for which GPUs of the machine one pod may have together; empty if any may."""
     if machine.blocks is None:
         return ""
     size = max(Counter(machine.blocks.of).values())

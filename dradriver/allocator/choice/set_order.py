@@ -1,4 +1,4 @@
-"""Which of the sets that are allowed is taken, as small numbers that compare: lower is better.
+"""The order of the sets that meet the criteria, as small numbers that compare: the set with the lowest is taken.
 
 A strategy is one function from tables to an array over masks. Three numbers decide, one after the other: of the set
 (its bandwidth), of what remains free without it, of the set again (the weighted cohesion, its NICs, its GPUs' numbers).
@@ -30,7 +30,7 @@ USUAL = Preference()
 
 
 def preference(request: Whole) -> Preference:
-    """Return which of several sets of equal bandwidth the request prefers."""
+    """Return by what a request orders sets of equal bandwidth: its strategy, its weights and NUMA nodes."""
     return Preference(request.strategy, request.prefer_same_numa, request.weights)
 
 
@@ -54,7 +54,7 @@ def set_order(tables: Tables, preference: Preference, *, gpus: int) -> SetOrder:
 
 
 def cohesion(tables: Tables, weights: Weights) -> Floats:
-    """Return how well the GPUs of each set go together, 0-100 with the usual weights: shape (2**g,), float32.
+    """Return the cohesion by which sets are ordered last, 0-100 with the usual weights: shape (2**g,), float32.
 
     ``nvlink * share of the most links a pair can have + pcie * nearness of the pairs (PIX 1, PXB 3/4, … SYS 0)
     + numa / NUMA nodes + memory * least/most memory + power * least/most power limit``; shares and nearness are means
@@ -75,7 +75,7 @@ def cohesion(tables: Tables, weights: Weights) -> Floats:
 
 
 def keep_order(gpus: int) -> tuple[int, ...]:
-    """Rows of ``Tables.keep`` in the order in which they decide: pairs first for one GPU, eights first for more."""
+    """Return the order in which the rows of ``Tables.keep`` decide: pairs first for one GPU, eights first for more."""
     return (4, 3, 0, 1, 2) if gpus == 1 else (0, 1, 2, 3, 4)
 
 

@@ -1,4 +1,4 @@
-"""The nodes that a request may be placed on, and what it could use of them."""
+"""Candidates: the nodes that a request may be placed on, and what it could use of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many pods of a gang each network domain can hold: sums over its nodes, which cost much less than a plan.
+"""The capacity of network domains for a gang: sums over their nodes, which cost much less than a plan.
 
 ``gang_search`` asks before it makes plans there.
 """
@@ -8,15 +8,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from dradriver.allocator.fleet.gang_nodes import GangNodes, room
-from dradriver.allocator.gang_request import GangRequest
+from dradriver.allocator.choice import fallback_criteria
+from dradriver.allocator.fleet.fleet import Eligible, Fleet
+from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table, room
+from dradriver.allocator.gang_request import GangRequest, Role
+from dradriver.allocator.request import NoPlaceError, Whole, check_request
 from dradriver.allocator.sets.subsets import Bools, Ints
+from dradriver.topology.network_levels import CLUSTER, NODE
 
 
 def sums(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
-    """Return how many pods each network domain holds, on so many of its nodes: (domains or ``size``,), int64.
+    """Return the capacity of each network domain in pods, on so many of its nodes: (domains or ``size``,), int64.
 
     Args:
         domain: (nodes,), the domain of each node; none is negative.
@@ -36,7 +41,7 @@ def hold_all(
     request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     whose: Ints, free: Ints, amounts: Ints | None,
 ) -> Bools:  # fmt: skip
-    """Return whether each network domain has enough room for all pods of a gang together.
+    """Return whether each network domain has the capacity for all pods of a gang together.
 
     Where a pod has room, there is room for a pod that needs less. So the pods that need as much as a role, or more,
     need as many places as the same number of pods of that role. This is checked for each role. Worked example: of 10
@@ -77,3 +82,82 @@ def hold_all(
         capacity = np.minimum(np.minimum(free_gpus // gpus, room(row[ranks_in_domains], needs, amounts)), pods)
         has_room &= sums(domain, capacity, request.max_nodes, len(has_room)) >= pods
     return has_room
+
+
+class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
+    """The most pods of a kind that one domain holds.
+
+    Attributes:
+        pods: How many.
+        nodes: The nodes that have room for some, by name.
+        domain: The domain's name, after those around it (``z1/s2/l7``); the node's for ``node``; empty for ``cluster``,
+            and where there is none.
+    """
+
+    pods: int
+    nodes: tuple[str, ...]
+    domain: str
+
+
+def largest_gang(
+    fleet: Fleet, role: Role, level: str, *, eligible: Eligible | None = None, amounts: Ints | None = None
+) -> LargestGang:
+    """Return the largest gang of such pods that some network domain of a level has capacity for at once.
+
+    ``max over domains of the sum over its nodes of the pods that find disjoint sets, CPU and memory there``. Worked
+    example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1 pods of four.
+
+    Args:
+        fleet: The cluster.
+        role: The pod; how many are wanted does not count.
+        level: A level of the network: one of ``Fleet.levels``, ``node`` or ``cluster``.
+        eligible: The nodes that may be taken, as for ``place_gang``.
+        amounts: Free resources other than GPUs, as for ``place_gang``.
+
+    Raises:
+        NoPlaceError: There is no such level, or such pods make no sense.
+    """
+    check_request(role.pod)
+    if level not in fleet.sites.reaches:
+        raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}")
+    return largest(
+        fleet, node_table(fleet, role, fallback_criteria.required(role.pod), eligible=eligible, amounts=amounts), level
+    )
+
+
+def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:
+    """Return the largest gang that domains of each known network level, and the cluster, have capacity for.
+
+    Args:
+        fleet: The cluster.
+        most: GPUs of each pod, or as many as the largest machine has where these are fewer.
+        eligible: The nodes that may be taken, as for ``place_gang``.
+
+    Returns:
+        GPUs of each pod, and the gangs by level; none where there are no nodes.
+    """
+    gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
+    if not gpus:
+        return 0, {}
+    known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
+    found: dict[str, LargestGang] = {}
+    for vendor in sorted({group.vendor for group in fleet.groups}):  # a gang is of one
+        role = Role(pod=Whole(containers=(gpus,), vendor=vendor), pods=1)
+        for level in (*known, CLUSTER):
+            one = largest_gang(fleet, role, level, eligible=eligible)
+            if level not in found or one.pods > found[level].pods:
+                found[level] = one
+    return gpus, found
+
+
+def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
+    """Return the largest gang that some network domain has capacity for, of nodes that were looked up already."""
+    domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
+    at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))
+    if not len(at):
+        return LargestGang(pods=0, nodes=(), domain="")
+    total = np.bincount(domain[at], nodes.capacity[at])
+    best = int(total.argmax())
+    names = tuple(sorted(nodes.name(own) for own in at[domain[at] == best].tolist()))
+    name = "" if level == CLUSTER else names[0] if level == NODE else fleet.sites.domain(level, best)
+    return LargestGang(pods=int(total[best]), nodes=names, domain=name)

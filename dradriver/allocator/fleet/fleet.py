@@ -1,4 +1,4 @@
-"""Which node of a cluster: free masks of thousands of nodes as arrays, one per kind, ranked by table look-ups."""
+"""The fleet: a cluster's nodes as arrays, one group for each kind of machine, ranked for a pod by table look-ups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.choice import fallback_criteria
-from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.numbering import UnknownGpuError, listed, mask_of_gpus, numbers
 from dradriver.allocator.fleet import node_order, part_ranking
 from dradriver.allocator.fleet.candidates import Candidates
@@ -17,13 +16,13 @@ from dradriver.allocator.fleet.fleet_refusals import refusal
 from dradriver.allocator.fleet.network_sites import Sites
 from dradriver.allocator.fleet.node_group import NO_ROW, NodeGroup, Rules, group_key, without_uuids
 from dradriver.allocator.parts.offers import WHOLE, Offer
-from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.request import Choice, Mig, Part, PartChoice, Request, Share, Whole, check_request
 from dradriver.allocator.sets.criteria import Criteria
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.gpu_distances import Location
 from dradriver.topology.machine import Machine
+from dradriver.topology.network_levels import Location
 
 Eligible = Collection[str] | Bools
 
@@ -54,12 +53,12 @@ class Fleet:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """Return the fleet's network levels by name, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``."""
+        """Return the network levels of the fleet by name, nearest first: ``fabric``, ``leaf``, ``spine``, ``zone``."""
         return self.sites.levels
 
     @property
     def groups(self) -> Collection[NodeGroup]:
-        """Return all nodes of the fleet by kind."""
+        """Return the node groups of the fleet: all its nodes by kind of machine."""
         return self._groups.values()
 
     def _at(self, name: str) -> tuple[NodeGroup, int]:
@@ -75,7 +74,7 @@ class Fleet:
     def free(self, name: str) -> frozenset[int]:
         """Return the free GPUs of a node of the fleet, by the machine's own numbers; KeyError for an unknown node."""
         group, slot = self._at(name)
-        return frozenset(numbers(group.machine, rank_order.positions(group.free(slot))))
+        return frozenset(numbers(group.machine, positions_of(group.free(slot))))
 
     def set_node(self, name: str, machine: Machine, free: Collection[int], row: int | None = None) -> None:
         """Add a node to the fleet, or update its machine and its free GPUs.
@@ -266,7 +265,7 @@ class Fleet:
         explain: bool = True,
         tenant: int = 0,
     ) -> list[Choice] | list[PartChoice]:
-        """Return the best nodes for a request, each with its best GPU set, best first.
+        """Return the best nodes of the fleet for a request, each with its best GPU set, best first.
 
         Nodes are ordered by the fallback level that they reach, then by whether they reach it without GPUs that can be
         shared or split by MIG, then by predicted bandwidth, then by the request's strategy, then by name.
@@ -287,7 +286,7 @@ class Fleet:
         """
         if not isinstance(request, Whole):
             return part_ranking.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
-        check(request)
+        check_request(request)
         candidates = self.candidates(request, eligible)
         attempts = [candidates]
 

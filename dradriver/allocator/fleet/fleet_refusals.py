@@ -1,4 +1,4 @@
-"""Why no node fits, and the nearest thing that does."""
+"""Refusals of the fleet: why no node of a cluster fits a request for whole GPUs, and the nearest thing that does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_MASKS = 512  # of a group, looked through for what is nearest
 def refusal(
     groups: Collection[NodeGroup], candidates: Sequence[Candidates], request: Whole, *, explain: bool
 ) -> NoPlaceError:
-    """Return the error that says why no node of the fleet fits the request, and what would.
+    """Return the refusal of the fleet: the error that says why no node fits the request, and what would.
 
     Args:
         groups: All nodes of the cluster.
@@ -49,7 +49,7 @@ def _stable(groups: Collection[NodeGroup], request: Whole) -> tuple[Cause, str]:
 
 
 def never(groups: Iterable[NodeGroup], request: Whole) -> str:
-    """Return why none of some nodes can ever have a set of this size, if that is a rule of all of them; else empty."""
+    """Return the reason for a refusal by rule: why no node of some groups can ever have such a set; else empty."""
     machines = [group.machine for group in groups if request.gpus <= group.suitable(request).bit_count()]
     every = [
         phrases.wrong_count(machine, request.gpus) or phrases.no_figure(machine.vendor, request) for machine in machines
@@ -58,7 +58,7 @@ def never(groups: Iterable[NodeGroup], request: Whole) -> str:
 
 
 def could_have(group: NodeGroup, request: Whole) -> bool:
-    """Return whether these nodes have the requested set when all their GPUs are free."""
+    """Return for a refusal whether nodes of a group have the requested set when all their GPUs are free."""
     include = group.include(request)
     if request.gpus > group.tables.size or include is None:
         return False

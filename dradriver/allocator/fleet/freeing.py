@@ -53,7 +53,7 @@ class Way(NamedTuple, Generic[U]):
 
 
 def ways(nodes: Iterable[Node[U]], lost: Mapping[U, float], size: int) -> list[Way[U]]:
-    """Return the moves of workloads that would free one more set of so many GPUs on a node, the cheapest first.
+    """Return the ways of freeing one more set of so many GPUs on a node by moving workloads, the cheapest first.
 
     It is as good a set as the node has of that size: a worse one is no set that anybody asks for. Nodes that have a
     free one already have none.
@@ -100,7 +100,7 @@ def _together(masks: Sequence[int], some: int) -> int:
 
 
 def good_set(tables: Tables, free: int, whole: int, size: int) -> int | None:
-    """Return the best free set of a size; None if the machine has a better set that is not free."""
+    """Return the free set of a size that needs no freeing: as good as the machine's best; None if there is none."""
     best, chosen = best_set(tables, whole, gpus=size), best_set(tables, free, gpus=size)
     if best is None or chosen is None or tables.busbw[chosen] < tables.busbw[best] - _SLACK:
         return None

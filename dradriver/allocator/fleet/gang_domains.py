@@ -1,8 +1,4 @@
-"""Which part of the network a gang's pods go to: of all domains of a level at once; and the same positions there.
-
-On rail-optimised networks the NIC of one position has a switch of its own, and NCCL sends to the local NIC that stands
-where the remote GPU's does (``ncclTopoGetNetDev``): equal positions on all nodes stay on their *rails*.
-"""
+"""Which network domain a gang's pods go to: of all domains of a level at once."""
 
 from __future__ import annotations
 
@@ -10,12 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.choice.set_order import preference, set_order
-from dradriver.allocator.fleet.gang_nodes import GangNodes, pod_capacity
+from dradriver.allocator.fleet import gang_rails
+from dradriver.allocator.fleet.gang_nodes import GangNodes
 from dradriver.allocator.sets.subsets import Bools, Ints
 
 MOST_LOOKS = 1 << 17  # at nodes, one for each pattern of positions, to compare domains by what is on the same rails
-_MOST_PATTERNS = 128  # all of up to 8 GPUs; of more those that most nodes have free
 _ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the nodes of a cluster
 
 
@@ -48,7 +43,7 @@ class Domain(NamedTuple):
 
 
 def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tuple[Ints, Ints, Ints]:
-    """Return for each owner how many of its largest items add up to at least ``needed``.
+    """Return for each owner (a domain) how many of its largest items (nodes) add up to at least ``needed``.
 
     Owners whose items do not add up to it are left out. An owner is, for example, a network domain, and its items are
     its nodes with the pods that each can hold.
@@ -183,10 +178,10 @@ def _on_rails(
     """Whether a domain has no nodes with the same positions free; and as ``_pieces``, of those that have."""
     apart = np.ones(size, dtype=np.bool_)
     pieces, smallest = _pieces(owner, None if inner is None else inner[at], number, size)
-    every = patterns(nodes, at, number=number, count=count)
+    every = gang_rails.patterns(nodes, at, number=number, count=count)
     looked_at = inner is not None and len(every) * len(at) <= MOST_LOOKS
     for pattern in every:
-        has = have(nodes, at, pattern)
+        has = gang_rails.have(nodes, at, pattern)
         there = np.bincount(owner[has], minlength=size) >= number
         if looked_at and inner is not None:
             own, least = _pieces(owner[has], inner[at[has]], number, size)
@@ -209,60 +204,3 @@ def _pieces(owner: Ints, inner: Ints | None, number: int, size: int) -> tuple[In
     starts = np.searchsorted(whose[order], owners)
     smallest[owners] = np.minimum(counts[order][starts + pieces - 1], number // pieces)
     return out, smallest
-
-
-class Pattern(NamedTuple):
-    """Positions that enough nodes of one kind have free.
-
-    Attributes:
-        kind: The machine shape of the nodes.
-        mask: The positions.
-        exact: How many nodes have just these free.
-        cost: What taking them costs others: lower is better.
-    """
-
-    kind: int
-    mask: int
-    exact: int
-    cost: int
-
-
-def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
-    """Return positions that are free on at least ``number`` nodes of one kind, for ``count`` pods each, best first.
-
-    The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
-    comes first by name wins: the numbers of kinds depend on the order in which nodes were read.
-
-    Worked example: two of three nodes with eight GPUs have 0-3 free, the third has 4-7 free. For pods of four GPUs on
-    two nodes there is one pattern, 0-3.
-    """
-    ranked_patterns: list[tuple[tuple[int, ...], Pattern]] = []
-    for kind in np.unique(nodes.kind[at]).tolist():
-        of_kind = at[nodes.kind[at] == kind]
-        if len(of_kind) < number:
-            continue
-        free_masks, first_name = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
-        tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
-        exact = np.bincount(free_masks, minlength=1 << tables.size)
-
-        # Sums over supersets: the number of nodes that have at least these positions free, by mask.
-        nodes_with = exact.copy()
-        for position in range(tables.size):
-            split = nodes_with.reshape(-1, 2, 1 << position)
-            split[:, 0] += split[:, 1]
-
-        # Candidates: masks of the right size that enough nodes have free and that hold ``count`` allowed sets.
-        masks = tables.members(gpus * count)
-        masks = masks[nodes_with[masks] >= number]
-        masks = masks[pod_capacity(tables, gpus, nodes.criteria[kind])[masks] >= count]
-        value_of_rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
-        for mask in masks[np.argsort(-nodes_with[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
-            pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(value_of_rest[tables.everything ^ mask]))
-            ranked_patterns.append(((-pattern.exact, pattern.cost, first_name, mask), pattern))
-    return [pattern for _, pattern in sorted(ranked_patterns)]
-
-
-def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
-    """Return which of some nodes have all positions of a pattern free: shape of ``at``."""
-    out: Bools = (nodes.kind[at] == pattern.kind) & (nodes.mask[at] & pattern.mask == pattern.mask)
-    return out

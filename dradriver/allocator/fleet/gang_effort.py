@@ -1,4 +1,4 @@
-"""How much work one try to place a gang may cost. The searches of ``place_gang`` count it.
+"""The effort of one try to place a gang: how much work its searches may cost. The searches of ``place_gang`` count it.
 
 Work is counted in evaluations of nodes, never in seconds: the same cluster and the same gang give the same answer on
 every machine, however busy it is.
@@ -28,16 +28,16 @@ class Effort:
 
     @property
     def left(self) -> int:
-        """Return how many evaluations the search for a gang may still do; negative if more was spent."""
+        """Return how many evaluations the effort of a gang's search still allows; negative if more was spent."""
         return self._left if self._whole is None else min(self._left, self._whole.left)
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the search effort is used up: the rest of the gang's search takes one way only."""
+        """Return whether the effort of a gang's search is used up: the rest of the search takes one way only."""
         return self.left < 0
 
     def spend(self, evaluations: int) -> bool:
-        """Count evaluations of the search for a gang. Return whether it may do so many."""
+        """Count evaluations against the effort of a gang's search. Return whether the search may do so many."""
         self._left -= evaluations
         if self._whole is not None:
             self._whole.spend(evaluations)
@@ -45,7 +45,7 @@ class Effort:
         return not self.is_spent
 
     def part(self, parts: int) -> Effort:
-        """Return one of so many equal parts of the search effort that is left; what it spends counts here, too.
+        """Return one of so many equal parts of the effort that is left; what it spends counts here, too.
 
         That a part gave up does not count here: what it did not look at may be looked at with what is left.
         """
@@ -54,7 +54,7 @@ class Effort:
         return made
 
     def rest(self) -> Effort:
-        """Return a search effort with half of what is left, to find out later why no place was found.
+        """Return half of the search effort that is left for a gang, to find out later why it has no place.
 
         Later tries with fewer pods spend this one and not what is returned.
         """

@@ -8,19 +8,16 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice import fallback_criteria
-from dradriver.allocator.choice.choose import check
 from dradriver.allocator.choice.set_order import preference, set_order
 from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.gang_request import Role
-from dradriver.allocator.request import NoPlaceError, Whole
+from dradriver.allocator.request import Whole
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.subsets import Floats, Ints
 from dradriver.allocator.sets.tables import Tables
-from dradriver.topology.gpu_distances import CLUSTER, NODE
 
 _NO_LIMIT = np.iinfo(np.int64).max
 
@@ -56,15 +53,15 @@ class GangNodes(NamedTuple):
 
     @property
     def free(self) -> Ints:
-        """Return how many positions of each node a gang can use: (nodes,), int64."""
+        """Return how many positions of each of the gang's nodes are free for it: (nodes,), int64."""
         return np.bitwise_count(self.mask).astype(np.int64)
 
     def name(self, at: int) -> str:
-        """Return the name of a node for a gang's pods."""
+        """Return the name of one of the gang's nodes."""
         return self.group(at).names[int(self.slot[at])]
 
     def group(self, at: int) -> NodeGroup:
-        """Return the node group of a node for a gang's pods."""
+        """Return the node group of one of the gang's nodes."""
         return self.candidates[int(self.kind[at])].group
 
     def worths(self) -> Floats:
@@ -154,7 +151,7 @@ def node_table(
 
 
 def room(row: Ints, needs: Sequence[int], amounts: Ints | None) -> Ints:
-    """Return how many of a gang's pods CPU, memory and the like of each node are enough for: (nodes,), int64.
+    """Return for how many of a gang's pods each node has CPU, memory and the like: (nodes,), int64.
 
     ``min over resources of floor(free / need)``; what nothing is needed of does not count, even where less than nothing
     is left of it. Worked example: 64 CPUs and 110 GiB free, 8 CPUs and 30 GiB for a pod: min(8, 3) = 3.
@@ -203,7 +200,7 @@ def disjoint_sets(tables: Tables, free: int, count: int, *, request: Whole, crit
 
 
 def pod_capacity(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
-    """Return the most disjoint admissible sets for a gang's pods inside each free mask: shape (2**g,), int64."""
+    """Return the most pods with disjoint sets for each free mask on a gang's nodes: shape (2**g,), int64."""
     return tables.row(("pod capacity", gpus, criteria), lambda: _count(tables, gpus, criteria))
 
 
@@ -214,82 +211,3 @@ def _count(tables: Tables, gpus: int, criteria: Criteria) -> Ints:
     values = np.zeros(1 << tables.size, dtype=np.float32)
     values[tables.members(gpus)] = allowed
     return subsets.packed(values, tables.size, gpus).astype(np.int64)
-
-
-class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
-    """The most pods of a kind that one domain holds.
-
-    Attributes:
-        pods: How many.
-        nodes: The nodes that have room for some, by name.
-        domain: The domain's name, after those around it (``z1/s2/l7``); the node's for ``node``; empty for ``cluster``,
-            and where there is none.
-    """
-
-    pods: int
-    nodes: tuple[str, ...]
-    domain: str
-
-
-def largest_gang(
-    fleet: Fleet, role: Role, level: str, *, eligible: Eligible | None = None, amounts: Ints | None = None
-) -> LargestGang:
-    """Return the most pods of a gang that some network domain of a level has room for at once.
-
-    ``max over domains of the sum over its nodes of the pods that find disjoint sets, CPU and memory there``. Worked
-    example: a leaf with three nodes of 8, 5 and 4 free GPUs holds 2 + 1 + 1 pods of four.
-
-    Args:
-        fleet: The cluster.
-        role: The pod; how many are wanted does not count.
-        level: A level of the network: one of ``Fleet.levels``, ``node`` or ``cluster``.
-        eligible: The nodes that may be taken, as for ``place_gang``.
-        amounts: Free resources other than GPUs, as for ``place_gang``.
-
-    Raises:
-        NoPlaceError: There is no such level, or such pods make no sense.
-    """
-    check(role.pod)
-    if level not in fleet.sites.reaches:
-        raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}")
-    return largest(
-        fleet, node_table(fleet, role, fallback_criteria.required(role.pod), eligible=eligible, amounts=amounts), level
-    )
-
-
-def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) -> tuple[int, dict[str, LargestGang]]:
-    """Return the largest gang of each known network level, and of the cluster, nearest first.
-
-    Args:
-        fleet: The cluster.
-        most: GPUs of each pod, or as many as the largest machine has where these are fewer.
-        eligible: The nodes that may be taken, as for ``place_gang``.
-
-    Returns:
-        GPUs of each pod, and the gangs by level; none where there are no nodes.
-    """
-    gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
-    if not gpus:
-        return 0, {}
-    known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
-    found: dict[str, LargestGang] = {}
-    for vendor in sorted({group.vendor for group in fleet.groups}):  # a gang is of one
-        role = Role(pod=Whole(containers=(gpus,), vendor=vendor), pods=1)
-        for level in (*known, CLUSTER):
-            one = largest_gang(fleet, role, level, eligible=eligible)
-            if level not in found or one.pods > found[level].pods:
-                found[level] = one
-    return gpus, found
-
-
-def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
-    """Return the most pods of a gang that some network domain has room for, of nodes that were looked up already."""
-    domain = nodes.name_rank if level == NODE else fleet.sites.domains(level)[nodes.site]
-    at = np.flatnonzero((domain >= 0) & (nodes.capacity > 0))
-    if not len(at):
-        return LargestGang(pods=0, nodes=(), domain="")
-    total = np.bincount(domain[at], nodes.capacity[at])
-    best = int(total.argmax())
-    names = tuple(sorted(nodes.name(own) for own in at[domain[at] == best].tolist()))
-    name = "" if level == CLUSTER else names[0] if level == NODE else fleet.sites.domain(level, best)
-    return LargestGang(pods=int(total[best]), nodes=names, domain=name)

@@ -1,4 +1,4 @@
-"""Places for gangs: many pods, all or nothing, near each other in the network.
+"""Placement of gangs: many pods, all or nothing, near each other in the network.
 
 What decides, in this order: what each pod requires, then the highest rung of its ladder that all pods reach; the
 number of nodes for ``spread``, which wants many; the narrowest part of the network; the number of nodes otherwise,
@@ -23,7 +23,6 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.choice import fallback_criteria
-from dradriver.allocator.choice.choose import check
 from dradriver.allocator.fleet import gang_refusals
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.gang_effort import CALL, Effort
@@ -31,7 +30,6 @@ from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
 from dradriver.allocator.fleet.gang_search import (
     Found,
     Taken,
-    holds,
     most_pods,
     nothing_taken,
     search,
@@ -39,9 +37,9 @@ from dradriver.allocator.fleet.gang_search import (
     with_fabrics,
 )
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
-from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
+from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError, check_request
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import CLUSTER, NODE
+from dradriver.topology.network_levels import CLUSTER, NODE
 from dradriver.topology.vendors import VENDORS
 
 
@@ -50,11 +48,11 @@ class Home(Protocol):
 
     @property
     def node(self) -> str:
-        """Return the node of a gang member's place."""
+        """Return the node of the place that a gang member had before."""
 
     @property
     def gpus(self) -> Collection[int]:
-        """Return the GPU numbers of a gang member's place."""
+        """Return the GPU numbers of the place that a gang member had before."""
 
 
 def place_gang(
@@ -68,7 +66,7 @@ def place_gang(
     home: Mapping[int, Home] | None = None,
     effort: Effort | None = None,
 ) -> GangChoice:
-    """Return a place for every pod of a gang.
+    """Return the placement of a gang: a place for every pod, near each other in the network.
 
     Args:
         fleet: The cluster.
@@ -136,7 +134,7 @@ def place_gang(
 
 def _check(fleet: Fleet, request: GangRequest) -> None:
     for role in request.members:
-        check(role.pod)
+        check_request(role.pod)
         if role.pods < 1:
             raise NoPlaceError(f"a gang of {role.pods} pods: ask for at least 1")
         if role.pod.include:
@@ -302,7 +300,9 @@ def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[i
 
     # The gang counts as having missed what its worst pod has missed.
     missed_preferences = max((choice.fallback for choice in by_index), key=len)
-    is_near = reach == NODE or (not unknown_nodes and holds(fleet, request.near, fleet.sites_by_name()[known_ranks]))
+    is_near = reach == NODE or (
+        not unknown_nodes and fleet.sites.holds(request.near, fleet.sites_by_name()[known_ranks])
+    )
     missed_near = [f"near: {request.near}"] if request.near and not is_near else []
     is_predicted = all(VENDORS[role.pod.vendor].predicted for role in request.members)
     return GangChoice(

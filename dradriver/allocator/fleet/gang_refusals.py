@@ -1,4 +1,4 @@
-"""Why a gang has no place, and the nearest thing that does. What was not looked at is not said."""
+"""Refusals of gangs: why a gang has no place, and the nearest thing that does. What was not looked at is not said."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.choice import fallback_criteria, phrases
+from dradriver.allocator.fleet.domain_capacity import largest
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.fleet_refusals import never
 from dradriver.allocator.fleet.gang_effort import Effort
-from dradriver.allocator.fleet.gang_nodes import GangNodes, largest, node_table
+from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
 from dradriver.allocator.fleet.gang_search import Taken, most_pods, nothing_taken, search
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.reason import Cause
-from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE
+from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
 
 _NOT_FOUND = "no place was found for all of them at once"
 _GAVE_UP = "The search ended at its limit before it had tried every plan."
@@ -33,7 +34,7 @@ def refusal(
     fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
-    """Return the error that says why a gang finds no place.
+    """Return the refusal of a gang: the error that says why it finds no place.
 
     The reason is searched for with ``effort``. If that is spent, the message says less.
 

@@ -178,7 +178,7 @@ class _OneNode:
         self._order = sorted(range(len(tables)), key=lambda role: -asked.members[role].pod.gpus)
 
     def options(self, node: int) -> Ints:
-        """All numbers of pods that fit, and are enough: (options, roles)."""
+        """Return all numbers of pods of the gang's roles that one node can hold: (options, roles)."""
         alike = int(self._alike[node])
         if alike not in self._options:
             self._options[alike] = self._found(node)
@@ -228,7 +228,7 @@ class _OneNode:
         return True
 
     def sets(self, node: int, vector: Ints) -> Sets | None:
-        """Sets for so many pods of each role; None where they do not fit. Role after role, then in every way."""
+        """Return sets for so many pods of each role on one node; None if they do not fit."""
         masks, counts = tuple(self._mask[:, node].tolist()), tuple(vector.tolist())
         return self._by_roles(node, masks, counts) or self._in_any_way(node, masks, counts)
 

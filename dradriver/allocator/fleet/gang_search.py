@@ -1,4 +1,4 @@
-"""Plans for all roles of a gang: level by level, the narrowest first, and within the limits of the whole gang."""
+"""The search for plans for all roles of a gang: level by level, the narrowest first, within the gang's limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dradriver.allocator.fleet.role_plan import Around, Plan, plan
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import CLUSTER, FABRIC, NODE
+from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
@@ -53,7 +53,7 @@ class Taken(NamedTuple):
         return Taken(self.masks.copy(), self.gpus.copy(), self.sites, amounts, self.elsewhere)
 
     def add(self, rank: int, row: int, mask: int, role: Role) -> None:
-        """Take positions, CPU, memory and the like for pods in the gang's search."""
+        """Take positions, CPU, memory and the like for one pod in the gang's search."""
         self.masks[rank] |= mask
         self.gpus[rank] += mask.bit_count()
         if self.amounts is not None and 0 <= row < len(self.amounts):
@@ -80,7 +80,7 @@ def search(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken | None, widest: str, effort: Effort,
 ) -> Found | None:  # fmt: skip
-    """Return plans for all roles of a gang in the narrowest network level that can hold them.
+    """Return the plans for all roles of a gang that a search finds in the narrowest network level that can hold them.
 
     1. Equal pods, none of them placed: one plan for each level, exact and cheap.
     2. Other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
@@ -133,7 +133,7 @@ def search(
 
 
 def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str) -> int:
-    """Return the most equal pods of a gang, up to the requested number, that have places together.
+    """Return the most equal pods of a gang, up to the requested number, that a search would find places for.
 
     ``max over domains of min(pods, the sum of the k largest capacities)``, ``k`` nodes being as many as may be.
     """
@@ -155,7 +155,7 @@ def _reading(nodes: GangNodes) -> int:
 
 
 def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> str:
-    """Return the first gang limit that the placed members violate; empty if they keep all.
+    """Return in words the first gang limit that the members placed by a search violate; empty if there is none.
 
     Args:
         fleet: The cluster.
@@ -176,9 +176,9 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
     sites = taken.sites[taken.gpus > 0]
     if len(sites) < 2:
         return ""
-    if request.near_required and request.near and not holds(fleet, request.near, sites):
+    if request.near_required and request.near and not fleet.sites.holds(request.near, sites):
         return f"no {request.near} holds their nodes"
-    if request.one_fabric and not holds(fleet, FABRIC, sites):
+    if request.one_fabric and not fleet.sites.holds(FABRIC, sites):
         return f"no {FABRIC} holds their nodes"
     if request.min_network_gbps and not any(
         (domains := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (domains == domains[0]).all()
@@ -188,17 +188,8 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
     return ""
 
 
-def holds(fleet: Fleet, near: str, sites: Ints) -> bool:
-    """Return whether one network domain of a level holds the locations of several nodes of a gang."""
-    reaches = fleet.sites.reaches
-    if near not in reaches:
-        return False
-    inside = (fleet.sites.inside(level, near)[sites] for level in reaches[1 : reaches.index(near) + 1])
-    return any(own[0] >= 0 and (own == own[0]).all() for own in inside)
-
-
 def with_fabrics(fleet: Fleet, request: GangRequest) -> GangRequest:
-    """Return the gang's request without the fabric limits that this cluster cannot follow."""
+    """Return the gang's request for the search, without the fabric limits that this cluster cannot follow."""
     sites = fleet.sites
     known = FABRIC in sites.levels and bool((sites.domains(FABRIC)[fleet.sites_by_name()] >= 0).any())
     return request if known or not request.one_fabric else msgspec.structs.replace(request, one_fabric=False)
@@ -215,7 +206,7 @@ class _Levels:
         self._known: dict[str, Ints] = {}
 
     def sites(self, level: str) -> Ints:
-        """Per location its domain at a level but ``node``; -1 where it is in none, or its network is too slow."""
+        """Return by location the domain of a level that a gang is searched for in; -1 for none or a slow one."""
         if level not in self._known:
             self._known[level] = self._found(level)
         return self._known[level]
@@ -231,7 +222,7 @@ class _Levels:
         return domain
 
     def of(self, nodes: GangNodes, level: str) -> Ints:
-        """The domain of each node: (nodes,)."""
+        """Return the domain of a level in which a gang is searched for, by node: (nodes,)."""
         return nodes.name_rank if level == NODE else self.sites(level)[nodes.site]
 
 
@@ -322,11 +313,11 @@ class _Domain(NamedTuple):
         return taken.left(inside, self.request.members[role])
 
     def role_after_role(self, effort: Effort) -> Found | None:
-        """Plans for all roles in some order; None where one finds no place, or it is too much work."""
+        """Return plans for all roles of the gang, searched for in some order; None if there is none."""
         return next(filter(None, (self._in_order(order, effort) for order in self._orders())), None)
 
     def greedy(self) -> Found | None:
-        """Plans for all roles in the first order; None where one finds no place."""
+        """Return plans for all roles of the gang by a greedy search, in the first order; None if one fails."""
         return self._in_order(next(self._orders()), None)
 
     def _orders(self) -> Iterator[tuple[int, ...]]:

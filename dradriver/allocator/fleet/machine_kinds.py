@@ -44,7 +44,7 @@ class MachineKind(msgspec.Struct, frozen=True):
 
 
 def kind_of(machine: Machine) -> MachineKind | None:
-    """Return a machine's kind; None where it has more GPUs than tables hold."""
+    """Return the kind of a machine, by which tables are computed; None if it has more GPUs than tables hold."""
     if len(machine.gpus) > tables.MAX_GPUS:
         return None
     bare = without_uuids(machine)
@@ -52,7 +52,7 @@ def kind_of(machine: Machine) -> MachineKind | None:
 
 
 def known(machine: Machine) -> bool:
-    """Return whether a fleet can add such a machine without computing tables that are costly."""
+    """Return whether all costly tables of a machine's kind are computed, so that a fleet can add it at once."""
     if len(machine.gpus) > tables.MAX_GPUS:
         return True  # it refuses it
     bare = without_uuids(machine)
@@ -76,7 +76,7 @@ def keep(kind: MachineKind, part: int, message: bytes) -> None:
 
 
 def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
-    """Read kinds of machines, each a length and MessagePack, and write the messages with the tables of each."""
+    """Answer kinds of machines until the input ends: read each, compute its costly tables, write them as messages."""
     while head := asked.read(_HEAD):
         kind = msgspec.msgpack.decode(asked.read(int.from_bytes(head)), type=MachineKind)
         for message in (*computed(kind), _END):
@@ -86,7 +86,7 @@ def serve(asked: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def answer(answers: IO[bytes]) -> Iterator[bytes]:
-    """Return the messages with tables that ``serve`` answers a kind of machine with.
+    """Yield the messages with the costly tables of a kind of machine that another process computed.
 
     Raises:
         EOFError: The answer ends before its end, or is none.
@@ -105,7 +105,7 @@ def _read(answers: IO[bytes], size: int) -> bytes:
 
 
 def question(kind: MachineKind) -> bytes:
-    """Return the bytes by which ``serve`` is asked for the tables of a kind of machine."""
+    """Return the bytes by which another process is asked for the costly tables of a kind of machine."""
     text = msgspec.msgpack.encode(kind)
     return len(text).to_bytes(_HEAD) + text
 

@@ -1,4 +1,4 @@
-"""Where nodes stand in the network: which of them are near each other."""
+"""Sites: the numbered locations of nodes in the network, and which of them are near each other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import CLUSTER, LEVELS, NODE, Domain, Location
+from dradriver.topology.network_levels import CLUSTER, LEVELS, NODE, Domain, Location
 
 _FABRIC, _ZONE = LEVELS[0], LEVELS[-1]
 
@@ -31,25 +31,25 @@ class Sites:
 
     @property
     def reaches(self) -> tuple[str, ...]:
-        """Return the network levels that can hold a gang together, nearest first."""
+        """Return the network levels whose domains of sites can hold a gang together, nearest first."""
         return (NODE, *self.levels, CLUSTER)
 
     def number(self, location: Location) -> int:
-        """Return the number of a location in the network, a new one if it was not seen before."""
+        """Return the number of a location in the network as a site, a new one if it was not seen before."""
         number = self._number.setdefault(location, len(self.locations))
         if number == len(self.locations):
             self.locations.append(location)
         return number
 
     def domains(self, level: str) -> Ints:
-        """Return the number of each location's network domain, -1 if it is in none: (locations,), int64.
+        """Return the number of each site's network domain, -1 if it is in none: (locations,), int64.
 
         Domains are numbered in the order of their names, so that the numbers depend on the cluster alone.
         """
         return self._known(level)[0]
 
     def inside(self, level: str, outer: str) -> Ints:
-        """Return the number of each location's domain of a level inside those of a wider level: (locations,), int64.
+        """Return the number of each site's domain of a network level, cut at a wider level: (locations,), int64.
 
         A domain has the names of all around it; one that has no name but its own (an NVLink fabric) may reach over
         several of a wider level, and is cut into what each of these has of it. What is in none of them is left out.
@@ -63,8 +63,15 @@ class Sites:
         cut = np.where((domain >= 0) & ~beside[domain], len(names) * (int(around.max()) + 1) + domain, cut)
         return np.where(cut < 0, -1, np.unique(np.append(cut, -1), return_inverse=True)[1][:-1] - 1)
 
+    def holds(self, level: str, sites: Ints) -> bool:
+        """Return whether one network domain of a level, or of a narrower one, has all of these sites."""
+        if level not in self.reaches:
+            return False
+        inside = (self.inside(narrower, level)[sites] for narrower in self.reaches[1 : self.reaches.index(level) + 1])
+        return any(own[0] >= 0 and (own == own[0]).all() for own in inside)
+
     def domain(self, level: str, number: int) -> str:
-        """Return the name of a network domain: ``z1/s2/l7``."""
+        """Return the name of a network domain of sites: ``z1/s2/l7``."""
         return "/".join(filter(None, self._known(level)[1][number]))
 
     def _known(self, level: str) -> tuple[Ints, list[Domain]]:
@@ -83,7 +90,7 @@ class Sites:
         return numbers, names
 
     def gbps(self, level: str = NODE) -> NDArray[np.float64]:
-        """Network bandwidth per location as far as this level, 0 where it is unknown: (locations,), float64, GB/s.
+        """Return the network bandwidth of each site within a level, 0 if it is unknown: (locations,), float64, GB/s.
 
         It is that of the NICs within the narrowest level, which a switch makes. How much is lost between its switches
         is a site's choice: a wider level's is unknown where ``gbps_of`` does not name it.
@@ -91,18 +98,18 @@ class Sites:
         return self.most_gbps(level) if self.is_known(level) else np.zeros(len(self.locations))
 
     def is_known(self, level: str) -> bool:
-        """Return whether the bandwidth of a network level is known where NICs are known."""
+        """Return whether the bandwidth between sites of a network level is known where NICs are known."""
         return level in (NODE, *self._narrowest()) or level in self.gbps_of
 
     def most_gbps(self, level: str) -> NDArray[np.float64]:
-        """Return network bandwidth per location, unknown levels as fast as NICs: (locations,), float64, GB/s."""
+        """Return the network bandwidth of each site, unknown levels as fast as NICs: (locations,), float64, GB/s."""
         own = np.array([location.gbps for location in self.locations], dtype=np.float64)
         reached = self.reaches[1 : self.reaches.index(level) + 1]
         return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
 
     @property
     def switch(self) -> str:
-        """Return the network level whose domains are one switch each: nodes within it have what their NICs have."""
+        """Return the network level whose sites share one switch: nodes within it have what their NICs have."""
         return self._narrowest()[-1] if self.levels else CLUSTER
 
     def _narrowest(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Nodes of one kind as arrays: same links, same products, same GPU numbers, whatever is free on each."""
+"""Node groups: nodes of one kind as arrays, with the same links, products and GPU numbers, whatever is free on each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dradriver.allocator.choice.choose import describe
 from dradriver.allocator.choice.filters import filters, suitable
+from dradriver.allocator.choice.machine_choice import describe
 from dradriver.allocator.parts.free_capacity import Masks, Rooms
 from dradriver.allocator.parts.offers import WHOLE, Offer, ShareRule
 from dradriver.allocator.request import Choice, Constraint, Part, Request, Whole
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.allocator.sets.tables import Tables
@@ -32,13 +32,13 @@ Rules = tuple[tuple[int, ShareRule], ...]
 
 
 def group_key(machine: Machine, rules: Rules = ()) -> Hashable:
-    """What nodes must share to be of one group; machines of equal links need not share products, numbers or drivers."""
+    """Return what nodes must share to be of one group; equal links are not enough, products and drivers count, too."""
     gpus = ((gpu.index, gpu.products, gpu.architecture, gpu.memory_mib, gpu.profiles) for gpu in machine.gpus)
     return (shape_of(machine), machine.vendor.word, machine.driver_version, machine.cuda_version, rules, *gpus)
 
 
 def without_uuids(machine: Machine) -> Machine:
-    """The machine without its GPUs' uuids, as most machines of one kind have it in common."""
+    """Return the machine as all nodes of a group have it in common: without its GPUs' uuids."""
     gpus = tuple(msgspec.structs.replace(gpu, uuid="") for gpu in machine.gpus)
     return msgspec.structs.replace(machine, gpus=gpus)
 
@@ -81,7 +81,7 @@ class NodeGroup:
         self._described = lru_cache(maxsize=_MOST_ANSWERS)(partial(_describe, machine, tables))
 
     def add(self, name: str, *, row: int = NO_ROW, site: int = 0) -> int:
-        """Add a node with nothing free on it, and return its slot."""
+        """Add a node to the group with nothing free on it, and return its slot in the group."""
         slot = len(self.names)
         if slot == len(self._free):
             self._free = np.concatenate((self._free, np.zeros_like(self._free)))
@@ -96,7 +96,7 @@ class NodeGroup:
         return slot
 
     def drop(self, slot: int) -> str:
-        """Move the last node into the slot, and return its name; empty where the slot was the last."""
+        """Drop a node from the group: move the last node into its slot and return the name; empty if it was last."""
         last = len(self.names) - 1
         for array in (self._free, self._row, self._site):
             array[slot] = array[last]
@@ -109,7 +109,7 @@ class NodeGroup:
         return self.names[slot] if slot < last else ""
 
     def copied(self) -> NodeGroup:
-        """A copy that shares the tables; what changes in it changes nothing here, nor the other way round."""
+        """Return a copy of the group that shares the tables; changes in one change nothing in the other."""
         # Names change far less often than what is free: a copy is made when a node comes or goes.
         self._shares_names = True
         new = copy.copy(self)
@@ -122,20 +122,20 @@ class NodeGroup:
             self.names, self._shares_names = self.names.copy(), False
 
     def mask_of(self, gpus: Collection[int]) -> int:
-        """The mask of some GPU numbers; KeyError for a number that these nodes do not have."""
+        """Return the mask of GPU numbers on the group's nodes; KeyError for a number that they do not have."""
         mask = 0
         for number in gpus:
             mask |= self._bit[number]
         return mask
 
     def set_free(self, slot: int, mask: int) -> None:
-        """Set what is free on a node; GPUs of it that have parts, or are never had whole, stay for parts alone."""
+        """Set what is free on a node of the group; its GPUs with parts, or never had whole, stay for parts alone."""
         if self.rooms is not None:
             mask = self.rooms.set(slot, self.rooms.masks(slot)._replace(unheld=mask))
         self._free[slot] = mask
 
     def set_offer(self, slot: int, offer: Offer) -> None:
-        """Set which of a node's GPUs may be had in parts; KeyError for a number that these nodes do not have."""
+        """Set which GPUs of a node of the group may be had in parts; KeyError for a number that it does not have."""
         shared, sliced, parts_only = map(self.mask_of, (offer.shared, offer.sliced, offer.parts_only))
         tenants = tuple((self.mask_of([number]).bit_length() - 1, tenant) for number, tenant in offer.tenants)
         if self.rooms is not None or shared | sliced | parts_only:
@@ -143,13 +143,13 @@ class NodeGroup:
             self._free[slot] = rooms.set(slot, Masks(rooms.masks(slot).unheld, shared, sliced, parts_only, tenants))
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> None:
-        """Set which parts are on a node's GPUs, by number; KeyError for one that these nodes do not have."""
+        """Set which parts are on the GPUs of a node of the group; KeyError for a number that it does not have."""
         by_position = {self._bit[number].bit_length() - 1: each for number, each in parts.items()}
         if self.rooms is not None or any(by_position.values()):
             self._free[slot] = self._made_rooms().set_parts(slot, by_position)
 
     def narrow(self, slot: int, mask: int) -> None:
-        """Offer no other GPUs of a node than those of a mask; what is on the others stays there."""
+        """Offer no other GPUs of a node of the group than those of a mask; what is on the others stays there."""
         if self.rooms is None:
             self._free[slot] &= mask
             return
@@ -158,19 +158,19 @@ class NodeGroup:
         self._free[slot] = self.rooms.set(slot, less)
 
     def offer_and_parts(self, slot: int) -> tuple[Offer, dict[int, Sequence[Part]]]:
-        """The offer that was set for a node, and the parts on its GPUs by their numbers."""
+        """Return the offer that was set for a node of the group, and the parts on its GPUs by their numbers."""
         if self.rooms is None:
             return WHOLE, {}
         number = [gpu.index for gpu in self.machine.gpus]
         _, *masks, by_position = self.rooms.masks(slot)
-        shared, sliced, parts_only = (frozenset(number[at] for at in rank_order.positions(mask)) for mask in masks)
+        shared, sliced, parts_only = (frozenset(number[at] for at in positions_of(mask)) for mask in masks)
         tenants = tuple((number[position], tenant) for position, tenant in by_position)
         parts = {number[position]: each for position, each in self.rooms.parts(slot).items()}
         offer = Offer(shared=shared, sliced=sliced, parts_only=parts_only, rules=self.rules, tenants=tenants)
         return offer, parts
 
     def unheld(self, slot: int) -> int:
-        """Mask of the positions of a node that nobody has as a whole, with those that have parts on them."""
+        """Return the mask of a group node's positions that nobody has as a whole, those with parts included."""
         return self.free(slot) if self.rooms is None else self.rooms.masks(slot).unheld
 
     def _made_rooms(self) -> Rooms:
@@ -182,48 +182,48 @@ class NodeGroup:
         return self.rooms
 
     def set_row(self, slot: int, row: int) -> None:
-        """Set which row of the caller's arrays is the node's."""
+        """Set which row of the caller's arrays a node of the group has."""
         self._row[slot] = row
 
     def set_site(self, slot: int, site: int) -> None:
-        """Set where a node stands: the number of its location."""
+        """Set where a node of the group stands in the network: the number of its location."""
         self._site[slot] = site
 
     def free(self, slot: int) -> int:
-        """Mask of a node's free positions."""
+        """Return the mask of the free positions of one node of the group."""
         return int(self._free[slot])
 
     def row_and_site(self, slot: int) -> tuple[int, int]:
-        """A node's row in the caller's arrays, and the number of its location."""
+        """Return for a node of the group its row in the caller's arrays and the number of its location."""
         return int(self._row[slot]), int(self._site[slot])
 
     def free_masks(self) -> NDArray[np.uint16]:
-        """Mask of each node's free positions: (nodes,), uint16; a view, which changes as nodes do."""
+        """Return the mask of free positions of each node of the group: (nodes,), uint16; a view."""
         return self._free[: len(self.names)]
 
     def spared_masks(self) -> NDArray[np.uint16]:
-        """The same without the GPUs that may be had in parts: (nodes,), uint16."""
+        """Return ``free_masks`` of the group's nodes without GPUs that may be had in parts: (nodes,), uint16."""
         free = self.free_masks()
         if self.rooms is None:
             return free
         return free & ~(self.rooms.opening(sliced=False) | self.rooms.opening(sliced=True))
 
     def sites(self) -> NDArray[np.int32]:
-        """Number of each node's location: (nodes,), int32."""
+        """Return the location's number of each node of the group: (nodes,), int32; a view."""
         return self._site[: len(self.names)]
 
     def rows(self) -> Ints:
-        """Each node's row in the caller's arrays, ``NO_ROW`` without one: (nodes,), int64; a view."""
+        """Return each group node's row in the caller's arrays, ``NO_ROW`` without one: (nodes,), int64; a view."""
         return self._row[: len(self.names)]
 
     def by_name(self) -> Ints:
-        """The slots in the order of the nodes' names: (nodes,), int64."""
+        """Return the slots of the group's nodes in the order of their names: (nodes,), int64."""
         if self._by_name is None:
             self._by_name = np.array(sorted(range(len(self.names)), key=self.names.__getitem__), dtype=np.int64)
         return self._by_name
 
     def at_rows(self, eligible: Bools) -> Bools:
-        """The entry of each node's row in the caller's array, False beyond its end and without a row: (nodes,)."""
+        """Return by node of the group the entry of a caller's array at its row; False without one: (nodes,)."""
         rows = self.rows()
         if not len(eligible):
             return np.zeros(len(rows), dtype=np.bool_)
@@ -232,7 +232,7 @@ class NodeGroup:
         return out
 
     def suitable(self, request: Request) -> int:
-        """Mask of the positions whose GPUs are of the kind that is wanted; none where they are another vendor's."""
+        """Return the mask of positions whose GPUs a request accepts on the group's nodes; 0 for another vendor."""
         if request.vendor != self.vendor:
             return 0
         if not filters(request):
@@ -242,13 +242,13 @@ class NodeGroup:
         return self._suitable(*kind, exclude, request.near_nic if isinstance(request, Whole) else "")
 
     def include(self, request: Whole) -> int | None:
-        """Mask of the GPUs that must be in the set; None where these nodes have no such numbers."""
+        """Return the mask of GPUs that a request must include on the group's nodes; None if they lack a number."""
         if not self._bit.keys() >= set(request.include):
             return None
         return self.mask_of(request.include)
 
     def describe(self, taken: int, request: Whole) -> Choice:
-        """The choice of this set of positions on any of these nodes; its ``node`` is empty."""
+        """Return the choice of a set of positions on any node of the group; its ``node`` is empty."""
         return self._described(taken, request.containers, request.preferred)
 
 

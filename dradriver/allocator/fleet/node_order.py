@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.candidates import Candidates
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NodeWeights, Strategy, Whole
 from dradriver.allocator.sets.criteria import Criteria
-from dradriver.allocator.sets.rank_order import positions
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 
@@ -43,7 +43,7 @@ class Option(NamedTuple):
 def ties(
     candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
-    """Yield lists of equally good nodes that reach a fallback level and no earlier one, best first.
+    """Yield in order lists of equally good nodes that reach a fallback level and no earlier one, best first.
 
     Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some; the lowest
     value comes first: ``price`` times the mean price of the set's GPUs relative to the dearest, minus ``utilisation``
@@ -81,7 +81,7 @@ def ties(
 
 
 def named(tie: list[Option], limit: int) -> list[tuple[str, NodeGroup, int]]:
-    """Return the first nodes by name of equally good ones, with their groups and what to take of each."""
+    """Return the first nodes by name of equally good ones in the order, with groups and what to take of each."""
     taken: dict[Candidates, dict[int, int]] = {}
     for option in tie:
         taken.setdefault(option.candidates, {})[option.free] = option.taken
@@ -119,7 +119,7 @@ def _weighed(options: Iterator[Option], weights: NodeWeights) -> Iterator[Option
 
     def cost(option: Option) -> tuple[float, ...]:
         group = option.candidates.group
-        products = [group.machine.gpus[position].product for position in positions(option.taken)]
+        products = [group.machine.gpus[position].product for position in positions_of(option.taken)]
         for product in products:
             if product not in relative:
                 relative[product] = weights.relative_price(product)

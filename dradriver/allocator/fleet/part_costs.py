@@ -1,4 +1,4 @@
-"""What a pod of several parts costs at least on each node: ``assign.py`` for many nodes at once, exact.
+"""What a pod of several parts costs at least on each node: ``part_assignment.py`` for many nodes at once, exact.
 
 Node after node the way is the same, so it is walked for all nodes together: GPU after GPU, and for each number of
 parts that are placed the least cost so far, an array over the nodes.
@@ -15,10 +15,10 @@ import numpy as np
 
 from dradriver.allocator.choice.best_set import best_set
 from dradriver.allocator.fleet.part_nodes import Nodes
-from dradriver.allocator.parts.assign import OPENING
 from dradriver.allocator.parts.layouts import NONE
+from dradriver.allocator.parts.part_assignment import OPENING
 from dradriver.allocator.parts.part_requests import Ask, Counts, every_count
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables, remembered
 
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 @lru_cache(maxsize=256)
 def steps(wanted: Counts) -> list[Step]:
-    """Return all steps of parts within the request, the largest totals first, so that no GPU is used twice."""
+    """Return all steps by which the costs of parts add up, the largest totals first, so that no GPU is used twice."""
     every = every_count(wanted)
     number = {counts: at for at, counts in enumerate(every)}
     return [
@@ -48,7 +48,7 @@ def steps(wanted: Counts) -> list[Step]:
 
 
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
-    """Return the least cost of placing a pod's several fractions on each node.
+    """Return the least cost of a pod's several parts on each node of a kind.
 
     Args:
         ask: The request for fractions.
@@ -63,7 +63,7 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
 
     # First with the GPUs that have fractions already: by number of placed fractions, the least cost on each node.
     least_so_far = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
-    for position in rank_order.positions(nodes.suitable):
+    for position in positions_of(nodes.suitable):
         _walk(ask.wanted, least_so_far, ask.each_cost(rooms, position, slots))
     costs = least_so_far[-1].astype(np.int64)
     is_missing = least_so_far[-1] == _NOT_YET
@@ -95,7 +95,7 @@ def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: In
     rooms = nodes.rooms
     g = len(rooms.layouts)
     empty = np.full((len(reached), g + 1), FAR, dtype=np.int64)  # the last is no GPU
-    for position in rank_order.positions(nodes.openable):
+    for position in positions_of(nodes.openable):
         for way, cost in ask.each_cost_empty(rooms, position).items():
             empty[way, position] = cost
     ways = [way for way in range(1, len(reached)) if empty[way].min() < FAR]
@@ -123,6 +123,6 @@ def order(tables: Tables, mask: int) -> tuple[int, ...]:
     while mask:
         taken = best_set(tables, mask, gpus=1)
         assert taken is not None, "a GPU is free"
-        positions += rank_order.positions(taken)
+        positions += positions_of(taken)
         mask &= ~taken
     return tuple(positions)

@@ -1,4 +1,4 @@
-"""Which node, and which of its GPUs, for parts.
+"""Nodes with GPUs that are offered in parts, and the place of a single part on one of them.
 
 Where the strategy says nothing else: a GPU that is in use by parts already, the one on which the part costs least (the
 fullest that still fits; the MIG start that spoils least); else an empty one, chosen as a whole GPU is: out of a broken
@@ -63,7 +63,7 @@ class Place(NamedTuple):
     takes: tuple[Take, ...]
 
     def choice(self, ask: Ask) -> PartChoice:
-        """Return a place for parts as a choice in the machine's own numbers; each container gets parts of its kind."""
+        """Return the choice of a place for parts on a node, in the machine's own GPU numbers."""
         made: list[list[Part]] = [[] for _ in ask.wanted]
         for position, left, counts in self.takes:
             for kind, part in ask.parts(left, counts, gpu=self.group.machine.gpus[position].index):
@@ -122,7 +122,7 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
 
 
 def smallest(slots: Ints, keys: Ints, limit: int) -> list[tuple[int, int]]:
-    """Return the ``limit`` smallest costs of parts, each after its slot, ascending."""
+    """Return the ``limit`` smallest costs of parts among nodes, each after its slot, ascending."""
     if len(slots) > limit:
         last = np.partition(keys, limit - 1)[limit - 1]
         below, equal = np.flatnonzero(keys < last), np.flatnonzero(keys == last)

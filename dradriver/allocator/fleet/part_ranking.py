@@ -1,4 +1,4 @@
-"""Nodes ranked for a request of parts, and why none has a place for it."""
+"""Ranking of nodes for a request for parts, and why none has a place for it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.fleet.part_nodes import Nodes, one_part
 from dradriver.allocator.fleet.part_sets import several_parts
 from dradriver.allocator.parts import part_phrases
-from dradriver.allocator.parts.free_capacity import Rooms, largest_share
-from dradriver.allocator.parts.gpu_shares import Shares
+from dradriver.allocator.parts.free_capacity import Rooms
+from dradriver.allocator.parts.gpu_shares import Shares, largest_share
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.mig_slices import Slices
 from dradriver.allocator.parts.part_requests import Ask
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, PartChoice, Share
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import mask_of, positions_of
 from dradriver.allocator.sets.subsets import Bools
 from dradriver.reason import Cause
 
@@ -25,7 +25,7 @@ from dradriver.reason import Cause
 def rank(
     eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool, tenant: int
 ) -> list[PartChoice]:
-    """Return the best nodes for a request for fractions of GPUs, each with its best place, best first.
+    """Return the ranking of nodes for a request for parts of GPUs, each with its best place, best first.
 
     Args:
         eligible: The nodes that may be taken, by machine shape.
@@ -62,7 +62,7 @@ def _ask(request: Share | Mig) -> Ask:
 def _nodes(ask: Ask, group: NodeGroup, rooms: Rooms, eligible: Bools | None) -> Nodes:
     most = sum((ask.most_empty(rooms, kind) for kind in range(len(ask.wanted))), start=np.int64(0))
     suitable = group.suitable(ask.request)
-    return Nodes(group, rooms, eligible, suitable, rank_order.mask_of(tuple(np.flatnonzero(most).tolist())) & suitable)
+    return Nodes(group, rooms, eligible, suitable, mask_of(tuple(np.flatnonzero(most).tolist())) & suitable)
 
 
 def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) -> NoPlaceError:
@@ -90,7 +90,7 @@ def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) ->
 
 def _ever(ask: Ask, nodes: Nodes) -> bool:
     """Whether such a node with all its GPUs empty has room for the parts of each kind alone."""
-    offered = list(rank_order.positions(nodes.rooms.offered(sliced=ask.sliced) & nodes.suitable))
+    offered = list(positions_of(nodes.rooms.offered(sliced=ask.sliced) & nodes.suitable))
     most = (int(ask.most_empty(nodes.rooms, kind)[offered].sum()) for kind in range(len(ask.wanted)))
     return all(map(int.__ge__, most, ask.wanted))
 
@@ -101,7 +101,7 @@ def _instead(ask: Ask, offering: Sequence[Nodes]) -> str:
         most = [
             largest_share(int(nodes.rooms.memory_mib[position]), nodes.rooms.equal[position])
             for nodes in offering
-            for position in rank_order.positions(nodes.rooms.offered(sliced=False) & nodes.suitable)
+            for position in positions_of(nodes.rooms.offered(sliced=False) & nodes.suitable)
         ]
         largest = max(most, key=lambda share: (share.cores, share.memory_mib), default=None)
         return "" if largest is None else f"; the most that one share can have is {part_phrases.amount(largest)}"

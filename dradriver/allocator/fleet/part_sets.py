@@ -13,10 +13,10 @@ import numpy as np
 
 from dradriver.allocator.fleet.part_costs import FAR, least_costs, order, steps
 from dradriver.allocator.fleet.part_nodes import Nodes, Place, Take, smallest
-from dradriver.allocator.parts.assign import MOST_EXACT, assign, work
+from dradriver.allocator.parts.part_assignment import MOST_EXACT, assign, work
 from dradriver.allocator.parts.part_requests import Ask, Left
 from dradriver.allocator.request import Strategy
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Array, Bools, Ints
 
 _AT_ONCE = 1 << 17  # nodes times steps: about a millisecond
@@ -26,7 +26,7 @@ _ENOUGH = 8  # of these that have a place
 
 
 def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Place]:
-    """Return the best nodes for several fractions, each with its best place, best first; empty if there is none.
+    """Return the best nodes for a set of several parts, each with its best place, best first; empty if none.
 
     Small requests are compared exactly on all nodes. For large ones, and once enough nodes have a place, the rest is
     not looked at.
@@ -132,10 +132,7 @@ def _rows(nodes: Nodes) -> Array:
 def _gpus(ask: Ask, nodes: Nodes, slot: int) -> tuple[tuple[int, Left], ...]:
     """What is left of each of a node's GPUs by position, those in use first, then a mask of the empty ones."""
     rooms = nodes.rooms
-    used = [
-        (position, ask.left(rooms, position, slot))
-        for position in rank_order.positions(rooms.told(slot) & nodes.suitable)
-    ]
+    used = [(position, ask.left(rooms, position, slot)) for position in positions_of(rooms.told(slot) & nodes.suitable)]
     opening = int(rooms.opening(sliced=ask.sliced)[slot]) & nodes.openable
     return (*used, (-1, opening))
 

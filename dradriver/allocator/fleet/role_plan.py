@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.fleet import gang_domains
+from dradriver.allocator.fleet import gang_domains, gang_rails
 from dradriver.allocator.fleet.gang_domains import Wish, fewest
 from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets
 from dradriver.allocator.sets.subsets import Bools, Ints
@@ -176,9 +176,9 @@ def _on_new(
 def _on_rails(nodes: GangNodes, fit: Ints, number: int, count: int, *, around: Around) -> tuple[Ints, int | None]:
     """Nodes for ``count`` pods each, on the same positions of all of them where that can be: which then."""
     best: tuple[tuple[int, int], Ints, int] | None = None
-    patterns = gang_domains.patterns(nodes, fit, number=number, count=count)
+    patterns = gang_rails.patterns(nodes, fit, number=number, count=count)
     for pattern in patterns[: max(1, gang_domains.MOST_LOOKS // len(fit))]:
-        having = fit[gang_domains.have(nodes, fit, pattern)]
+        having = fit[gang_rails.have(nodes, fit, pattern)]
         key = 1, -number
         if around.levels:
             level = around.levels[0]
@@ -232,7 +232,7 @@ def _fullest(capacity: Ints, pods: int, *, least: int) -> Ints:
 
 
 def nearest(units: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
-    """Return places for a role's pods on ``number`` nodes that are as near each other as possible.
+    """Return the ``number`` nodes of a role's plan that are as near each other as possible, as places in ``units``.
 
     From the widest level down: the fewest domains; as many nodes in each as in the others, those counted that the gang
     has already; of equal domains those that want fewest of the next level, then the smallest that hold their share.
@@ -264,7 +264,7 @@ def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[
 
 
 def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
-    """Return how many domains of the widest level ``nearest`` takes nodes from, and of the level with the fewest.
+    """Return how many domains of a level a role's plan takes ``number`` nodes from, and the fewest from one.
 
     Args:
         domain: (n,), the nodes' domains of that level.
@@ -276,7 +276,7 @@ def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
 
 
 def alone(domain: Ints) -> Ints:
-    """Return the domains with each node that is in none in a domain of its own."""
+    """Return the domains of a role's nodes, where each node that is in none gets one of its own."""
     return np.where(domain < 0, -1 - np.arange(len(domain)), domain)
 
 

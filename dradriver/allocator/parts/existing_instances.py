@@ -14,7 +14,7 @@ from dradriver.topology.machine import Gpu
 
 
 def with_instances(gpu: Gpu, instances: Iterable[tuple[str, int]]) -> Gpu:
-    """Return the GPU as if it could have only the MIG instances that exist, given by profile and first memory slice."""
+    """Return the GPU as if it could have only the existing MIG instances, given by profile and first memory slice."""
     starts: dict[str, set[int]] = {}
     for profile, start in instances:
         starts.setdefault(profile, set()).add(start)

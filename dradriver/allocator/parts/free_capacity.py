@@ -1,4 +1,4 @@
-"""What each GPU has free for shares and MIG slices, as arrays over the nodes of one kind."""
+"""The free capacity of each GPU for shares and MIG slices, as arrays over the nodes of one kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dradriver.allocator.parts.layouts import layouts_of
 from dradriver.allocator.parts.offers import ShareRule
 from dradriver.allocator.request import Amount, MigPart, Part, SharePart
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Array, Bools, Ints
 from dradriver.topology.machine import Machine
 
@@ -79,7 +79,7 @@ class Rooms:
         self._parts: list[Mapping[int, Sequence[Part]]] = []
 
     def add(self) -> None:
-        """Add a node's GPUs at the next slot; nothing of them is offered in parts."""
+        """Add a node at the next slot; its GPUs have no free capacity for parts."""
         slot = len(self._masks)
         if slot == self._cores.shape[1]:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
@@ -91,7 +91,7 @@ class Rooms:
         self._refresh(slot)
 
     def drop(self, slot: int) -> None:
-        """Remove the GPUs in a slot by moving the last node into it."""
+        """Remove the free capacity of the node in a slot by moving the last node into it."""
         last = len(self._masks) - 1
         rows = (self._cores, self._memory, self._spare, self._states, self._opening, self._offered, self._tenants)
         for array in rows:
@@ -102,20 +102,20 @@ class Rooms:
         self._parts.pop()
 
     def set(self, slot: int, masks: Masks) -> int:
-        """Set which GPUs a node offers in parts and which are free; return the mask that whole requests may take."""
+        """Set which GPUs of a node have free capacity for parts; return the mask that whole requests may take."""
         if masks != self._masks[slot]:
             self._masks[slot] = masks
             self._refresh(slot)
         return self.whole(slot)
 
     def set_parts(self, slot: int, parts: Mapping[int, Sequence[Part]]) -> int:
-        """Set which parts are on a node's GPUs, by position; return the mask that whole requests may take."""
+        """Set which parts take capacity of a node's GPUs, by position; return the mask that whole requests may take."""
         self._parts[slot] = {position: tuple(each) for position, each in parts.items() if each}
         self._refresh(slot)
         return self.whole(slot)
 
     def whole(self, slot: int) -> int:
-        """Return the mask of a node's GPUs that whole requests may take: GPUs with parts are not among them."""
+        """Return the mask of a node's GPUs that are free as a whole: unheld, without parts, not for parts alone."""
         masks = self._masks[slot]
         return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
 
@@ -138,7 +138,7 @@ class Rooms:
         return seen
 
     def is_kept_from(self, tenant: int) -> Bools:
-        """Which GPUs have parts of another tenant, and are for that tenant alone: (g, nodes)."""
+        """Return which GPUs have free capacity for another tenant alone: (g, nodes)."""
         tenants = self._tenants[:, : len(self._masks)]
         out: Bools = (tenants != 0) & (tenants != tenant)
         return out
@@ -153,31 +153,31 @@ class Rooms:
         return new
 
     def masks(self, slot: int) -> Masks:
-        """Return the masks of offered and free GPUs that were set for a node."""
+        """Return the masks of a node's offered and free GPUs, from which its free capacity was computed."""
         return self._masks[slot]
 
     def parts(self, slot: int) -> Mapping[int, Sequence[Part]]:
-        """Return the shares and MIG slices on a node's GPUs, by position."""
+        """Return the shares and MIG slices that take capacity of a node's GPUs, by position."""
         return self._parts[slot]
 
     @property
     def cores(self) -> NDArray[np.int16]:
-        """Return the percent of compute that each GPU has free for shares: (g, nodes)."""
+        """Return the free capacity of each GPU for shares in compute, percent: (g, nodes)."""
         return self._cores[:, : len(self._masks)]
 
     @property
     def memory(self) -> NDArray[np.int32]:
-        """Return the MiB of memory that each GPU has free for shares: (g, nodes)."""
+        """Return the free capacity of each GPU for shares in memory, MiB: (g, nodes)."""
         return self._memory[:, : len(self._masks)]
 
     @property
     def spare(self) -> NDArray[np.int32]:
-        """Return how much each GPU has free for shares, compute and memory added up as portions: (g, nodes)."""
+        """Return the free capacity of each GPU for shares, compute and memory added up as portions: (g, nodes)."""
         return self._spare[:, : len(self._masks)]
 
     @property
     def states(self) -> NDArray[np.int16]:
-        """Return the layout state of the MIG instances on each GPU: (g, nodes)."""
+        """Return the free capacity of each GPU for MIG slices, as the number of a layout state: (g, nodes)."""
         return self._states[:, : len(self._masks)]
 
     @property
@@ -186,11 +186,11 @@ class Rooms:
         return self._told[: len(self._masks)]
 
     def opening(self, *, sliced: bool) -> NDArray[np.uint16]:
-        """Masks of the empty GPUs that may be had whole or in shares, or in slices: (nodes,)."""
+        """Return the masks of empty GPUs that are free as a whole or in shares, or in slices: (nodes,)."""
         return self._opening[int(sliced), : len(self._masks)]
 
     def offered(self, *, sliced: bool) -> int:
-        """Mask of the positions that some node offers in shares, or in slices."""
+        """Return the mask of positions whose capacity some node offers in shares, or in slices."""
         return int(np.bitwise_or.reduce(self._offered[int(sliced), : len(self._masks)], initial=0))
 
     def _refresh(self, slot: int) -> None:
@@ -210,7 +210,7 @@ class Rooms:
         self._tenants[:, slot] = 0
         for position, tenant in masks.tenants:
             self._tenants[position, slot] = tenant
-        for position in rank_order.positions(partly_used):
+        for position in positions_of(partly_used):
             bit, parts_here = 1 << position, parts.get(position, ())
             shares = [part.amount for part in parts_here if isinstance(part, SharePart)]
             slices = [(part.profile, part.start) for part in parts_here if isinstance(part, MigPart)]
@@ -225,24 +225,8 @@ class Rooms:
                 self._states[position, slot] = layout.state(slices)
 
 
-def largest_share(memory_mib: int, equal: int) -> Amount:
-    """Return the most that one share can have of a GPU with so much memory, divided into so many equal shares."""
-    return Amount(ALL_CORES // equal, memory_mib // equal) if equal else Amount(ALL_CORES, memory_mib)
-
-
-def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
-    """Return what a share takes of a GPU with so much memory; None if it asks for more than one share can have.
-
-    Of a GPU in equal shares it is one of these, also where less was asked for.
-    """
-    asked, most = amount.of(memory_mib), largest_share(memory_mib, equal)
-    if asked.cores > most.cores or asked.memory_mib > most.memory_mib:
-        return None
-    return most if equal else asked
-
-
 def portion(amount: Amount, total_mib: int) -> int:
-    """Return compute and memory as one number: each a portion of the GPU's, added up; a whole GPU is 2 * ``SPARE``."""
+    """Return free capacity as one number: portions of compute and memory, added up; a whole GPU is 2 * ``SPARE``."""
     return amount.cores * SPARE // ALL_CORES + amount.memory_mib * SPARE // max(total_mib, 1)
 
 

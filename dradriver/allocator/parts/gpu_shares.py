@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.parts.free_capacity import ALL_CORES, Rooms, portion, share_of
+from dradriver.allocator.parts.free_capacity import ALL_CORES, Rooms, portion
 from dradriver.allocator.parts.layouts import NONE
 from dradriver.allocator.parts.part_phrases import amount
 from dradriver.allocator.parts.part_requests import Counts, every_count
@@ -20,6 +20,22 @@ from dradriver.allocator.request import Amount, Part, Share, SharePart
 from dradriver.allocator.sets.subsets import Array, Ints
 
 _TOO_MUCH = Amount(ALL_CORES + 1, 1 << 30)  # what no GPU has
+
+
+def largest_share(memory_mib: int, equal: int) -> Amount:
+    """Return the largest share of a GPU with so much memory, if the GPU is divided into so many equal shares."""
+    return Amount(ALL_CORES // equal, memory_mib // equal) if equal else Amount(ALL_CORES, memory_mib)
+
+
+def share_of(amount: Amount, memory_mib: int, equal: int) -> Amount | None:
+    """Return what a share takes of a GPU with so much memory; None if it asks for more than one share can have.
+
+    Of a GPU in equal shares it is one of these, also where less was asked for.
+    """
+    asked, most = amount.of(memory_mib), largest_share(memory_mib, equal)
+    if asked.cores > most.cores or asked.memory_mib > most.memory_mib:
+        return None
+    return most if equal else asked
 
 
 class _Left(NamedTuple):

@@ -1,4 +1,4 @@
-"""Every state that MIG instances can bring a GPU into, computed once a kind of GPU from its own placements.
+"""Layouts: every state that MIG instances can bring a GPU into, computed once for each kind of GPU.
 
 A state says which memory slices are taken, and how much of each limit that can be reached before memory runs out
 (``mig_limits.py``: media engines, compute slices). A GPU of today has some hundred states, so what holds of each is a
@@ -50,7 +50,7 @@ class _States(NamedTuple):
     needs: list[Counts]
 
     def by_slices(self) -> list[int]:
-        """The states' numbers, those with the fewest memory slices taken first: every placement leads on."""
+        """Return the numbers of layout states, the fewest taken slices first: each placement leads to a later one."""
         return [number for key, number in sorted(self.keys.items(), key=lambda item: item[0][0].bit_count())]
 
 
@@ -143,7 +143,7 @@ class Layout:
         return self._states.keys.get((slices, used), self.closed)
 
     def ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
-        """Return the cheapest way for each count of MIG instances by profile up to ``wanted`` that fits."""
+        """Return the cheapest way from a layout state for each count of MIG instances up to ``wanted`` that fits."""
         return self._answer(self._find_ways, state, wanted)
 
     def costs(self, counts: Counts) -> NDArray[np.int32]:
@@ -211,7 +211,7 @@ class _Untold:
 
 
 def kinds(machine: Machine) -> tuple[Profiles, ...]:
-    """Return the different lists of MIG profiles that a machine's GPUs have, by position."""
+    """Return the different lists of MIG profiles on a machine, each of which has one layout, by position."""
     return tuple(dict.fromkeys(gpu.profiles for gpu in machine.gpus if gpu.profiles))[:_MOST_KINDS]
 
 

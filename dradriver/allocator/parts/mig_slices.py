@@ -99,11 +99,11 @@ class Slices:
         return [layout.number.get(name) for name in self._kinds]
 
     def left(self, rooms: Rooms, position: int, slot: int) -> _Left:
-        """Return the layout state of a GPU: the MIG instances that are on it."""
+        """Return the MIG slices that are free on a GPU, as its layout state."""
         return _Left(rooms.layouts[position], int(rooms.states[position, slot]))
 
     def empty(self, rooms: Rooms, position: int) -> _Left:
-        """Return the layout state of a GPU without MIG instances."""
+        """Return the MIG slices that are free on an empty GPU, as its layout state."""
         return _Left(rooms.layouts[position], 0)
 
     def each_cost(self, rooms: Rooms, position: int, slots: Ints) -> Mapping[int, Array]:
@@ -153,7 +153,7 @@ class Slices:
         return "room for " + ", ".join(p.name for p, count in zip(left.layout.profiles, most, strict=True) if count)
 
     def largest_first(self) -> list[int]:
-        """Return the MIG profiles of the request, the hardest to place first."""
+        """Return the kinds of MIG slices of the request, the hardest to place first."""
         return sorted(range(len(self._kinds)), key=lambda kind: (-int(self._kinds[kind].partition("g")[0]), kind))
 
     def cost(self, left: _Left, counts: Counts) -> int | None:

@@ -1,4 +1,4 @@
-"""What a request of parts asks for, in words for people."""
+"""Phrases for people about a request for parts of GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dradriver.allocator.request import Amount, Mig, Share
 
 
 def wanted(request: Share | Mig) -> str:
-    """Return what a request for a part requires in words: ``a share of a GPU: 50 % of architecture hopper``."""
+    """Return the phrase for what a request for parts requires: ``a share of a GPU: 50 % of architecture hopper``."""
     if isinstance(request, Share):
         each = [amount(part) for part in request.amounts]
         what = "a share of a GPU: " if len(each) == 1 else "shares of GPUs: "
@@ -21,7 +21,7 @@ def wanted(request: Share | Mig) -> str:
 
 
 def amount(wanted: Amount) -> str:
-    """Return the amount of a share in words, if it is said: ``25 % and 10240 MiB``."""
+    """Return the phrase for the amount of a part that is a share: ``25 % and 10240 MiB``; empty for none."""
     return " and ".join(
         [f"{wanted.cores} %"] * bool(wanted.cores) + [f"{wanted.memory_mib} MiB"] * bool(wanted.memory_mib)
     )

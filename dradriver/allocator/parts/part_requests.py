@@ -1,4 +1,4 @@
-"""What a request for shares or MIG slices asks of each GPU, whichever of the two it is for.
+"""What a request for parts asks of each GPU, whether they are shares or MIG slices.
 
 Parts of a request that are alike are of one *kind*; ``counts`` are numbers of parts by kind. What is *left* of a GPU is
 a value that an ask makes and reads itself.
@@ -37,7 +37,7 @@ class Ask(Protocol):
         """Return the request for shares or MIG slices."""
 
     def costs(self, rooms: Rooms, kind: int) -> Array:
-        """Return what one part costs on each GPU with something left: (g, nodes); ``NONE`` if it does not fit."""
+        """Return what one part of a kind costs on each GPU with room: (g, nodes); ``NONE`` if it does not fit."""
 
     def room(self, rooms: Rooms) -> Array:
         """Return how much each GPU has free for parts, as one number to find the emptiest by: (g, nodes)."""
@@ -77,7 +77,7 @@ class Ask(Protocol):
         """Return the cost of every number of parts that fits on an empty GPU, by number in ``every_count``."""
 
     def largest_first(self) -> list[int]:
-        """Return the kinds of the request's parts, the hardest to place first."""
+        """Return the kinds of the requested parts, the hardest to place first."""
 
     def cost(self, left: Left, counts: Counts) -> int | None:
         """Return what so many parts of each kind cost together on one GPU; None if they do not fit."""

@@ -2,6 +2,7 @@
 
 shape       a machine without its names
 canonical   one numbering for all machines that are alike
+masks       the positions of a set of GPUs as bits of a number, and back
 subsets     facts about all subsets of a few positions at once, as arrays over bit masks
 symmetries  which sets a machine's symmetries make alike
 link_channels  a shape's wires in channels of each speed, as NCCL's search counts them

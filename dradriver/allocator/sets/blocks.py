@@ -13,7 +13,7 @@ from dradriver.topology.machine import Blocks
 
 
 def possible(blocks: Blocks) -> Bools:
-    """Return per mask whether the machine's maker allows such a set: shape (2**g,), bool.
+    """Return per mask whether the machine's blocks, a rule of its maker, allow such a set: shape (2**g,), bool.
 
     Worked example: of two rings of four {0, 1} is given, {3, 4} is not, and of eight GPUs all or none.
     """

@@ -17,12 +17,13 @@ import numpy as np
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.chains import Paths
 from dradriver.allocator.sets.link_channels import Wires
+from dradriver.allocator.sets.masks import sets_of
 from dradriver.allocator.sets.nccl_search import limits_of, of_generation, reached, rings, speeds, trees
 from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.shape import NVLS_MEASURED, SPLITS, Shape
 from dradriver.allocator.sets.subsets import Bools, Floats
-from dradriver.allocator.sets.symmetries import first_alike, sets_of
+from dradriver.allocator.sets.symmetries import first_alike
 from dradriver.topology.machine import PathType
 
 _TREE_EFFICIENCY = 0.92  # tuning.cc, as are the next three
@@ -45,7 +46,7 @@ def predict(
     near: dict[PathType, Bools],
     near_paths: dict[PathType, Bools],
 ) -> tuple[Floats, Floats]:
-    """Predict the all-reduce bus bandwidth of every subset of a machine's GPUs.
+    """Predict the all-reduce bus bandwidth (busbw) of every subset of a machine's GPUs.
 
     Symmetric sets are equal, so only one of them is computed, in blocks that stay in a processor's cache.
 
@@ -113,7 +114,7 @@ def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
 
 
 def split(shape: Shape) -> Bools:
-    """Return which masks get rings of at least two channels from NCCL 2.26 on: (2**g,), bool.
+    """Return for which masks busbw is that of two channels at least, as NCCL has it from 2.26 on: (2**g,), bool.
 
     It does where it sees exactly two NVLink domains of more than one GPU. It labels domains in one pass over the GPUs
     in their order, each giving its label to all linked ones after it, so that a GPU that is linked to two may tear one

@@ -1,4 +1,4 @@
-"""What a set of positions must be, as a key that tables can keep answers under."""
+"""Criteria: what a set of positions must be, as a key that tables can keep answers under."""
 
 from __future__ import annotations
 

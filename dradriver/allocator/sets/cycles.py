@@ -17,12 +17,12 @@ _Graphs: TypeAlias = NDArray[np.uint32]  # bit i stands for the i-th pair
 
 @lru_cache(maxsize=MOST)
 def pairs(k: int) -> tuple[Ints, Ints]:
-    """Return the pairs of ``k`` vertices in the order in which graphs are given: two of (k (k - 1) / 2,), int64."""
+    """Return the pairs of ``k`` vertices in the order in which ``have_ring`` reads a graph, to look for cycles."""
     return np.triu_indices(k, 1)
 
 
 def have_ring(adjacent: Bools, k: int) -> Bools:
-    """Which graphs of ``k`` vertices have a ring through all of them: ``adjacent`` is (..., pairs); shape (...), bool.
+    """Return which graphs of ``k`` vertices have a cycle through all: ``adjacent`` is (..., pairs); (...), bool.
 
     Two vertices have one where they are neighbours.
     """

@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
 
 def all_reduce(tables: Tables, mask: int, *, size: int) -> Estimate:
-    """Time and bus bandwidth of an all-reduce of ``size`` bytes on a set; 0 and 0 for one GPU, or without a prediction.
+    """Return the estimate of an all-reduce of ``size`` bytes on a set: 0 for one GPU, or without a prediction.
 
     Over the published curves of 8 GPUs behind NVSwitch (A100, H100, H200), to which two figures are fitted, this is
     12 % off in the median, 37 % at worst (A100, 32 kB) and 5 % from 256 MB. Other machines were not measured.

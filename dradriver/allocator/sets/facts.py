@@ -15,7 +15,7 @@ from dradriver.allocator.sets import blocks, busbw, strength, subsets
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Floats, Ints
 from dradriver.allocator.sets.weighted_cache import Kept
-from dradriver.topology.gpu_distances import line_rate_gbps
+from dradriver.topology.link_rates import line_rate_gbps
 from dradriver.topology.machine import PathType
 
 LEVELS = tuple(Level)  # best first

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator.sets import subsets
+from dradriver.allocator.sets.masks import Sets
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
-from dradriver.allocator.sets.symmetries import Sets
 from dradriver.topology.check import MAX_LINKS
 from dradriver.topology.machine import PathType
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from dradriver.allocator.sets import chains, cycles, subsets
 from dradriver.allocator.sets.link_channels import Wires
+from dradriver.allocator.sets.masks import Sets
 from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.shape import Shape
 from dradriver.allocator.sets.subsets import Bools, Counts, Floats, Ints
-from dradriver.allocator.sets.symmetries import Sets
 from dradriver.topology.machine import PathType
 
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ class Limits(NamedTuple):
 
 
 def of_generation(table: dict[int, _T], capability: int) -> _T:
-    """Return the entry of NCCL's table for the highest compute capability that is not above ``capability``."""
+    """Return the entry in a table of NCCL's search for the highest compute capability up to ``capability``."""
     return table[max(least for least in table if least <= capability)]
 
 
@@ -137,7 +137,7 @@ def trees(
     least: Floats,
     paths: chains.Paths,
 ) -> Floats:
-    """Return the bandwidth of one channel of NCCL's trees, which have as many channels as its rings.
+    """Return the bandwidth of one channel of the trees that NCCL's search finds, with as many channels as its rings.
 
     Args:
         shape: The machine.

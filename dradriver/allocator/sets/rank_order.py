@@ -12,20 +12,11 @@ from functools import lru_cache
 import numpy as np
 
 from dradriver.allocator.sets import tours
+from dradriver.allocator.sets.masks import mask_of, positions_of
 from dradriver.allocator.sets.subsets import Floats, Ints
 from dradriver.allocator.sets.tables import Tables, remembered
 
 _EXACT = 8  # up to here orders and splits are searched exhaustively
-
-
-def positions(mask: int) -> tuple[int, ...]:
-    """Return the positions of a mask, ascending."""
-    return tuple(position for position in range(mask.bit_length()) if mask >> position & 1)
-
-
-def mask_of(members: tuple[int, ...]) -> int:
-    """Return the mask of some positions."""
-    return sum(1 << position for position in members)
 
 
 @remembered
@@ -34,7 +25,7 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
 
     Held and Karp (1962) over the set's masks, exact up to 16 GPUs; among equal rings the one that is lowest as a list.
     """
-    members = np.array(positions(mask), dtype=np.int64)
+    members = np.array(positions_of(mask), dtype=np.int64)
     n = len(members)
     if n < 3:
         return tuple(members.tolist())
@@ -54,7 +45,7 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     and the rest so that pairs, then fours, lose least. GPUs that do not fill a block come last. Among equal orders the
     one nearest to PCI order wins.
     """
-    members = positions(mask)
+    members = positions_of(mask)
     n = len(members)
     if n > _EXACT:
         block = _block_of_eight(tables, mask)
@@ -174,7 +165,7 @@ def _splits(mask: int, counts: tuple[int, ...], done: tuple[int, ...] = ()) -> I
         return
     size = counts[len(done)]
     alike = [part & -part for part, count in zip(done, counts, strict=False) if count == size]
-    for part in itertools.combinations(positions(mask), size):
+    for part in itertools.combinations(positions_of(mask), size):
         own = mask_of(part)
         if not alike or alike[-1] < own & -own:
             yield from _splits(mask ^ own, counts, (*done, own))

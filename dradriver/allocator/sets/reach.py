@@ -15,9 +15,9 @@ import numpy as np
 
 from dradriver.allocator.sets import cycles, subsets
 from dradriver.allocator.sets.link_channels import Wires
+from dradriver.allocator.sets.masks import Sets
 from dradriver.allocator.sets.shape import BY_CPU, Shape
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
-from dradriver.allocator.sets.symmetries import Sets
 from dradriver.topology.machine import PathType
 
 NOWHERE = int(PathType.SYS) + 1  # no PCIe path joins the set

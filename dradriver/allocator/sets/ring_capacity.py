@@ -14,10 +14,10 @@ import numpy as np
 
 from dradriver.allocator.sets import ring_packing, subsets
 from dradriver.allocator.sets.link_channels import WITHIN, Wires
+from dradriver.allocator.sets.masks import sets_of
 from dradriver.allocator.sets.reach import NOWHERE, Reach
 from dradriver.allocator.sets.ring_bottlenecks import Places
 from dradriver.allocator.sets.subsets import Bools, Counts, Ints
-from dradriver.allocator.sets.symmetries import sets_of
 from dradriver.topology.machine import PathType
 
 _FREE = 1 << 12  # more channels than anything has room for
@@ -71,7 +71,7 @@ class Room:
         return out
 
     def packed(self, row: int, at: int, wanted: int, *, through: bool) -> int:
-        """Return exactly how many rings fit over the links of one set, ``wanted`` at most."""
+        """Return the exact capacity of one set's links for rings: how many rings fit, ``wanted`` at most."""
         known = self._packed.get((row, at, through))
         if known is None:
             gpus = self._member[:, at].nonzero()[0].tolist()

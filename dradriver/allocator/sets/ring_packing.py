@@ -21,7 +21,7 @@ _Onward: TypeAlias = list[list[tuple[int, int]]]
 
 
 def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int], int]) -> int:
-    """Return how many directed rings through all GPUs fit into the links at once, at most ``wanted``.
+    """Return how many directed rings through all GPUs can be packed into the links at once, at most ``wanted``.
 
     The free channels of all directed pairs are packed into one number with six bits for each pair. The highest of these
     bits, the guard, stays set as long as no pair has fewer than zero channels left. So one subtraction takes a ring,

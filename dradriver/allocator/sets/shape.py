@@ -70,7 +70,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @property
     def switched(self) -> bool:
-        """Return whether the GPUs of a machine's shape are joined by switches."""
+        """Return whether switches join the GPUs of this shape."""
         return any(self.switch_links)
 
     def renumbered(self, order: Sequence[int]) -> Shape:
@@ -104,7 +104,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
-    """Return the part of a machine that decides what its GPU sets are worth.
+    """Return the shape of a machine: the part of it that decides what its GPU sets are worth.
 
     Positions in the shape are those of ``machine.gpus``. If a GPU's compute capability is not known, its link speed
     tells.

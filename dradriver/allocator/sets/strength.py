@@ -19,7 +19,7 @@ _LINKS: Final = 0.09  # that all of a machine's links count for, at most
 
 
 def of_sets(steps: tuple[tuple[Level, float], ...], weakest: Ints, linked: Ints) -> Floats:
-    """Return how strong the links of each set are: (2**g,), float32, 0 below two GPUs.
+    """Return the strength of the links of each set: (2**g,), float32, 0 below two GPUs.
 
     About the GB/s of the weakest step, so that sets of unlike machines compare; but a direct link is always stronger
     than PCIe, and of links without a figure more are stronger.

@@ -49,7 +49,7 @@ def sums(weights: Sequence[float]) -> Floats:
 
 
 def maxima(weights: Sequence[float]) -> Floats:
-    """Largest of the members' weights, 0 for the empty mask: shape (2**g,), float32; weights are not negative."""
+    """Return for each subset its members' largest weight, 0 for the empty one: (2**g,), float32; none is negative."""
     out = np.zeros(1, dtype=np.float32)
     for weight in weights:
         out = np.concatenate((out, np.maximum(out, np.float32(weight))))
@@ -57,7 +57,7 @@ def maxima(weights: Sequence[float]) -> Floats:
 
 
 def minima(weights: Sequence[float]) -> Floats:
-    """Smallest of the members' weights, infinite for the empty mask: shape (2**g,), float32."""
+    """Return for each subset its members' smallest weight, infinite for the empty one: shape (2**g,), float32."""
     out = np.full(1, np.inf, dtype=np.float32)
     for weight in weights:
         out = np.concatenate((out, np.minimum(out, np.float32(weight))))
@@ -65,7 +65,7 @@ def minima(weights: Sequence[float]) -> Floats:
 
 
 def pair_sums(weights: Sequence[Sequence[float]]) -> Floats:
-    """Sum over all pairs of members of a symmetric matrix's entries: shape (2**g,), float32."""
+    """Return for each subset the sum of a symmetric matrix over all pairs of its members: shape (2**g,), float32."""
     out = np.zeros(1, dtype=np.float32)
     for position, row in enumerate(weights):
         out = np.concatenate((out, out + sums(row[:position])))
@@ -82,14 +82,14 @@ def unions(masks: Sequence[int]) -> Ints:
 
 
 def neighbours(adjacent: Bools) -> Ints:
-    """Return for each position the mask of its neighbours: shape as ``adjacent`` less its last axis, int64."""
+    """Return for each position the subset of its neighbours: shape of ``adjacent`` less its last axis, int64."""
     without_self = adjacent & ~np.eye(adjacent.shape[-1], dtype=np.bool_)
     out: Ints = (without_self * bits(adjacent.shape[-1])).sum(axis=-1)
     return out
 
 
 def cliques(adjacent: Bools) -> Bools:
-    """Masks whose members are all neighbours of each other: ``adjacent`` is (g, g); shape (2**g,)."""
+    """Return which subsets have only members that are all neighbours: ``adjacent`` is (g, g); shape (2**g,)."""
     out = np.ones(1, dtype=np.bool_)
     for position, near in enumerate(neighbours(adjacent).tolist()):
         masks = np.arange(1 << position)
@@ -98,7 +98,7 @@ def cliques(adjacent: Bools) -> Bools:
 
 
 def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
-    """The members that each mask's lowest one reaches through members: ``adjacent`` (g, g); result as masks, int64.
+    """Return the part of each subset that its lowest member reaches inside it, as masks: ``adjacent`` is (g, g).
 
     Without ``masks`` all of them: (2**g,).
     """
@@ -115,7 +115,7 @@ def part_of_lowest(adjacent: Bools, masks: Ints | None = None) -> Ints:
 
 
 def components(adjacent: Bools) -> tuple[int, ...]:
-    """Return the positions that are connected, as masks, by their lowest position: ``adjacent`` is (g, g)."""
+    """Return the largest connected subsets of positions as masks, by lowest position: ``adjacent`` is (g, g)."""
     near, rest, parts = neighbours(adjacent).tolist(), (1 << adjacent.shape[0]) - 1, []
     while rest:
         part, grown = 0, rest & -rest
@@ -129,7 +129,7 @@ def components(adjacent: Bools) -> tuple[int, ...]:
 
 
 def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
-    """Masks that a cycle, and masks that a path, visits once each, step by step between neighbours.
+    """Return which subsets a cycle, and which a path, visits once each, step by step between neighbours.
 
     Held and Karp's recursion (1962) over end points, for several graphs at once.
 
@@ -179,7 +179,7 @@ def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def min_cuts(inside: Counts, wanted: Ints) -> Counts:
-    """Return for each mask the fewest links that must be cut to part its GPUs into two groups.
+    """Return for each subset the fewest links that must be cut to part its members in two.
 
     Every way to part a mask is tried, with the lowest member always on one side: 2**(n - 1) ways for n members. A full
     graph of 16 GPUs with all its subsets costs 21 million steps, in blocks of a few MB.
@@ -212,7 +212,7 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
 
 
 def best_inside(values: Floats) -> Floats:
-    """Largest value of any subset of each mask (a zeta transform over maximum): both (..., 2**g), float32."""
+    """Return for each mask the largest value of any subset of it: both (..., 2**g), float32."""
     out = values.copy()
     lead, size = out.shape[:-1], out.shape[-1]
     for position in range(size.bit_length() - 1):
@@ -222,7 +222,7 @@ def best_inside(values: Floats) -> Floats:
 
 
 def packed(values: Floats, g: int, k: int) -> Floats:
-    """Largest total value of disjoint ``k``-subsets inside each mask: ``values`` and result (2**g,), float32."""
+    """Return for each mask the largest total value of disjoint ``k``-subsets inside it: both (2**g,), float32."""
     out = np.zeros(1 << g, dtype=np.float32)
     with_all, with_none = (slice(None), 1) * (k - 1), (slice(None), 0) * (k - 1)
     for top in range(g):

@@ -10,36 +10,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from dradriver.allocator.sets import subsets
 from dradriver.allocator.sets.shape import Shape
-from dradriver.allocator.sets.subsets import Bools, Ints
+from dradriver.allocator.sets.subsets import Ints
 
 _STEPS = 2000  # of one search for a symmetry: if it gives up, fewer sets are known as equal, which is only slower
 _Labels: TypeAlias = list[list[int]]
 _Order: TypeAlias = tuple[int, ...]
-
-
-class Sets(NamedTuple):
-    """Some sets of GPUs.
-
-    Attributes:
-        masks: (m,) int64.
-        member: (g, m) bool, whether a GPU is in each of them.
-        size: (m,) int64, how many are.
-    """
-
-    masks: Ints
-    member: Bools
-    size: Ints
-
-
-def sets_of(masks: Ints, gpus: int) -> Sets:
-    """Return the sets of these masks, with the members and the size of each."""
-    return Sets(masks, (masks >> np.arange(gpus)[:, None] & 1) != 0, np.bitwise_count(masks).astype(np.int64))
 
 
 def first_alike(shape: Shape) -> Ints:

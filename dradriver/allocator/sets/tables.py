@@ -105,7 +105,7 @@ class Tables:
 
     @cached_property
     def alike(self) -> bool:
-        """Return whether all sets of one size are worth the same, as on a machine with one switch for all GPUs."""
+        """Return whether the tables rate all sets of one size the same, as with one switch for all GPUs."""
         if self.given is not None:
             return False
         by_size = (self.worth[self.count == k] for k in range(2, self.size + 1))
@@ -118,7 +118,7 @@ class Tables:
         return self._members[k]
 
     def row(self, key: Hashable, build: Callable[[], Array]) -> Array:
-        """Return the table row that ``build`` makes, from a bounded cache: the row used longest ago goes first."""
+        """Return the row that the tables keep for a key; ``build`` makes it if it is not there."""
         row = self._rows.get(key)
         if row is not None:
             self._rows.move_to_end(key)
@@ -130,7 +130,7 @@ class Tables:
         return row
 
     def answer(self, key: Hashable, find: Callable[[], R]) -> R:
-        """Return the answer that ``find`` gives, never None, from another bounded cache of the tables."""
+        """Return the answer, never None, that the tables keep for a key; ``find`` makes it if it is not there."""
         answer: R | None = self._answers.get(key)
         if answer is None:
             answer = find()
@@ -140,7 +140,7 @@ class Tables:
         return answer
 
     def allowed(self, criteria: Criteria) -> Bools:
-        """Return the masks whose set meets the criteria: (2**g,), bool."""
+        """Return by the tables which masks are sets that meet the criteria: (2**g,), bool."""
         key = self._key(criteria)
         out = self.row(("allowed", key), lambda: self._allowed(key))
         if criteria.min_busbw_gbps or criteria.min_worth:
@@ -148,7 +148,7 @@ class Tables:
         return out
 
     def least(self, k: int, criteria: Criteria) -> float:
-        """Return the least ``busbw`` that the criteria require of sets of ``k`` GPUs."""
+        """Return the least ``busbw`` in the tables that the criteria require of sets of ``k`` GPUs."""
         if k < 2 or not (criteria.min_busbw_gbps or criteria.min_worth):
             return 0.0
         if criteria.min_busbw_gbps and not self.shape.predicted:
@@ -186,11 +186,11 @@ class Tables:
         return self.steps[int(self.weakest[mask])][0]
 
     def busbw_gbps(self, mask: int) -> float:
-        """Return the predicted bandwidth of a set by the tables; 0 below two GPUs, and if there is no prediction."""
+        """Return by the tables a set's predicted bandwidth; 0 below two GPUs, and if there is no prediction."""
         return round(float(self.busbw[mask]), 2) if self.shape.predicted else 0.0
 
     def bandwidth_gbps(self, mask: int) -> float:
-        """Return the rate of the weakest step of a set's best ring by the tables; 0 for a single GPU."""
+        """Return by the tables the rate of the weakest step of a set's best ring; 0 for a single GPU."""
         return self.steps[int(self.weakest[mask])][1] if mask.bit_count() > 1 else 0.0
 
     def rates(self) -> Floats:
@@ -253,7 +253,7 @@ class Tables:
 
 
 def remembered(function: Callable[Concatenate[Tables, P], R]) -> Callable[Concatenate[Tables, P], R]:
-    """Return the function with a cache in the tables, its first argument."""
+    """Return the function with a cache in the tables, which are its first argument."""
 
     @wraps(function)
     def ask(tables: Tables, /, *args: P.args, **kwargs: P.kwargs) -> R:

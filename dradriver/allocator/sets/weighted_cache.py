@@ -28,13 +28,13 @@ class Kept(Generic[K, V]):
         return key in self._living
 
     def find(self, key: K) -> V | None:
-        """Return the cached value of a key; None if the cache does not have it."""
+        """Return the value of a key that the weighted cache keeps; None if it has none."""
         if key in self._used:
             self._used.move_to_end(key)
         return self._living.get(key)
 
     def put(self, key: K, value: V, weight: int) -> V:
-        """Cache a value, and return it. A value over the limit is found only while another object holds it."""
+        """Keep a value in the weighted cache and return it; over the limit only another object keeps it."""
         if key in self._used:
             self._weight -= self._used.pop(key)[1]
         self._living[key] = value
@@ -45,7 +45,7 @@ class Kept(Generic[K, V]):
         return value
 
     def clear(self) -> None:
-        """Empty the cache; for measurements."""
+        """Empty the weighted cache; for measurements."""
         self._used.clear()
         self._living.clear()
         self._weight = 0

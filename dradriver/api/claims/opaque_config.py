@@ -10,7 +10,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.messages import shown
-from dradriver.topology.check import is_identity, is_mig_profile
+from dradriver.topology.identifiers import is_identity, is_mig_profile
 from dradriver.yamltext.value_hints import hint
 
 _MOST_START = 63

@@ -17,7 +17,7 @@ from dradriver.api.claims import claim_builder, opaque_config, result_annotation
 from dradriver.api.slices import resource_slices
 from dradriver.api.vocabulary import nic_requests
 from dradriver.api.vocabulary.values import NCCL_AUTO
-from dradriver.topology.check import is_mig_profile
+from dradriver.topology.identifiers import is_mig_profile
 
 Key = tuple[str, str]
 """Namespace and name of an object."""

@@ -12,7 +12,7 @@ from dradriver.allocator.set_policies import LINKED
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.quantity import whole
-from dradriver.topology.check import is_mig_profile
+from dradriver.topology.identifiers import is_mig_profile
 from dradriver.topology.versions import numbers
 
 MOST_GPUS: Final = 32  # AllocationResultsMaxSize of resource.k8s.io/v1

@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from dradriver.allocator.choice.free_sets import free_sets
+from dradriver.allocator.choice.free_set_counts import free_sets
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.parts.free_capacity import Rooms
 from dradriver.allocator.parts.mig_slices import Slices
 from dradriver.allocator.request import Mig
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.api.base.gang_barrier_device import GO
 from dradriver.cli.cluster.largest_gangs import Gang, largest_gangs
 from dradriver.cli.cluster.listed_cluster import Scene
@@ -213,7 +213,7 @@ def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft
     shares = []
     empty_masks = rooms.opening(sliced=False)  # by node: empty GPUs that may be divided, as a bit mask
     for slot in slots:
-        empty = rank_order.positions(int(empty_masks[slot]))
+        empty = positions_of(int(empty_masks[slot]))
         for position, gpu in enumerate(group.machine.gpus):
             is_empty = position in empty
             cores = _ALL if is_empty else int(rooms.cores[position, slot])
@@ -257,7 +257,7 @@ def _slices(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[s
         ask = Slices(Mig(profiles=((name,),)))
         on_used, on_empty = ask.most(rooms, 0), ask.most_empty(rooms, 0)
         for slot in slots:
-            empty = rank_order.positions(int(empty_masks[slot]))
+            empty = positions_of(int(empty_masks[slot]))
             for position, gpu in enumerate(group.machine.gpus):
                 count = int(on_empty[position]) if position in empty else int(on_used[position, slot])
                 if count:

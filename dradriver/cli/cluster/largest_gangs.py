@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.fleet import gang_nodes
+from dradriver.allocator.fleet import domain_capacity
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.view.terminal_text import plain
@@ -39,7 +39,7 @@ def stand(scene: Scene) -> None:
 
 def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:
     """Return the largest gang of each network level that has parts, by GPUs alone; none without a known network."""
-    gpus, found = gang_nodes.largest_gangs(scene.picture.inventory.fleet, most=_GPUS, eligible=fit)
+    gpus, found = domain_capacity.largest_gangs(scene.picture.inventory.fleet, most=_GPUS, eligible=fit)
     if len(found) < 2:  # the cluster alone
         return ()
     return tuple(

@@ -21,7 +21,7 @@ import numpy as np
 from dradriver.allocator.fleet.freeing import Node, Way, ways
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import NoPlaceError, Whole
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.api.base import affinity, names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Affinity, Gate, NodeAffinity, Pod, PodStatus
@@ -201,7 +201,7 @@ class Simulation:
         going = [self._movable[key] for key in way.units]
         group = next(group for group in self._picture.inventory.fleet.groups if way.node in group.names)
         by_place = {place: device for device, place in self._positions(group, way.node).items()}
-        gpus = {by_place[place]: None for place in rank_order.positions(way.gpus)}
+        gpus = {by_place[place]: None for place in positions_of(way.gpus)}
         for workload in going:
             self._take_out(workload)
         self._picture.inventory.hold(_KEPT, self._kept | gpus)
@@ -217,7 +217,7 @@ class Simulation:
         self._kept |= gpus
         for workload in going:  # no workload moves twice
             del self._movable[workload.key]
-        numbers = tuple(group.machine.gpus[place].index for place in rank_order.positions(way.gpus))
+        numbers = tuple(group.machine.gpus[place].index for place in positions_of(way.gpus))
         return Move(way.node, group.machine.product, numbers, tuple(goes))
 
     def _take_out(self, workload: Workload) -> None:

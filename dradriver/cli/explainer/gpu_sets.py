@@ -15,7 +15,7 @@ import numpy as np
 from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
-from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Ints
 from dradriver.api.claims.pins import Key
 from dradriver.api.slices import resource_slices
@@ -253,4 +253,4 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
 
 
 def _numbers(group: NodeGroup, mask: int) -> tuple[int, ...]:
-    return tuple(sorted(group.machine.gpus[position].index for position in rank_order.positions(mask)))
+    return tuple(sorted(group.machine.gpus[position].index for position in positions_of(mask)))

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final, TypeAlias
 
 from dradriver.allocator import Choice, GangRequest, NoPlaceError, Whole, place_gang
-from dradriver.allocator.sets.rank_order import mask_of, positions
+from dradriver.allocator.sets.masks import mask_of, positions_of
 from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine, PathType
@@ -28,7 +28,7 @@ def chance(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
     if not nodes:
         return None
     node = rng.choice(nodes)
-    return Part(node, mask_of(tuple(rng.sample(positions(cluster.free[node]), gpus))))
+    return Part(node, mask_of(tuple(rng.sample(positions_of(cluster.free[node]), gpus))))
 
 
 def first_fit(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
@@ -37,7 +37,7 @@ def first_fit(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  
     The scheduler does this with devices that say nothing.
     """
     node = _first(cluster, gpus)
-    return None if node is None else Part(node, mask_of(positions(cluster.free[node])[:gpus]))
+    return None if node is None else Part(node, mask_of(positions_of(cluster.free[node])[:gpus]))
 
 
 def link_scores(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
@@ -98,7 +98,7 @@ def best_partition(machine: Machine, free: int, gpus: int) -> int:
 
     Its rest counts as a set, too, but is never the answer here (go-gpuallocator gives it in some cases).
     """
-    places = positions(free)
+    places = positions_of(free)
     rest_size = len(places) % gpus
     best: tuple[int, int, int] | None = None
     for rest in itertools.combinations(places, rest_size):
@@ -115,7 +115,7 @@ def _partition(machine: Machine, free: int, gpus: int) -> tuple[int, int, int]:
     """Most total score of a partition, its best set's score, and that set."""
     if not free:
         return 0, -1, 0
-    first, *others = positions(free)
+    first, *others = positions_of(free)
     best = (-1, -1, 0)
     for others_of_set in itertools.combinations(others, gpus - 1):
         own = mask_of((first, *others_of_set))
@@ -132,7 +132,7 @@ def _score(machine: Machine, mask: int) -> int:
     direct = not machine.switched  # it does not know switches
     return sum(
         _PAIR[machine.paths[a][b]] + (100 * machine.links[a][b] if direct else 0)
-        for a, b in itertools.combinations(positions(mask), 2)
+        for a, b in itertools.combinations(positions_of(mask), 2)
     )
 
 

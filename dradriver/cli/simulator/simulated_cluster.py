@@ -10,8 +10,8 @@ from dradriver.allocator import Fleet, Tables, tables_of
 from dradriver.allocator.fleet.gang_nodes import pod_capacity
 from dradriver.allocator.sets.criteria import ANY, Criteria
 from dradriver.cli.simulator.job_sizes import given
-from dradriver.topology.gpu_distances import location
 from dradriver.topology.machine import Machine
+from dradriver.topology.network_levels import location
 
 _NODES_PER_LEAF = 4
 _LEAVES_PER_SPINE = 4

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from dradriver.allocator.choice.filters import suits
-from dradriver.allocator.parts.free_capacity import share_of
+from dradriver.allocator.parts.gpu_shares import share_of
 from dradriver.allocator.request import Amount, Mig, Request, Share, Whole
 from dradriver.api.claims.pins import ALL_CORES, MigSlice, Usage
 from dradriver.api.claims.usage_config_maps import Kind

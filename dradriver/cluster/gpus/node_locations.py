@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dradriver.allocator import Fleet
-from dradriver.topology.gpu_distances import CLUSTER
 from dradriver.topology.machine import Machine
-from dradriver.topology.network_levels import levels_of, network_gbps
+from dradriver.topology.network_levels import CLUSTER, levels_of, network_gbps
 
 
 def locate(

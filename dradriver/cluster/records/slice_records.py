@@ -19,8 +19,8 @@ from dradriver.cluster.records import devices
 from dradriver.cluster.records.devices import OwnSlice, PartsOf
 from dradriver.kube import codec
 from dradriver.topology import machine_codec
-from dradriver.topology.check import is_identity, is_mig_uuid
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_identity, is_mig_uuid
 from dradriver.topology.machine import Gpu, Machine
 
 _HELD: Final = names.PREFIX + "held"  # the taint of a healthy GPU: it has processes that no claim accounts for

@@ -8,8 +8,8 @@ import logging
 from collections import Counter
 from typing import Final
 
-from dradriver.allocator.choice.free_sets import SIZES, free_sets
-from dradriver.allocator.fleet import gang_nodes
+from dradriver.allocator.choice.free_set_counts import SIZES, free_sets
+from dradriver.allocator.fleet import domain_capacity
 from dradriver.api.claims.pins import Device
 from dradriver.api.claims.usage_config_maps import Bucket
 from dradriver.api.policies.gpu_prices import Prices
@@ -140,7 +140,7 @@ class Figures:
         picture.fleets.locate(picture.nodes.labels(), "")
         fleet = picture.inventory.fleet
         open_ = picture.nodes.named(name for name in fleet.nodes if picture.nodes.takes_new(name))
-        gpus, found = gang_nodes.largest_gangs(fleet, most=_GANG_GPUS, eligible=open_)
+        gpus, found = domain_capacity.largest_gangs(fleet, most=_GANG_GPUS, eligible=open_)
         metrics.LARGEST_GANG.set({(level, str(gpus)): float(gang.pods) for level, gang in found.items()})
 
     async def _waiting(self) -> None:

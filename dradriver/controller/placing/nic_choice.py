@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 
 from dradriver.allocator.choice import nearest_nics
+from dradriver.allocator.choice.gpus_with_nics import served
 from dradriver.allocator.choice.nearest_nics import NEVER, Costs
-from dradriver.allocator.choice.served_gpus import served
 from dradriver.allocator.request import NEAR_REQUIRED
 from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.nic_requests import Alike, NicAsk, NicRequest

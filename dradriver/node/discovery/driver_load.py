@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dradriver.node.discovery import sysfs
-from dradriver.topology.check import is_bus_id
+from dradriver.topology.identifiers import is_bus_id
 
 
 class DriverLoad(NamedTuple):

@@ -16,7 +16,7 @@ import msgspec
 from dradriver.node import atomic_files
 from dradriver.node.discovery.nic_functions import is_scalable
 from dradriver.node.discovery.pci import PciTree
-from dradriver.topology.check import is_bus_id
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Nic
 from dradriver.topology.natural import natural
 

@@ -15,7 +15,7 @@ from dradriver.node.discovery.kept_nics import FoundNic, KeptNics, in_order
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Nic, PathType
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 
 _MOST_NICS = 64  # a machine with more is described without its functions, then without the last of its cards
 _AMAZON = "0x1d0f"

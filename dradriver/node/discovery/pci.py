@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from dradriver.node.discovery import sysfs
-from dradriver.topology.check import is_bus_id
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.paths import Place
+from dradriver.topology.pcie_paths import Place
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _CLASS = re.compile(r"0x[0-9a-f]{6}")

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from dradriver.topology.check import is_cpu_list
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.machine import Cpu, NumaNode
 from dradriver.topology.natural import natural
 

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from dradriver.node.discovery import nic_functions, sysfs
-from dradriver.topology.check import is_bus_id
+from dradriver.topology.identifiers import is_bus_id
 
 ACTIVE: Final = "ACTIVE"
 ETHERNET: Final = "Ethernet"

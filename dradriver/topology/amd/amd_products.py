@@ -1,8 +1,9 @@
-"""AMD's products: names, memory, and what RCCL counts for their links."""
+"""AMD's products: names, memory, and what RCCL counts for their links and between their CPUs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ _GCN = re.compile(r"(?:gfx)?(9[0-9a-f]{2})")
 # One xGMI link, GB/s in one direction (RCCL, topo.h); gfx95x is counted as gfx94x.
 _LINK_GBPS: Final = {"gfx906": 24.0, "gfx908": 24.0, "gfx90a": 36.0}
 _NEWER_LINK_GBPS: Final = 48.0
+SOCKET_GBPS: Final = 16.0  # between AMD's own CPUs, which most such machines have
 _BEFORE_NAMES: Final = {"910": "90a"}  # what RCCL's early files call it
 
 
@@ -49,7 +51,7 @@ PARTS: Final = {  # by PCI device id (the pci.ids database; AMD's data sheets)
 
 
 def maker(vendor: str) -> str:
-    """Return which company made a device, AMD among them, by its PCI vendor id in hex."""
+    """Return in words which company other than AMD made a device, by its PCI vendor id in hex."""
     return f"Hygon ({vendor})" if vendor == HYGON else f"vendor {vendor}"
 
 
@@ -62,3 +64,12 @@ def architecture(gcn: str) -> str:
 def link_gbps(architecture: str) -> float:
     """Return one xGMI link's bandwidth as RCCL counts it, GB/s in one direction; of unknown products the newest's."""
     return _LINK_GBPS.get(architecture, _NEWER_LINK_GBPS)
+
+
+def likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Return the bandwidths of an xGMI and of a PCIe link of the AMD products that most likely have such links, GB/s.
+
+    Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
+    """
+    newer = len(links) == 8 and all(count for i, row in enumerate(links) for j, count in enumerate(row) if i != j)
+    return (link_gbps("gfx942"), 48.0) if newer else (link_gbps("gfx90a"), 24.0)

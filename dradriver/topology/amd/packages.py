@@ -13,7 +13,7 @@ _INSIDE: Final = 4  # links between the dies of a package, and between no others
 
 
 def pairs(machine: Machine) -> Iterator[tuple[str, str]]:
-    """Yield the uuids of each two GPUs of one AMD package, as far as their links tell."""
+    """Yield the uuids of each two GPUs that are one AMD package, as far as their links tell."""
     if machine.vendor is not AMD:
         return
     for i, a in enumerate(machine.gpus):

@@ -14,9 +14,10 @@ from typing import TypeVar
 import msgspec
 
 from dradriver.topology.amd import smi_json
-from dradriver.topology.amd.amd_products import link_gbps
-from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.amd.amd_products import SOCKET_GBPS, likely
+from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.vendors import AMD
@@ -42,7 +43,6 @@ _DIRECT = (0, 13, 15, 41)
 _SAME_NODE = 40  # of a path over PCIe: 20 to the CPU and 20 back (kfd_crat.c); more crosses to another socket
 _MOST_LINKS = 8  # xGMI links of any part
 _MOST_GPUS = 256
-SOCKET_GBPS = 16.0  # between AMD's own CPUs, which most such machines have
 
 
 class _Table(msgspec.Struct):
@@ -240,12 +240,3 @@ def _count(cell: str) -> int | None:
         return 1 if cell in _SELF else None
     least, most = int(rates[1]), int(rates[2])
     return max(1, min(round(most / least), _MOST_LINKS)) if least else 1
-
-
-def likely(links: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Return what one xGMI link and one PCIe link of the likeliest AMD products carry, GB/s (g x g).
-
-    Eight in a full mesh are MI300s and newer; all others are taken for MI200s.
-    """
-    newer = len(links) == 8 and all(count for i, row in enumerate(links) for j, count in enumerate(row) if i != j)
-    return (link_gbps("gfx942"), 48.0) if newer else (link_gbps("gfx90a"), 24.0)

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.topology.check import is_bus_id
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 
 _OLD: Final = {"link_type": "type", "weight": "weight", "numa_bandwidth": "bandwidth"}
 _NEW: Final = {"link_type": "type", "weight": "weight", "bandwidth": "bandwidth"}

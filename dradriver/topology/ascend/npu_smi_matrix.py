@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import msgspec
 
 from dradriver.topology.ascend import ascend_products, npu_smi_table
-from dradriver.topology.check import check, is_cpu_list
+from dradriver.topology.check import check
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.synthetic import synthetic_uuid

@@ -17,8 +17,9 @@ import msgspec
 
 from dradriver.topology import profiles
 from dradriver.topology.ascend import ascend_products
-from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Blocks, Gpu, Machine, PathType
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.topo_m import inferred_topology

@@ -10,14 +10,14 @@ import re
 from collections.abc import Sequence
 
 from dradriver.topology import cpulist
+from dradriver.topology.identifiers import short_bus_id
 from dradriver.topology.machine import Machine, PciDevice
 from dradriver.topology.nccl import device_rules, nccl_bandwidths
 from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
-from dradriver.topology.nccl.device_rules import below
+from dradriver.topology.nccl.device_tree import IDS
 from dradriver.topology.nccl.findings import Finding, Notes, finding
 from dradriver.topology.nccl.invented_switches import INVENTED, words
-from dradriver.topology.nccl.tree import IDS, reduced
-from dradriver.topology.nccl.xml import Element, elements, parse
+from dradriver.topology.nccl.xml import Element, below, elements, integer, parse
 
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
@@ -55,7 +55,7 @@ _MOST_GAPS = 64
 
 
 def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
-    """Return all that is wrong with an NCCL topology file, by line and column; empty for a good one.
+    """Return the checker's findings about an NCCL topology file, by line and column; none for a good file.
 
     Args:
         text: The whole file.
@@ -90,7 +90,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
         notes: Takes the findings.
         machine: The machine that the file is for, if it is known.
     """
-    if nccl_bandwidths.integer(root.get("version") or "") != 1:
+    if integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     _shape(root, notes)
     count = _count(root)
@@ -130,7 +130,7 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
 
 def _other(root: Element, notes: Notes) -> None:
     """Note an element next to the first ``<system>``."""
-    if root.name == "system" and nccl_bandwidths.integer(root.get("version") or "") != 1:
+    if root.name == "system" and integer(root.get("version") or "") != 1:
         notes.add("version", root.at("version"), text=root.get("version"))
     elif root.name == "system" and root.children:
         notes.add("second-system", root.place)
@@ -262,8 +262,10 @@ def _masks(cpus: Sequence[Element], notes: Notes) -> None:
 def _compare(root: Element, machine: Machine, notes: Notes) -> None:
     """Note where the file contradicts /sys of this machine, and which devices and NUMA nodes it lacks."""
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
-    listed = {reduced(element.get("busid") or ""): element for element in elements(root, "pci")}
-    node_in_file = {reduced(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")}
+    listed = {short_bus_id(element.get("busid") or ""): element for element in elements(root, "pci")}
+    node_in_file = {
+        short_bus_id(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")
+    }
     for gpu in machine.gpus:
         if gpu.pci and gpu.pci not in listed:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
@@ -299,7 +301,7 @@ def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
     speed, width = element.get("link_speed"), element.get("link_width")
     if nccl_bandwidths.lane_rate(device.link_speed) is None or (speed is None and width is None):
         return
-    lanes = device.link_width if width is None else nccl_bandwidths.integer(width)
+    lanes = device.link_width if width is None else integer(width)
     rate = nccl_bandwidths.pci_gbps(device.link_speed if speed is None else speed, lanes)
     wanted = nccl_bandwidths.pci_gbps(device.link_speed, device.link_width)
     if rate != wanted:

@@ -1,4 +1,4 @@
-"""NCCL's limit of children of one element: 32 for NCCL 2.18 to 2.20, which overwrite their memory with the next."""
+"""The limit of children of one element of a topology file: 32 for NCCL 2.18 to 2.20, which fail beyond."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_CHILDREN = 32
 
 
 def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that a file must list: all, but of too many only those with CPUs or devices.
+    """Return the NUMA nodes that a file lists within the limit of children: all, else those with CPUs or devices.
 
     A Grace tray has 34, of which 32 are GPU memory. NCCL asks for the nodes of devices alone.
     """
@@ -26,7 +26,7 @@ def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
 
 
 def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
-    """Return ``devices``, parents first, changed so that no CPU or bridge has more than 32 children.
+    """Return ``devices``, parents first, spread so that no CPU or bridge is over the limit of 32 children.
 
     The NICs of a CPU with too many children get invented switches above them, with bus ids that no server has. NCCL
     then computes the same paths: the way to a NIC from other devices still crosses the CPU, each switch is as wide as

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
+from dradriver.topology.identifiers import short_bus_id
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
+from dradriver.topology.nccl.device_tree import IDS, MOST_LANES
 from dradriver.topology.nccl.findings import Notes
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import MOST_LINKS, SWITCH_CLASS
-from dradriver.topology.nccl.tree import IDS, MOST_LANES, reduced
-from dradriver.topology.nccl.xml import Element, elements
+from dradriver.topology.nccl.xml import Element, below, elements, integer
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -25,18 +26,13 @@ _OVERRIDES = {
 }
 
 
-def below(element: Element, name: str) -> bool:
-    """Return whether an element of that name is anywhere below ``element`` of a topology file."""
-    return next(elements(element, name), None) is not None
-
-
 def has_gpu(element: Element) -> bool:
-    """Return whether a GPU is below ``element`` of a topology file."""
+    """Return whether the rules take a device below ``element`` of a topology file for a GPU."""
     return any((pci.get("class") or "").startswith("0x03") or _gpus(pci) for pci in elements(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
-    """Note what is wrong with the devices below ``root`` of a topology file."""
+    """Check the devices below ``root`` of a topology file by the rules, and note what is wrong with them."""
     seen: dict[str, Element] = {}
     for pci in elements(root, "pci"):
         _pci(pci, seen, notes)
@@ -51,15 +47,15 @@ def check(root: Element, notes: Notes) -> None:
 
 def _pcilinks(root: Element, notes: Notes) -> None:
     """Check links between PCIe switches, which NCCL follows in both directions."""
-    switches = {reduced(pci.get("busid") or ""): pci for pci in elements(root, "pci") if pcilinks.is_switch(pci)}
+    switches = {short_bus_id(pci.get("busid") or ""): pci for pci in elements(root, "pci") if pcilinks.is_switch(pci)}
     links = {
-        (busid, reduced(link.get("target") or "")): link
+        (busid, short_bus_id(link.get("target") or "")): link
         for busid, pci in switches.items()
         for link in pci.children
         if link.name == "pcilink"
     }
     for link in elements(root, "pcilink"):
-        if not _BUS_ID.fullmatch(reduced(link.get("target") or "")):
+        if not _BUS_ID.fullmatch(short_bus_id(link.get("target") or "")):
             notes.add("pcilink", link.at("target"), text=link.get("target"))
     for (busid, target), link in links.items():
         if not _BUS_ID.fullmatch(target):
@@ -89,7 +85,7 @@ def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
     elif not _BUS_ID.fullmatch(busid) and is_switch:
         notes.add("busid-switch", pci.at("busid"), text=busid)
     elif not _BUS_ID.fullmatch(busid):
-        short = reduced(busid)
+        short = short_bus_id(busid)
         rule = "busid-form" if _BUS_ID.fullmatch(short) else "busid"
         notes.add(rule, pci.at("busid"), text=pci.get("busid"), short=short)
     elif busid in seen:
@@ -150,7 +146,7 @@ def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
     if width == "":
         notes.add("width-empty", pci.at("link_width"), once="width-empty")
     elif width is not None and not _COUNT.fullmatch(width):
-        lanes = nccl_bandwidths.integer(width) or 16
+        lanes = integer(width) or 16
         notes.add("width", pci.at("link_width"), once=f"width {width}", text=width, lanes=lanes)
     elif width is not None and int(width) > MOST_LANES:
         notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)
@@ -172,7 +168,7 @@ def _links(gpus: dict[str, Element], notes: Notes) -> None:
         for link in links_of[busid]:
             count = _nvlink(link, busid, gpus, notes)
             total += count
-            target = reduced(link.get("target") or "")
+            target = short_bus_id(link.get("target") or "")
             if target in gpus and target != busid:
                 counts[busid, target] = (count + counts.get((busid, target), (0, link))[0], link)
         if total > MOST_LINKS:
@@ -222,7 +218,7 @@ def _gpu(gpu: Element, notes: Notes) -> None:
 def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
     """Note what is wrong with one link element and return its count, 0 for none."""
     written, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
-    target = reduced(written)  # so it is looked for among GPUs; its class in /sys by what is written
+    target = short_bus_id(written)  # so it is looked for among GPUs; its class in /sys by what is written
     if not _BUS_ID.fullmatch(target if kind else written) and written not in _HIDDEN_SWITCH:
         rule = "target" if kind is None or kind.startswith("0x03") else "switch-target"
         notes.add(rule, link.at("target"), text=link.get("target"))

@@ -73,7 +73,7 @@ def _if_virtual(machine: Machine) -> tuple[bool, str]:
 
 
 def flattened(machine: Machine) -> bool:
-    """Return whether no device of the machine shares a PCIe switch with another, as hypervisors show it."""
+    """Return whether a file may be needed: no device shares a PCIe switch with another, as hypervisors show it."""
     devices = len(machine.gpus) + len(machine.nics)
     gpus = (machine.paths[i][j] for i, j in combinations(range(len(machine.gpus)), 2))
     nics = (path for row in machine.nic_paths for path in row)

@@ -92,6 +92,6 @@ class Lines:
         self._starts = [0, *(i + 1 for i, letter in enumerate(text) if letter == "\n")]
 
     def place(self, at: int) -> tuple[int, int]:
-        """Return the line and column, from 1, of the letter at position ``at`` of the checked file."""
+        """Return line and column, from 1, for a finding at the letter ``at`` of the checked file."""
         line = bisect_right(self._starts, at)
         return line, at - self._starts[line - 1] + 1

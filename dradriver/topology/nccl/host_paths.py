@@ -17,7 +17,7 @@ _RDMA = ("infiniband", "roce", "efa")
 
 
 def with_paths(machine: Machine, *, like: Machine) -> Machine:
-    """Return ``machine`` with the paths that the host ``like`` has between its GPUs and their NICs.
+    """Return a virtual machine with the paths that its host, ``like``, has between GPUs and NICs.
 
     If both have the same NUMA nodes, devices without a node get that of the host's device. A NIC that carries no GPU's
     traffic stays far from all GPUs, on its own NUMA node, where NCCL would also put it.
@@ -60,7 +60,7 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
 
 
 def lost(machine: Machine, *, like: Machine) -> list[str]:
-    """Return what a virtual machine's file, written like its host ``like``, cannot say; whole sentences.
+    """Return in whole sentences what the file of a virtual machine with the paths of its host cannot say.
 
     Raises:
         TopologyError: As ``with_paths``.

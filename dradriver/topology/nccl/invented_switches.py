@@ -59,7 +59,7 @@ def classes(machine: Machine) -> dict[str, str]:
 
 
 def words(gbps: float) -> tuple[str, int]:
-    """Return link speed and width, as invented switches have them, that NCCL counts as ``gbps``: 48 is 32.0 GT/s, 16.
+    """Return link speed and width of an invented switch that NCCL counts as ``gbps``: 48 is 32.0 GT/s, 16.
 
     Above 96 the width is one that PCIe does not have: NCCL multiplies the two.
     """

@@ -14,19 +14,8 @@ LINK_SPEEDS = {f"{rate} GT/s": number for rate, number in _PER_LANE.items() if r
 NO_SPEED = ("", "unknown", "unknown speed")  # what /sys has, in any letters, if it does not say
 _RATE = re.compile(r"([0-9]{1,2}(?:\.[0-9])?) ?GT/s.*", re.IGNORECASE | re.ASCII)
 _GENERATION = re.compile(r"(?:PCIe? ?)?Gen(?:eration)? ?([1-6])(?:\.0)?", re.IGNORECASE | re.ASCII)
-_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,15}|[1-9][0-9]{0,15})")
 ZHAOXIN = ("CentaurHauls", "  Shanghai  ")  # as the CPU says it, blanks included
 ARCHITECTURES = {6: "pascal", 7: "volta", 8: "ampere", 9: "hopper", 10: "blackwell", 12: "blackwell"}
-
-
-def integer(text: str) -> int:
-    """Return the number that NCCL reads in an attribute (C's strtol): 010 is 8, 0x10 is 16, a word is 0."""
-    match = _INTEGER.match(text)
-    if match is None:
-        return 0
-    digits = match[2].lower()
-    octal = digits[0] == "0" and digits[1:2] != "x"
-    return int(match[1] + digits, 8 if octal else 0)
 
 
 def lane_rate(speed: str) -> int | None:

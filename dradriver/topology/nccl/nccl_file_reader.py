@@ -19,15 +19,16 @@ import msgspec
 
 from dradriver.topology import cpulist
 from dradriver.topology.amd import amd_products
-from dradriver.topology.check import check, is_bus_id
+from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
+from dradriver.topology.nccl.device_tree import Devices, Leaf, error, number, walk
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import link_counts
-from dradriver.topology.nccl.tree import Devices, Leaf, error, number, walk
-from dradriver.topology.nccl.xml import Element, elements, parse
-from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.nccl.xml import Element, elements, integer, parse
+from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.vendors import AMD
 
@@ -53,7 +54,7 @@ _START = 'give a topology file, which starts with <system version="1">'
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
-    """Return the machine that an NCCL topology file describes.
+    """Return the machine read from the text of an NCCL topology file.
 
     GPUs are numbered by their ``dev`` if all have one, else by bus id, as NVML numbers them. Their uuids are made up,
     because the file has none.
@@ -76,7 +77,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise TopologyError(f"NCCL XML, line {fault.line}, column {fault.column}: {fault.problem}; {fault.cure}")
     if root is None:
         raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
-    version = nccl_bandwidths.integer(root.get("version") or "")
+    version = integer(root.get("version") or "")
     if version not in (_NCCL, _RCCL):
         raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone, RCCL also 2")
     cpus = [child for child in root.children if child.name == "cpu"]

@@ -21,9 +21,9 @@ from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.nccl.checker import check
 from dradriver.topology.nccl.child_limits import MAX_CHILDREN, spread, wanted_nodes
+from dradriver.topology.nccl.device_tree import IDS
 from dradriver.topology.nccl.host_paths import with_paths
 from dradriver.topology.nccl.invented_switches import BRIDGE, classes, invent, numaid
-from dradriver.topology.nccl.tree import IDS
 from dradriver.topology.vendors import NVIDIA
 
 MOST_ELEMENTS = 200  # of 256: NCCL counts again after merging the trees of all ranks, with NICs and GPUs added
@@ -36,7 +36,7 @@ VIRTUAL_PATH = "/var/run/nvidia-topologyd/virtualTopology.xml"  # where NCCL loo
 
 
 def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] | None = None) -> str:
-    """Return the text of an NCCL topology file for the machine.
+    """Return the text of an NCCL topology file, written for the machine.
 
     Args:
         machine: Its bus ids and NUMA nodes are written. If it has no PCI tree, as profiles have none, switches that

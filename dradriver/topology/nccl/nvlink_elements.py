@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dradriver.topology.nccl.tree import Leaf, error, number, reduced
+from dradriver.topology.identifiers import short_bus_id
+from dradriver.topology.nccl.device_tree import Leaf, error, number
 
 MOST_LINKS = 18  # that NCCL looks for on any GPU (xml.cc), and the most that there are
 SWITCH_CLASS = "0x068000"
@@ -12,7 +13,7 @@ _CPU_CLASS = "0x068001"  # POWER
 
 
 def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
-    """Return the number of direct links of each pair of GPUs, and of each GPU's links to switches.
+    """Return the links in ``<nvlink>`` elements: how many each pair of GPUs has, and each GPU to switches.
 
     A target of class 0x068000 is a switch. NCCL also takes a target without a class for a switch, if it is not a GPU of
     the file. As in NCCL, links to a GPU that is not in the file are dropped. So are links of a GPU to itself, which VMs
@@ -32,7 +33,7 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
             count = number(link, "count", MOST_LINKS)
             if count is None or not link.get("target"):
                 raise error(link, None, f"a link (<{link.name}>) needs target, a bus id, and count, a number of links")
-            target = reduced(link.get("target") or "")
+            target = short_bus_id(link.get("target") or "")
             target_class = link.get("tclass") or ""
             # A GPU of the file, else a switch, else a GPU or CPU to be dropped.
             if target in position:

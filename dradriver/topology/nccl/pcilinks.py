@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from dradriver.topology.nccl.tree import reduced
+from dradriver.topology.identifiers import short_bus_id
 from dradriver.topology.nccl.xml import Element
-from dradriver.topology.paths import Place
+from dradriver.topology.pcie_paths import Place
 
 Links = Mapping[str, frozenset[str]]
 """The switches that each switch is linked to, by bus id; both sides have the link."""
@@ -27,7 +27,9 @@ def is_switch(pci: Element) -> bool:
 def links(switches: Iterable[Element]) -> Links:
     """Return the ``<pcilink>`` elements that both switches have; NCCL refuses the others, or drops them."""
     targets = {
-        reduced(pci.get("busid") or ""): {reduced(c.get("target") or "") for c in pci.children if c.name == "pcilink"}
+        short_bus_id(pci.get("busid") or ""): {
+            short_bus_id(c.get("target") or "") for c in pci.children if c.name == "pcilink"
+        }
         for pci in switches
         if is_switch(pci)
     }

@@ -22,6 +22,7 @@ _VALUE = re.compile(r'"([^"]*)"|\'([^\']*)\'')
 _BARE = re.compile(r"[^\s/>\"'<]*")
 _CLOSING = re.compile(r"</\s*([^\s<>/]*)\s*/?>")
 _ENTITY = re.compile(r"&#?\w+;")
+_INTEGER = re.compile(r"[ \t\n\v\f\r]*([+-]?)(0[xX][0-9a-fA-F]{1,15}|0[0-7]{0,15}|[1-9][0-9]{0,15})")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
@@ -42,12 +43,12 @@ class Element(msgspec.Struct):
     blanks: int = 0
 
     def get(self, name: str) -> str | None:
-        """Return the value of an XML attribute, or None."""
+        """Return the value of an XML element's attribute, or None."""
         found = self.attributes.get(name)
         return None if found is None else found.value
 
     def at(self, name: str) -> tuple[int, int]:
-        """Return line and column of an XML attribute, or of the element without one of that name."""
+        """Return line and column of an XML element's attribute, or of the element if it has none of that name."""
         found = self.attributes.get(name)
         return self.place if found is None else found.place
 
@@ -97,6 +98,21 @@ def elements(root: Element, name: str) -> Iterator[Element]:
         if child.name == name:
             yield child
         yield from elements(child, name)
+
+
+def below(element: Element, name: str) -> bool:
+    """Return whether an XML element of that name is anywhere below ``element``."""
+    return next(elements(element, name), None) is not None
+
+
+def integer(text: str) -> int:
+    """Return the number that NCCL reads in an XML attribute (C's strtol): 010 is 8, 0x10 is 16, a word is 0."""
+    match = _INTEGER.match(text)
+    if match is None:
+        return 0
+    digits = match[2].lower()
+    octal = digits[0] == "0" and digits[1:2] != "x"
+    return int(match[1] + digits, 8 if octal else 0)
 
 
 class _Parser:

@@ -6,10 +6,11 @@ import re
 from itertools import combinations
 
 from dradriver.topology import cpulist
-from dradriver.topology.check import check, is_cpu_list
+from dradriver.topology.check import check
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Blocks, Cpu, Gpu, Machine, Nic, NumaNode
-from dradriver.topology.paths import Place, path_matrix
+from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.profiles import simulated_mig_profiles
 from dradriver.topology.profiles.profile_fields import MOST_LINKS, BlocksEntry, GpuEntry, NicEntry, Profile
 from dradriver.topology.synthetic import synthetic_uuid
@@ -27,7 +28,7 @@ _FORM = yamltext.Form(
 
 
 def read(text: str, *, source: str, seed: str = "") -> Machine:
-    """Return the machine that a profile's text describes, its uuids derived from its name and ``seed``.
+    """Return the machine read from a profile's text, its uuids derived from its name and ``seed``.
 
     Args:
         text: YAML of one ``Profile``.

@@ -1,11 +1,11 @@
 """The text of ``nvidia-smi topo -m``: for import of machines that one cannot log in to, and to look at.
 
-pasted   the matrix in what people paste
-grammar  its cells, checked
-topo_m_reader  the machine of them
+pasted   the lines of the matrix in what people paste
+matrix_cells  the cells of the matrix, checked
+topo_m_reader  from the text to a machine
 inferred_topology  what a text implies of paths, switches and NUMA nodes
 implied_products  what its links and paths imply of GPUs and CPUs
-topo_m_writer  the text of a machine
+topo_m_writer  from a machine to the text
 """
 
 from dradriver.topology.topo_m.pasted import is_matrix

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dradriver.topology.amd import smi
+from dradriver.topology.amd import amd_products
 from dradriver.topology.machine import Machine, PathType
 from dradriver.topology.vendors import AMD, NVIDIA, Vendor
 
@@ -68,12 +68,12 @@ def implied(
             fixed.
     """
     if vendor is AMD:
-        link_gbps, pcie_gbps = smi.likely(links)
+        link_gbps, pcie_gbps = amd_products.likely(links)
         return Implied(
             capability="",
             pcie_gbps=pcie_gbps,
             link_gbps=link_gbps if any(map(any, links)) else 0.0,
-            socket_gbps=smi.SOCKET_GBPS,
+            socket_gbps=amd_products.SOCKET_GBPS,
             socket_gbps_or=0.0,
         )
 

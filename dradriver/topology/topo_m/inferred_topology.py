@@ -1,4 +1,4 @@
-"""The PCIe paths, switch links and NUMA nodes that a ``nvidia-smi topo -m`` text implies without saying them."""
+"""Inferred topology: PCIe paths, switch links and NUMA nodes that a ``topo -m`` text implies without saying them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def paths(
     nic_paths: Sequence[Sequence[PathType]],
     numas: Sequence[int | None],
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the PCIe paths of all pairs of GPUs, g x g: the visible ones, else the nearest that can be proved.
+    """Return the inferred PCIe paths of all pairs of GPUs, g x g: visible ones, else the nearest that can be proved.
 
     In a tree two devices are never farther apart than the farthest step of any way between them. So a pair is PIX if
     both are PIX to one NIC, and PHB if one is PIX and the other PHB to it. One common NUMA node counts as a step of
@@ -94,7 +94,7 @@ def _ranges(cpus: str) -> list[tuple[int, int]]:
 
 
 def numa_nodes(numas: Sequence[int | None], cpus: Sequence[str]) -> tuple[NumaNode, ...]:
-    """Return the NUMA nodes that GPUs name in the text, with the CPU list of the first such GPU."""
+    """Return the inferred NUMA nodes: those that the GPUs are on, with the CPU list of the first such GPU."""
     nodes: dict[int, str] = {}
     for node, text in zip(numas, cpus, strict=True):
         if node is not None:

@@ -172,7 +172,7 @@ def matrices(lines: Sequence[str]) -> list[Found]:
 
 
 def row_without_header(lines: Sequence[str]) -> tuple[int, int]:
-    """Return line and column of the first row of a text without a header, of the text's beginning without one."""
+    """Return line and column of the first row in a pasted text without a header; (1, 1) if it has no row."""
     starts = ((number, match.start() + 1) for number, line in enumerate(lines, 1) if (match := _ROW.search(line)))
     return next(starts, (1, 1))
 

@@ -18,9 +18,9 @@ from dradriver.topology.check import check
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Gpu, Machine, Nic, PathType
 from dradriver.topology.synthetic import synthetic_uuid
-from dradriver.topology.topo_m import grammar, inferred_topology, pasted
-from dradriver.topology.topo_m.grammar import CPU, GPU, NUMA, Cell, Matrix, error
+from dradriver.topology.topo_m import inferred_topology, matrix_cells, pasted
 from dradriver.topology.topo_m.implied_products import implied
+from dradriver.topology.topo_m.matrix_cells import CPU, GPU, NUMA, Cell, Matrix, error
 from dradriver.topology.vendors import ASCEND, NVIDIA, VENDORS, Vendor, links_of
 
 _NIC_NAME = re.compile(r"(?<!\w)(NIC[0-9]{1,4}):[ \t]*(\S+)\s*")
@@ -33,7 +33,7 @@ _WHOSE = {
 
 
 def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None = None) -> Machine:
-    """Return the machine that a ``nvidia-smi topo -m`` text shows.
+    """Return the machine read from the text of ``nvidia-smi topo -m``.
 
     The text has no uuids, bus ids or products. Uuids are made from ``name``, ``seed`` and GPU number, the others stay
     empty (``complete`` adds them by hand). The PCIe path under an ``NV#`` cell is hidden. It becomes the nearest that
@@ -136,12 +136,12 @@ def _whole(found: pasted.Found) -> Matrix:
     """Return the matrix; of wrapped lines the one that they can be made whole to."""
     wrapped = found.wrapped
     if wrapped is None:
-        return grammar.read(found, lambda entry: entry.start)
+        return matrix_cells.read(found, lambda entry: entry.start)
     matrices: list[Matrix] = []
     errors: set[str] = set()
     for join in pasted.joins():
         try:
-            matrix = grammar.read(found, join(found))
+            matrix = matrix_cells.read(found, join(found))
         except TopologyError as refusal:
             errors.add(str(refusal))
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dradriver.topology.machine import Machine, Nic, PathType
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 
 _LEGEND = """\
 Legend:
@@ -20,7 +20,7 @@ Legend:
 
 
 def write(machine: Machine) -> str:
-    """Return the text that ``nvidia-smi topo -m`` prints of a machine; ``read`` gives it back.
+    """Return the text of a machine, written as ``nvidia-smi topo -m`` prints it; ``read`` gives it back.
 
     Links of other vendors stand under their own name: ``XGMI4``, ``SIO``.
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from dradriver.allocator import Constraint, Fleet, GangRequest, NoPlaceError, Role, Strategy, Whole, place_gang
 from dradriver.allocator.sets.subsets import Bools
-from dradriver.topology.gpu_distances import LEVELS, location
 from dradriver.topology.machine import Machine
+from dradriver.topology.network_levels import LEVELS, location
 from tests.fakes import machines
 
 KINDS: tuple[Callable[[], Machine], ...] = (

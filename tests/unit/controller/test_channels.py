@@ -9,7 +9,7 @@ import pytest
 from dradriver.api.base.allocating_driver import NVIDIA, bound
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
-from dradriver.topology.gpu_distances import FABRIC
+from dradriver.topology.network_levels import FABRIC
 from tests.fakes import domains
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster, claim_of

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from dradriver.topology import profiles
-from dradriver.topology.gpu_distances import Step, location, step, step_gbps, topology_level
+from dradriver.topology.gpu_distances import Step, step, step_gbps, topology_level
 from dradriver.topology.machine import PathType
 
 
@@ -36,19 +36,3 @@ def test_the_way_between_two_gpus(name: str, pair: tuple[int, int], expected: St
     for i, j in (pair, pair[::-1]):
         assert step(machine, i, j) is expected
         assert step_gbps(machine, i, j) == gbps
-
-
-def test_a_part_of_the_network_counts_within_those_around_it() -> None:
-    here = location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
-    assert here.domains == (("f.1",), ("z1", "s1", "l1"), ("z1", "s1"), ("z1",))
-    for there, same in (
-        (location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), [True, False, False, False]),
-        (location(leaf="l1", spine="s2", zone="z1"), [False, False, False, True]),
-        (location(leaf="l1", spine="s1", zone="z2"), [False] * 4),
-    ):
-        assert [a == b for a, b in zip(here.domains, there.domains, strict=True)] == same
-
-
-def test_what_is_not_known_is_no_part_of_the_network() -> None:
-    assert location().domains == (None,) * 4
-    assert location(leaf="l1").domains == (None, ("", "", "l1"), None, None)

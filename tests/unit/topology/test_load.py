@@ -7,7 +7,7 @@ import pytest
 from dradriver.topology import machine_codec, nccl, profiles, topo_m
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.load import read_machine
-from dradriver.topology.paths import Place, path_matrix, pcie_path
+from dradriver.topology.pcie_paths import Place, path_matrix, pcie_path
 
 PROFILE = "name: one\nproduct: {name: NVIDIA X}\ngpus:\n  - {pci: 0000:01:00.0}\n"
 

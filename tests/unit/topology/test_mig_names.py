@@ -9,8 +9,9 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import opaque_config
 from dradriver.api.vocabulary import values
-from dradriver.topology.check import check_profile, is_mig_profile
+from dradriver.topology.check import check_profile
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_mig_profile
 from dradriver.topology.machine import MigProfile
 from tests.fakes.parts import PROFILES
 

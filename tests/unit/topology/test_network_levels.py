@@ -7,7 +7,7 @@ import pytest
 
 from dradriver.topology import profiles
 from dradriver.topology.machine import Nic
-from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of, network_gbps
+from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of, location, network_gbps
 
 AWS = "topology.k8s.aws/network-node-layer-"
 
@@ -98,3 +98,19 @@ def test_the_bandwidth_of_a_machines_network() -> None:
     assert with_nics(front, bond) == 25
     assert with_nics(Nic(name="mlx5_0"), *rdma[:1]) == 50
     assert with_nics() == 0
+
+
+def test_a_part_of_the_network_counts_within_those_around_it() -> None:
+    here = location(fabric="f.1", leaf="l1", spine="s1", zone="z1")
+    assert here.domains == (("f.1",), ("z1", "s1", "l1"), ("z1", "s1"), ("z1",))
+    for there, same in (
+        (location(fabric="f.1", leaf="l9", spine="s9", zone="z2"), [True, False, False, False]),
+        (location(leaf="l1", spine="s2", zone="z1"), [False, False, False, True]),
+        (location(leaf="l1", spine="s1", zone="z2"), [False] * 4),
+    ):
+        assert [a == b for a, b in zip(here.domains, there.domains, strict=True)] == same
+
+
+def test_what_is_not_known_is_no_part_of_the_network() -> None:
+    assert location().domains == (None,) * 4
+    assert location(leaf="l1").domains == (None, ("", "", "l1"), None, None)

@@ -23,7 +23,7 @@ from dradriver.topology.amd.amd_products import PARTS, PCI_VENDOR, link_gbps, ma
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, PathType
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 from dradriver.topology.vendors import AMD
 
 _VERSION: Final = "sys/module/amdgpu/version"  # of drivers that do not come with the kernel

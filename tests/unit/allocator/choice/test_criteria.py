@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.choice.set_order import cohesion
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Strategy, Weights, Whole

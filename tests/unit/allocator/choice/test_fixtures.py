@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.request import Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets.tables import tables_of
 from dradriver.topology.machine import Machine, PathType

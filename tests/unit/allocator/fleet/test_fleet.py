@@ -10,14 +10,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.request import Constraint, NodeWeights, NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.tables import MachineTooLargeError, Tables, tables_of
 from dradriver.topology import profiles
-from dradriver.topology.gpu_distances import location
 from dradriver.topology.machine import Machine, PathType
+from dradriver.topology.network_levels import location
 from tests.effort import sampled
 from tests.fakes import machines
 

@@ -9,7 +9,7 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_effort import MOST_EVALUATIONS, Effort, efforts
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import LazyNoPlaceError
-from dradriver.topology.gpu_distances import location
+from dradriver.topology.network_levels import location
 from tests.fakes import machines
 
 FIVE, FOUR = Whole(containers=(5,)), Whole(containers=(4,))

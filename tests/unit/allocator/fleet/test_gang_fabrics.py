@@ -11,7 +11,7 @@ import pytest
 from dradriver.allocator import NoPlaceError, Role, Whole, place_gang
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.gang_request import GangChoice, GangRequest
-from dradriver.topology.gpu_distances import FABRIC, location
+from dradriver.topology.network_levels import FABRIC, location
 from tests.fakes import machines
 
 WHOLE = Whole(containers=(8,))

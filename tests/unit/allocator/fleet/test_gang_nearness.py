@@ -16,7 +16,7 @@ from dradriver.allocator.fleet.gang_domains import fewest
 from dradriver.allocator.fleet.gang_search import search
 from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.gpu_distances import Location, location
+from dradriver.topology.network_levels import Location, location
 from tests.fakes import machines
 
 WHOLE, HALF = Whole(containers=(8,)), Whole(containers=(4,))

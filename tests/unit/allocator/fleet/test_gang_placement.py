@@ -15,8 +15,8 @@ from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangChoice, GangRequest
 from dradriver.allocator.request import Constraint, NoPlaceError, Strategy, Whole
 from dradriver.allocator.sets.tables import tables_of
-from dradriver.topology.gpu_distances import LEVELS, Location, location
 from dradriver.topology.machine import PathType
+from dradriver.topology.network_levels import LEVELS, Location, location
 from tests.effort import sampled
 from tests.fakes import machines
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dradriver.allocator import Amount, Fleet, GangRequest, NoPlaceError, Share, Whole, choose, place_gang
-from dradriver.allocator.fleet.gang_nodes import largest_gangs
+from dradriver.allocator.fleet.domain_capacity import largest_gangs
 from dradriver.topology import profiles
-from dradriver.topology.gpu_distances import location
+from dradriver.topology.network_levels import location
 from dradriver.topology.vendors import VENDORS
 
 PROFILES = {"nvidia": "dgx1-v100", "amd": "mi210-x8", "ascend": "ascend-910b-x8"}

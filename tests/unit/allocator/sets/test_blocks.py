@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dradriver.allocator.choice.best_set import best_set
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_placement import place_gang
 from dradriver.allocator.gang_request import GangRequest

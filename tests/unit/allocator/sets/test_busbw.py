@@ -16,7 +16,7 @@ from dradriver.allocator.sets import busbw
 from dradriver.allocator.sets.shape import shape_of
 from dradriver.allocator.sets.tables import MAX_GPUS, Tables, tables_of
 from dradriver.topology import profiles, read_machine
-from dradriver.topology.gpu_distances import line_gbps
+from dradriver.topology.link_rates import line_gbps
 from dradriver.topology.machine import Gpu, Machine, PathType
 from tests.effort import sampled
 from tests.fakes import machines

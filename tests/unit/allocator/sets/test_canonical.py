@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.request import Whole
 from dradriver.allocator.sets import busbw, facts
 from dradriver.allocator.sets.canonical import canonical

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine
 from tests.fakes import machines
@@ -25,7 +26,7 @@ def test_the_ring_of_every_set_of_up_to_five_is_the_best_there_is(build: Callabl
         if not 3 <= mask.bit_count() <= 5:
             continue
         ring = rank_order.best_ring(tables, mask)
-        first, *others = rank_order.positions(mask)
+        first, *others = positions_of(mask)
         every = [(first, *order) for order in itertools.permutations(others)]
         best = max(worth(tables, order) for order in every)
         assert ring == min(order for order in every if worth(tables, order) == best)
@@ -63,7 +64,7 @@ def test_ranks_keep_pci_order_where_it_is_as_good() -> None:
 def test_a_tail_comes_after_the_blocks(mask: int) -> None:
     tables = tables_of(machines.bridge_pairs())
     order = rank_order.rank_order(tables, mask)
-    assert sorted(order) == list(rank_order.positions(mask))
+    assert sorted(order) == list(positions_of(mask))
     assert order[0] // 2 == order[1] // 2
     assert len(order) < 5 or order[2] // 2 == order[3] // 2 or mask == 0b10111
 

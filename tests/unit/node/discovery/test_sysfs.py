@@ -11,7 +11,7 @@ from dradriver.node.discovery import nic_discovery, sysfs
 from dradriver.node.discovery.pci import PciTree
 from dradriver.node.discovery.problem import Problem
 from dradriver.topology.machine import Cpu, Nic, NumaNode, PathType, PciDevice
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 from tests.fakes.hardware import Server
 
 # Two NVSwitch-era boards: root port, switch (upstream port, downstream ports), devices. As in a DGX H100.

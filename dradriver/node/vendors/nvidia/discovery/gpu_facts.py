@@ -19,7 +19,7 @@ from dradriver.node.vendors.nvidia.discovery.nvml import (
     NvmlError,
 )
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, UNSUPPORTED, Answers, NvmlQuery
-from dradriver.topology.check import is_bus_id
+from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import MigDevice, MigProfile
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

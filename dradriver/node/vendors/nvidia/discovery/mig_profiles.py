@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
-from dradriver.topology.check import MOST_OF_AN_ENGINE, MOST_PROFILES, check_profile, is_mig_profile
+from dradriver.topology.check import MOST_OF_AN_ENGINE, MOST_PROFILES, check_profile
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_mig_profile
 from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)

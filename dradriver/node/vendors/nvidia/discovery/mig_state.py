@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from dradriver.api.slices import mig_devices
 from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
 from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
-from dradriver.topology.check import is_mig_uuid
+from dradriver.topology.identifiers import is_mig_uuid
 from dradriver.topology.machine import MigDevice, MigProfile
 
 _NO_PROFILES: Final[tuple[MigProfile, ...]] = ()

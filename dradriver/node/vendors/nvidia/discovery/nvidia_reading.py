@@ -24,7 +24,7 @@ from dradriver.topology import peer_access
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.paths import Place, pcie_path
+from dradriver.topology.pcie_paths import Place, pcie_path
 
 _DRIVER: Final = "driver"  # key of the answers that concern the driver, not a GPU
 _TRIES = 3  # readings at most, if GPUs are lost while they are read

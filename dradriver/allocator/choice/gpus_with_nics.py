@@ -27,7 +27,7 @@ def served(
     alone: bool = True,
     deal: bool = False,
 ) -> list[int]:
-    """Return GPUs that can all have their NICs at the same time; fewer than requested if no set can.
+    """Return free GPUs that can all have their NICs at the same time; fewer than requested if no set can.
 
     Each GPU gets as many NICs as any other, or one less, counted over all requests together. If any set of the returned
     GPUs will do, more than ``gpus`` are returned.
@@ -111,13 +111,13 @@ class _Flow:
         self._room.setdefault(end, {})[start] = 0
 
     def copy(self) -> _Flow:
-        """Return another that is the same until either changes."""
+        """Return a copy of the flow of NICs to GPUs; changes in one change nothing in the other."""
         out = _Flow({}, ())
         out._room = {start: dict(ends) for start, ends in self._room.items()}
         return out
 
     def give(self, gpu: int, number: int) -> bool:
-        """Have a GPU have so many more NICs, and no other less; returns whether it can, else nothing changes."""
+        """Give a GPU so many more NICs, and no other GPU less; return whether it can, else nothing changes."""
         gone: list[tuple[list[tuple[_Node, _Node]], int]] = []
         while number:
             path = self._path(("gpu", gpu))

@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from dradriver.allocator.choice.gpus_with_nics import served
 from dradriver.allocator.choice.nearest_nics import NEVER, dealt
-from dradriver.allocator.choice.served_gpus import served
 from tests.effort import sampled
 
 

@@ -1,4 +1,4 @@
-"""Several parts of one pod over a node's GPUs: exact, at the least cost.
+"""The assignment of several parts of one pod to a node's GPUs: exact, at the least cost.
 
 Parts of a kind are alike, so what matters is how many of each kind a GPU takes: GPU after GPU, and for each number of
 parts that are placed the cheapest way there. Beyond some hundred such numbers, which few pods have, parts are dealt
@@ -17,7 +17,7 @@ MOST_EXACT = 256
 
 
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
-    """Return the cheapest way to spread several fractions over a node's GPUs, with its cost; None if there is none.
+    """Return the cheapest assignment of several parts to a node's GPUs, with its cost; None if there is none.
 
     Dynamic programming over the GPUs: for each number of placed fractions the cheapest way so far. A large request is
     dealt out greedily.

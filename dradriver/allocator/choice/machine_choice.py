@@ -1,4 +1,4 @@
-"""The choice on one machine: the best admissible set of free GPUs.
+"""The choice on one machine: the best set of free GPUs that a request allows, and what it is worth.
 
 Order of the criteria: what is required; the highest rung of the preferred ladder that a free set reaches; predicted
 bus bandwidth; what stays for others (``set_order``); how well the set's GPUs go together; nearest NICs; lowest
@@ -18,15 +18,16 @@ from dradriver.allocator.choice.filters import suitable
 from dradriver.allocator.choice.machine_refusals import refusal
 from dradriver.allocator.choice.numbering import mask_of_gpus, numbers
 from dradriver.allocator.choice.set_order import preference
-from dradriver.allocator.request import Choice, Constraint, NoPlaceError, Whole
+from dradriver.allocator.request import Choice, Constraint, Whole, check_request
 from dradriver.allocator.sets import rank_order
+from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.tables import Tables, tables_of
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA
 
 
 def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
-    """Return the best set of the machine's free GPUs for the request.
+    """Return the choice for a request on one machine: the best set of its free GPUs, split over containers.
 
     Args:
         machine: The machine, of up to 16 GPUs.
@@ -38,7 +39,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
         UnknownGpuError: ``free`` names a GPU that the machine does not have.
         MachineTooLargeError: More than 16 GPUs.
     """
-    check(request)
+    check_request(request)
     # NVIDIA is the default of a request.
     if request.vendor == NVIDIA.word:
         request = msgspec.structs.replace(request, vendor=machine.vendor.word)
@@ -55,24 +56,13 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     raise refusal(machine, tables, offered, request=request, usable=usable)
 
 
-def check(request: Whole) -> None:
-    """Raise unless every container of the request asks for at least one GPU.
-
-    Raises:
-        NoPlaceError: No container, or one that asks for less than one GPU.
-    """
-    if not request.containers or min(request.containers) < 1:
-        asked = ", ".join(map(str, request.containers)) or "none"
-        raise NoPlaceError(f"GPUs per container: {asked}; ask for at least 1 GPU in each")
-
-
 def describe(machine: Machine, tables: Tables, mask: int, *, request: Whole, node: str = "") -> Choice:
-    """Return the choice of a set of positions, in the machine's own GPU numbers."""
+    """Return the choice of a set of positions on a machine: GPU numbers, ring, bandwidth and missed preferences."""
     busbw = float(tables.busbw[mask])
     best = float(tables.best(mask.bit_count())[tables.everything])
     parts = rank_order.split(tables, mask, request.containers)
     return Choice(
-        gpus=numbers(machine, rank_order.positions(mask)),
+        gpus=numbers(machine, positions_of(mask)),
         containers=tuple(numbers(machine, rank_order.rank_order(tables, part)) for part in parts),
         ring=numbers(machine, rank_order.best_ring(tables, mask)),
         busbw_gbps=round(busbw, 2) if tables.shape.predicted else 0.0,

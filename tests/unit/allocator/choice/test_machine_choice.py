@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from dradriver.allocator.choice.choose import choose
+from dradriver.allocator.choice.machine_choice import choose
 from dradriver.allocator.choice.numbering import UnknownGpuError
 from dradriver.allocator.request import Choice, Constraint, Level, NoPlaceError, Whole
 from dradriver.allocator.set_policies import POLICIES

@@ -1,4 +1,4 @@
-"""How many sets some free positions of one machine come to, by size and quality."""
+"""Counts of the sets that the free positions of one machine form, by size and quality."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings of links through sets of GPUs: which sets have one, and how strong its weakest step can be."""
+"""Rings of direct links through sets of GPUs: which sets have one, and how strong its weakest step can be."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Rings:
         }
 
     def weakest(self, places: Sequence[int]) -> int:
-        """Return the links of the weakest step of the best ring through the members at ``places``; 0 without a ring."""
+        """Return how many links the weakest step of the best ring of links through ``places`` has; 0 without a ring."""
         if len(places) == 2:
             return self.links[places[0]][places[1]]
         pick = itemgetter(*places)
@@ -37,7 +37,7 @@ class Rings:
         return next((n for n, near in self.near.items() if n <= bound and _has_ring(near, places, mask)), 0)
 
     def sets(self, size: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Yield the places of every set of ``size`` members with a ring, and the set's value.
+        """Yield the places of every set of ``size`` members with a ring of links, and the set's value.
 
         The value is four numbers, the higher the better: the links that the least linked GPU has inside, the ring's
         weakest step, all links inside, and less the distance over PCIe.

@@ -7,11 +7,11 @@ from copy import copy
 
 import msgspec
 
-from dradriver.topology.check import is_bus_id
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.identifiers import is_bus_id, short_bus_id
 from dradriver.topology.machine import Nic, PciDevice
 from dradriver.topology.nccl.xml import Element
-from dradriver.topology.paths import Place
+from dradriver.topology.pcie_paths import Place
 
 IDS = ("vendor", "device", "subsystem_vendor", "subsystem_device")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -50,7 +50,7 @@ def error(element: Element, attribute: str | None, message: str) -> TopologyErro
 
 
 def number(element: Element, attribute: str, most: int) -> int | None:
-    """Return an attribute of a device's element as a number from 0 to ``most``, None if missing or empty.
+    """Return an attribute of a device in the tree as a number from 0 to ``most``, None if missing or empty.
 
     Raises:
         TopologyError: Anything else stands there.
@@ -61,12 +61,6 @@ def number(element: Element, attribute: str, most: int) -> int | None:
     if not _NUMBER.fullmatch(text) or int(text) > most:
         raise error(element, attribute, f"{attribute} {text!r}; write a number from 0 to {most}")
     return int(text)
-
-
-def reduced(busid: str) -> str:
-    """Return a device's bus id as /sys writes it: NVML's eight digits of domain become four."""
-    domain, colon, rest = busid.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}" if colon and re.fullmatch("[0-9a-f]{1,8}", domain) else busid
 
 
 def walk(parent: Element, place: Place, devices: Devices, *, above: int | None = None) -> None:
@@ -130,7 +124,7 @@ def _pci(element: Element, place: Place, above: int | None, devices: Devices) ->
 
 
 def _device(element: Element, place: Place, above: int | None) -> PciDevice:
-    busid = reduced(element.get("busid") or "")
+    busid = short_bus_id(element.get("busid") or "")
     if not is_bus_id(busid):
         raise error(element, "busid", f"busid {element.get('busid')!r}; write it as /sys does: 0000:06:00.0")
     kind = (element.get("class") or "").lower()

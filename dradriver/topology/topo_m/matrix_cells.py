@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dradriver.topology.check import is_cpu_list
+from dradriver.topology.cpulist import is_cpu_list
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.topo_m import pasted
 from dradriver.topology.vendors import links_of
@@ -35,7 +35,7 @@ class Cell(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return line and column of a matrix's cell."""
+        """Return line and column of a cell of a ``topo -m`` matrix."""
         return self.line, self.column
 
 
@@ -63,13 +63,13 @@ class Matrix(msgspec.Struct):
     ends: dict[str, tuple[int, int]] = {}
 
     def texts(self) -> object:
-        """Return the texts of a matrix's cells."""
+        """Return the texts of all cells of a ``topo -m`` matrix."""
         rows = [(name, [cell.text for cell in row]) for name, row in self.rows.items()]
         return self.devices, self.headings, rows, self.affinity
 
 
 def error(place: tuple[int, int], message: str) -> TopologyError:
-    """Return the error about a cell's line and column in a ``topo -m`` matrix."""
+    """Return the error about a cell of a ``topo -m`` matrix, with line and column."""
     if len(message) > 2 * _MOST_TOLD:
         message = f"{message[:_MOST_TOLD]} … {message[-_MOST_TOLD:]}"
     return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")

@@ -24,7 +24,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def pcie_path(a: Place, b: Place) -> PathType:
-    """Return the path between two devices at these places, as ``nvidia-smi topo -m`` would name it.
+    """Return the PCIe path between two devices by their places, as ``nvidia-smi topo -m`` would name it.
 
     One root: PIX when both hang from the same switch, PXB when their ways part below a common switch, else PHB. Two
     roots: NODE within one known NUMA node, else SYS. Two unknown roots count as two.
@@ -41,7 +41,7 @@ def pcie_path(a: Place, b: Place) -> PathType:
 def path_matrix(
     rows: tuple[Place, ...], columns: tuple[Place, ...], *, joined: Callable[[Place, Place], bool] = lambda *_: False
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the paths from every row's place to every column's, rows x columns; one and the same object is SELF.
+    """Return the PCIe paths from every row's place to every column's, rows x columns; an object to itself is SELF.
 
     Args:
         rows: Places.

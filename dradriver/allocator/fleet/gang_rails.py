@@ -1,0 +1,74 @@
+"""The same positions on all nodes of a gang: rails of the network.
+
+On rail-optimised networks the NIC of one position has a switch of its own, and NCCL sends to the local NIC that stands
+where the remote GPU's does (``ncclTopoGetNetDev``): equal positions on all nodes stay on their *rails*.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from dradriver.allocator.choice.set_order import preference, set_order
+from dradriver.allocator.fleet.gang_nodes import GangNodes, pod_capacity
+from dradriver.allocator.sets.subsets import Bools, Ints
+
+_MOST_PATTERNS = 128  # all of up to 8 GPUs; of more those that most nodes have free
+
+
+class Pattern(NamedTuple):
+    """Positions that enough nodes of one kind have free.
+
+    Attributes:
+        kind: The machine shape of the nodes.
+        mask: The positions.
+        exact: How many nodes have just these free.
+        cost: What taking them costs others: lower is better.
+    """
+
+    kind: int
+    mask: int
+    exact: int
+    cost: int
+
+
+def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
+    """Return for a gang's rails the positions that are free on at least ``number`` nodes of one kind, best first.
+
+    The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
+    comes first by name wins: the numbers of kinds depend on the order in which nodes were read.
+
+    Worked example: two of three nodes with eight GPUs have 0-3 free, the third has 4-7 free. For pods of four GPUs on
+    two nodes there is one pattern, 0-3.
+    """
+    ranked_patterns: list[tuple[tuple[int, ...], Pattern]] = []
+    for kind in np.unique(nodes.kind[at]).tolist():
+        of_kind = at[nodes.kind[at] == kind]
+        if len(of_kind) < number:
+            continue
+        free_masks, first_name = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
+        tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
+        exact = np.bincount(free_masks, minlength=1 << tables.size)
+
+        # Sums over supersets: the number of nodes that have at least these positions free, by mask.
+        nodes_with = exact.copy()
+        for position in range(tables.size):
+            split = nodes_with.reshape(-1, 2, 1 << position)
+            split[:, 0] += split[:, 1]
+
+        # Candidates: masks of the right size that enough nodes have free and that hold ``count`` allowed sets.
+        masks = tables.members(gpus * count)
+        masks = masks[nodes_with[masks] >= number]
+        masks = masks[pod_capacity(tables, gpus, nodes.criteria[kind])[masks] >= count]
+        value_of_rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
+        for mask in masks[np.argsort(-nodes_with[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
+            pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(value_of_rest[tables.everything ^ mask]))
+            ranked_patterns.append(((-pattern.exact, pattern.cost, first_name, mask), pattern))
+    return [pattern for _, pattern in sorted(ranked_patterns)]
+
+
+def have(nodes: GangNodes, at: Ints, pattern: Pattern) -> Bools:
+    """Return which nodes of a gang have all positions of a rail pattern free: shape of ``at``."""
+    out: Bools = (nodes.kind[at] == pattern.kind) & (nodes.mask[at] & pattern.mask == pattern.mask)
+    return out
