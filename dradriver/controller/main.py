@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(args: Options) -> None:
-    """Watch the cluster, take part in the leader election, and place pods while leading, until cancelled.
+    """Run the main tasks of the controller process until cancelled: watch, take part in the election, lead.
 
     Raises:
         ConfigError: The API server's address or credentials cannot be read.

@@ -116,7 +116,7 @@ class Books:
     # What is asked.
 
     def claim_of(self, pod: Pod) -> ClaimRecord | None:
-        """Return the claim under the name that the webhook gave a pod; the caller checks whose it is."""
+        """Return the claim that the cluster cache accounts under the name that the webhook gave a pod."""
         key = claim_key(pod)
         return None if key is None else self.claims.get(key)
 
@@ -125,12 +125,12 @@ class Books:
         return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
-        """Return what a claim holds, of the devices as they are handed out here."""
+        """Return what a claim counts as holding in the accounting, of the devices as they are handed out here."""
         given = self.offered.given(key, self.claims.get(key))
         return self.accounts.of(key).holds if given is None else given
 
     def agents_gone(self, devices: Iterable[Device]) -> dict[str, frozenset[str]]:
-        """Return the nodes whose agent is gone, by what claims hold (``gone_agents.held``), each with these devices."""
+        """Return the nodes that by the accounting have devices in use and no agent, each with these devices."""
         return gone_agents.gone(devices, has_slices=self.offered.has_slices, is_node=self.nodes.is_there)
 
     # How they are kept.

@@ -207,12 +207,12 @@ class Picture(Books):
             self._tell()
 
     def joins(self, pod: Key, node: str) -> None:
-        """Count a pod on the node of the shared claim that it is coming to, until ``joined``."""
+        """Count a pod in the cluster cache on the node of the shared claim that it is coming to, until ``joined``."""
         self.accounts.join(pod, node)
         self._recount(pod)
 
     def joined(self, pod: Key) -> None:
-        """Count a pod that came to a shared claim, or did not."""
+        """Count a pod in the cluster cache by itself again: it came to a shared claim, or did not."""
         self.accounts.joined(pod)
         self._recount(pod)
         self._tell()
@@ -250,5 +250,5 @@ class Picture(Books):
             self._set_pod(key, pod)
 
     def pod_is_ahead(self, key: Key) -> bool:
-        """Return whether an answer to our own write is newer than what the pod's reflector has shown."""
+        """Return whether the cluster cache has an answer to our own write of a pod that no reflector has shown yet."""
         return key in self._assumed_pods

@@ -17,7 +17,7 @@ from dradriver.cluster.records.records import ClaimRecord
 
 
 def rivals(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether the GPUs that a claim is pinned to were given to other claims.
+    """Return whether a claim is in conflict with other claims that were given the GPUs that it is pinned to.
 
     Args:
         picture: The cluster.
@@ -34,7 +34,7 @@ def rivals(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def fits(picture: Picture, claim: ClaimRecord) -> bool:
-    """Return whether what a claim is pinned to fits with all that other claims hold, given or promised.
+    """Return whether a pinned claim is in conflict with nothing that other claims hold, given or promised.
 
     Args:
         picture: The cluster.
@@ -47,7 +47,7 @@ def fits(picture: Picture, claim: ClaimRecord) -> bool:
 
 
 def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
-    """Return whether other claims have taken what a placement needs since it was decided.
+    """Return whether a placement is in conflict with claims that were made since it was decided.
 
     Args:
         picture: The cluster.
@@ -60,12 +60,12 @@ def overtaken(picture: Picture, claim: Key, placement: Placement) -> bool:
 
 
 def in_the_way(picture: Picture, claim: ClaimRecord) -> tuple[Pod, ...]:
-    """Return the pods that must end for a claim to get its GPUs and have not ended."""
+    """Return the pods that a claim is in conflict with, which must end for it and have not ended."""
     return () if claim.preempts is None else living(picture, claim.preempts)
 
 
 def living(picture: Picture, preempts: Preempts) -> tuple[Pod, ...]:
-    """Return those of some pods in the way of a claim that have not ended."""
+    """Return those of the pods in conflict with a claim that have not ended."""
     found = ((picture.pods.get((one.namespace, one.name)), one.uid) for one in preempts.victims)
     return tuple(pod for pod, uid in found if pod is not None and pod.metadata.uid == uid and not pod.finished)
 

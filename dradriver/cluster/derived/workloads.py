@@ -115,7 +115,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return f"{self.owner}'s {len(self.pods)} pods" if len(self.pods) > 1 else "/".join(self.pods[0].key)
 
     def lost_gpu_s(self, now: float) -> float:
-        """Return the GPU-seconds that are lost if it ends now; ``now`` is in seconds since the epoch."""
+        """Return the GPU-seconds that are lost if the workload ends now; ``now`` is in seconds since the epoch."""
         return self.gpus * max(now - self.since, 0.0)
 
 

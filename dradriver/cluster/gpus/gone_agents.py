@@ -29,7 +29,7 @@ def held(claim: ClaimRecord) -> tuple[Device, ...]:
 
 
 def held_by_any(claim: Claim, has_slices: Callable[[str], bool]) -> Iterator[Device]:
-    """Yield a claim's allocated devices on nodes without slices, whichever driver allocated it."""
+    """Yield the devices of a claim on nodes whose agent is gone, whichever driver allocated them."""
     if claim.status.allocation is None:
         return
     drivers = {

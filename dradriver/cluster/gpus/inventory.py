@@ -78,18 +78,18 @@ class Inventory:
         self._policies = DEFAULTS
 
     def tenant(self, namespace: str) -> int:
-        """Return the number by which the fleet knows who has parts of GPUs that are of one namespace at a time."""
+        """Return the number that the inventory of GPUs gives a namespace for shares of one namespace at a time."""
         self.catch_up(lambda: False)
         return self._tenants.number(namespace)
 
     @property
     def fleet(self) -> Fleet:
-        """The allocator's arrays, up to date."""
+        """Return the inventory of GPUs as the allocator's arrays, up to date."""
         self.catch_up(lambda: False)
         return self._fleet
 
     def catch_up(self, late: Callable[[], bool]) -> bool:
-        """Bring the fleet up to date node by node, until it is late: the first of its kind takes milliseconds.
+        """Bring the inventory's arrays up to date node by node, until it is late: a new kind takes milliseconds.
 
         Returns whether others are left.
         """
@@ -103,7 +103,7 @@ class Inventory:
         return bool(self._dirty)
 
     def free(self) -> NDArray[np.int64]:
-        """Return the number of free GPUs of each node, by row."""
+        """Return the number of free GPUs in the inventory of each node, by row."""
         _ = self.fleet
         return self._free
 
@@ -121,7 +121,7 @@ class Inventory:
         return pools
 
     def set_nccl_version(self, version: str) -> None:
-        """Predict for this NCCL on all machines that name none themselves; empty: the newest that is known."""
+        """Have the inventory predict for this NCCL on machines that name none; empty: the newest known."""
         if version == self.nccl_version:
             return
         self.nccl_version = version
@@ -131,7 +131,7 @@ class Inventory:
             self._nodes.helped(name)
 
     def follow(self, policies: Policies) -> None:
-        """Take in by the policies in force which GPUs have parts of one namespace at a time.
+        """Note in the inventory by the policies in force which GPUs have shares of one namespace at a time.
 
         Node agents publish it, too, but they read the policies later: a GPU is exclusive as soon as either says so.
         """
@@ -141,7 +141,7 @@ class Inventory:
                 self.set_exclusive(name)
 
     def set_exclusive(self, name: str) -> None:
-        """Take in that a node's labels may be others, by which policies select its GPUs."""
+        """Note in the inventory that a node's labels, by which policies select its GPUs, may have changed."""
         pool = self._pools.get(name)
         if pool is None:
             return
@@ -152,18 +152,18 @@ class Inventory:
             self._nodes.helped(name)
 
     def set_tables(self, name: str) -> None:
-        """Take in that the tables of a node's machine are there."""
+        """Note in the inventory that the tables of a node's machine are made."""
         self.aside.discard(name)
         self._mark(name)
         self._nodes.helped(name)
 
     def set_node(self, name: str) -> None:
-        """Take in that a node came or went: without a row of its own it has no place in the arrays."""
+        """Note in the inventory that a node came or went: without a row it has no place in the arrays."""
         self.set_exclusive(name)
         self._offer(name)
 
     def hold(self, claim: Key, devices: Mapping[Device, Usage]) -> set[Device]:
-        """Record all that a claim holds from now on. Returns the devices that it is news for."""
+        """Note in the inventory all that a claim holds from now on. Returns the devices that it is news for."""
         before = dict(self.holds.of(claim))
         news = self.holds.hold(claim, devices)
         for pool, device in news:
@@ -177,38 +177,38 @@ class Inventory:
         return news
 
     def hold_anew(self, claim: Key, devices: Mapping[Device, Usage]) -> None:
-        """Record all that a claim holds, whatever was recorded of it."""
+        """Note in the inventory all that a claim holds, whatever was noted of it."""
         for pool, _ in self.holds.forget(claim):
             self._mark(pool)
         self.hold(claim, devices)
 
     def slices(self) -> dict[str, SliceRecord]:
-        """Return the slices that were taken in, by name."""
+        """Return the names of the slices that the inventory was made from."""
         return {name: piece for pieces in self._slices.values() for name, piece in pieces.items()}
 
     def has_slices(self, pool: str) -> bool:
-        """Return whether a pool has any slice, complete or not."""
+        """Return whether the inventory has any slice of a pool, complete or not."""
         return bool(self._slices.get(pool))
 
     def slice_of(self, pool: str, name: str) -> SliceRecord | None:
-        """Return a pool's slice of that name as it was taken in."""
+        """Return a pool's slice of that name as the inventory has it."""
         return self._slices.get(pool, {}).get(name)
 
     def pool(self, name: str) -> Pool | None:
-        """Return a node's pool as it is now; None where it cannot be placed on."""
+        """Return a node's pool in the inventory as it is now; None if nothing can be placed there."""
         return self._pools.get(name)
 
     def pool_of(self, name: str) -> Pool | None:
-        """Return a node's pool as the fleet has it; None where the fleet, up to date, has not."""
+        """Return a node's pool as the inventory's arrays have it; None if they, up to date, have none."""
         pool = self._pools.get(name)
         return None if pool is None or pool.row is None or pool.row != self._nodes.find(name) else pool
 
     def pools(self) -> tuple[str, ...]:
-        """Return the nodes whose pools are complete."""
+        """Return the nodes whose pools are complete in the inventory."""
         return tuple(self._pools)
 
     def is_counted_right(self, name: str) -> bool:
-        """Return whether as many GPUs of a node count as free as nobody holds; True while that is not to be counted."""
+        """Return whether the inventory counts as many GPUs of a node as free as nobody holds."""
         pool, row = self._pools.get(name), self._nodes.find(name)
         if pool is None or row is None or name in self._dirty or name in self.aside:
             return True
@@ -216,7 +216,7 @@ class Inventory:
         return int(self._free[row]) == sum(bool(self.usable(gpu, None)) and not self.holders(gpu) for gpu in every)
 
     def reserve(self, gpus: Mapping[Device, str]) -> None:
-        """Keep these GPUs, and no others, for whom each is reserved."""
+        """Reserve these GPUs of the inventory, and no others, each for a waiting workload."""
         for pool in self.reserved.keep(gpus):
             self._mark(pool)
             self._nodes.helped(pool)
@@ -230,7 +230,7 @@ class Inventory:
         whose: Collection[str] = (),
         own: bool = False,
     ) -> Remaining:
-        """Return what is left of a node's GPUs, without some claims, and without GPUs that are reserved for others.
+        """Return what the inventory has left on a node without some claims and without GPUs reserved for others.
 
         Args:
             name: The node.
@@ -246,7 +246,7 @@ class Inventory:
         return self.reserved.left(name, pool, left, whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:
-        """Tell a fleet that has a node of this one what is left there."""
+        """Tell a fleet that has a node of the inventory what is left there."""
         offer = left.offer
         if left.tenants:
             offer = msgspec.structs.replace(offer, tenants=self._tenants.tenants(left.tenants))
@@ -255,12 +255,12 @@ class Inventory:
         fleet.set_parts(name, left.parts)
 
     def uuids(self, pool: str) -> dict[int, str]:
-        """Return the uuids of a node's GPUs by the machine's own number; none while its pool is not complete."""
+        """Return the uuids of a node's GPUs in the inventory by their numbers; none while its pool is not complete."""
         known = self._pools.get(pool)
         return {} if known is None else {number: uuid for number, (_, uuid) in known.devices.items()}
 
     def addresses(self, pool: str) -> dict[str, str]:
-        """Return the addresses of a node's GPUs on the PCI bus by uuid; none where GPUs are told apart by uuid."""
+        """Return the PCI addresses of a node's GPUs in the inventory by uuid; none where the uuid tells them apart."""
         known = self._pools.get(pool) if current_ledger().by_address else None
         return {} if known is None else {gpu.uuid: gpu.pci for gpu in known.machine.gpus if gpu.pci}
 
@@ -298,7 +298,7 @@ class Inventory:
         return pool is None or {device for device in sliced if device[1] in pool.placed} == pin.apart
 
     def holders(self, device: Device) -> Mapping[Key, Usage]:
-        """Return the claims that hold a GPU or parts of it, given as its own device or as one of its slices."""
+        """Return the claims that by the inventory hold a GPU or a fraction of it."""
         pool = self._pools.get(device[0])
         if pool is None:
             return self.holds.holders(device)
@@ -316,7 +316,7 @@ class Inventory:
         return held
 
     def placed(self, pool: str) -> frozenset[str]:
-        """Return the uuids of a node's GPUs whose MIG slices are devices of their own."""
+        """Return the uuids of a node's GPUs in the inventory whose MIG slices are devices of their own."""
         known = self._pools.get(pool)
         if known is None:
             return frozenset()
@@ -328,7 +328,7 @@ class Inventory:
         return known is not None and known.counted
 
     def knows_seats(self, pool: str) -> bool:
-        """Return whether a node's agent prepares claims with seats."""
+        """Return whether the agent of a node in the inventory prepares claims with seats."""
         known = self._pools.get(pool)
         return known is not None and known.seats
 
@@ -338,11 +338,11 @@ class Inventory:
         return {} if known is None else {p.name: p.compute for gpu in known.machine.gpus for p in gpu.profiles}
 
     def lacks(self) -> frozenset[str]:
-        """Return the names of features (``api/slices/slice_features.py``) that the API server lacks, by agents."""
+        """Return the names of slice features that by the inventory's slices the API server lacks."""
         return frozenset(+self._lacks)
 
     def fits(self, claim: Key, device: Device, taken: Usage, others: Collection[Key]) -> bool:
-        """Return whether a claim can have this of a device beside what these other claims hold of it."""
+        """Return whether by the inventory a claim can have this of a device beside what other claims hold of it."""
         held = self.holders(device)
         loads = {other: held[other] for other in others if other != claim and other in held}
         return not loads or fits_beside(self._pools.get(device[0]), device[1], taken, loads, claim[0])
@@ -426,7 +426,7 @@ class Inventory:
         self._nodes.offer(name, False)
 
     def left(self, name: str, pool: Pool, leaving: Set[Key] = frozenset()) -> Remaining:
-        """Return what is left of a node's GPUs if some claims were not there."""
+        """Return what the inventory has left of a node's GPUs if some claims were not there."""
         held = {
             device: {claim: amount for claim, amount in self.holders((name, device)).items() if claim not in leaving}
             for device, _ in pool.devices.values()
@@ -447,7 +447,7 @@ class Inventory:
         return ready
 
     def machine(self, pool: Pool) -> Machine:
-        """Return a node's machine as the fleet is told of it, with the NCCL that jobs run."""
+        """Return a node's machine as the inventory's arrays have it, with the NCCL that jobs run."""
         machine = pool.offered
         if machine.nccl_version or not self.nccl_version:
             return machine

@@ -104,11 +104,11 @@ class JoinedSlices:
         return None if known is None else known.machine.get(name) or known.devices.get(name)
 
     def users(self, pool: str) -> list[Key]:
-        """Return the claims that were given devices of a pool."""
+        """Return the claims that were given devices of a pool whose slices are joined."""
         return sorted(self._users.get(pool, ()))
 
     def held(self, claim: ClaimRecord) -> Mapping[Device, Usage]:
-        """Return the GPUs that an allocated claim keeps from others, all of each: also of those it has a part of.
+        """Return the GPUs that a claim keeps from others by its devices in joined slices, all of each.
 
         A device that no slice has shown yet stands under its driver's name for it.
         """
@@ -156,7 +156,7 @@ class JoinedSlices:
         return None if profile is None else MigSlice(profile.name, int(mig[3]), profile.size)
 
     def forget(self, key: Key) -> None:
-        """Forget which of the other driver's devices a claim has: it is gone, or was given nothing."""
+        """Forget the devices in joined slices that a claim had: it is gone, or was given nothing."""
         given = self._given.pop(key, None)
         for pool in {pool for pool, _ in given.first} if given is not None else ():
             users = self._users.get(pool, set())

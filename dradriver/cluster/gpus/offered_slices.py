@@ -71,7 +71,7 @@ class Offered:
             self._pinned_on.setdefault(new.pin.choice.node, set()).add(key)
 
     def given(self, key: Key, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
-        """Return the GPUs that another driver allocated to a claim; None if none did."""
+        """Return the GPUs in offered slices that another driver allocated to a claim; None if none did."""
         if self._theirs is None:
             return None
         if claim is not None and claim.devices is not None:
@@ -80,7 +80,7 @@ class Offered:
         return None
 
     def results(self, claim: ClaimRecord | None) -> Mapping[Device, Usage] | None:
-        """Return what another driver allocated to a claim, of each GPU no more than that; None if none did."""
+        """Return what another driver allocated to a claim, of each offered GPU no more than that; None if none did."""
         if self._theirs is None or claim is None or claim.devices is None:
             return None
         return self._theirs.results(claim)

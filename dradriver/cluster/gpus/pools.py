@@ -49,7 +49,7 @@ class Pool(msgspec.Struct):
     row: int | None = None
 
     def is_exclusive(self, device: str) -> bool:
-        """Return whether the parts of a device are of one namespace at a time."""
+        """Return whether shares of a device in the pool are of one namespace at a time."""
         parts = self.parts.get(device)
         return parts is not None and (parts.exclusive or device in self.exclusive)
 
@@ -104,7 +104,7 @@ def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return the allocations of a GPU as far as they can be believed; None is the whole GPU.
+    """Return the allocations of a GPU in a pool as far as they can be believed; None is the whole GPU.
 
     The place of a MIG slice is read from the claim's status, which anyone with the right can write. The scheduler has
     its own count of the slice's size, and refuses a claim for ever if no room is left by that count. So a claim whose

@@ -33,7 +33,7 @@ class Remaining(NamedTuple):
     tenants: dict[int, set[str]]
 
     def among(self, numbers: Set[int]) -> Remaining:
-        """Return what is left of a node's GPUs as if only these GPUs were offered."""
+        """Return what remains of a node's GPUs as if only these GPUs were offered."""
         offer = self.offer
         offer = msgspec.structs.replace(offer, shared=offer.shared & numbers, sliced=offer.sliced & numbers)
         return self._replace(free=[number for number in self.free if number in numbers], offer=offer)
@@ -89,7 +89,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
 
 
 def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key, Usage], namespace: str) -> bool:
-    """Return whether a claim of a namespace fits on a GPU in addition to the claims that use it.
+    """Return whether a claim of a namespace fits into what remains of a GPU beside the claims that use it.
 
     Args:
         pool: The node's pool of devices; None while its slices are not complete.
@@ -122,7 +122,7 @@ def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key
 
 
 def part_on(number: int, one: Amount | MigSlice) -> Part:
-    """Return what is taken of a GPU as a part of the GPU of this number."""
+    """Return what a claim takes of a GPU, to be subtracted from what remains of it."""
     if isinstance(one, Amount):
         return SharePart(gpu=number, amount=one)
     return MigPart(gpu=number, profile=one.profile, start=one.start, size=one.size)

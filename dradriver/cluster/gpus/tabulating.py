@@ -127,7 +127,7 @@ class Tabulator(AtOnce):
             self._end()
 
     def next_node(self, now: float) -> str | None:
-        """Return the node whose machine's tables are made next; None while no node waits for tables."""
+        """Return the node for whose machine a table is made next; None while no node waits for tables."""
         for node in [node for node, turns in self._turns.items() if now - turns.last > CALM_S]:
             del self._turns[node]
         due = [node for node in self._wanted if self._turns_of(node).not_before <= now]

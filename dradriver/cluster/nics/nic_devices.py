@@ -44,7 +44,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     taints: tuple[Taint, ...]
 
     def tolerated(self, tolerations: Collection[Tolerated]) -> bool:
-        """Return whether tolerations cover each of its taints, as they do those of nodes."""
+        """Return whether tolerations cover each taint of the NIC, as they do those of nodes."""
         if not self.taints:
             return True
         own = {pattern_of(*one) for one in tolerations}

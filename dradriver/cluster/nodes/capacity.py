@@ -28,7 +28,7 @@ class _Column:
         self.left[row] = self.with_used(row, used)
 
     def with_used(self, row: int, used: int) -> int:
-        """Return what a row has left if so much is used."""
+        """Return the capacity that a node's row has left if so much is used."""
         # What is used is exact, so that it adds up when pods go. More than 64 bits hold is cut only here.
         return min(max(int(self.allocatable[row]) - used, -LARGEST), LARGEST)
 
@@ -89,14 +89,14 @@ class Capacity:
             del self._used[name]
 
     def fitting(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> Bools:
-        """Return those of the nodes' rows that have all amounts left: shape (rows,), the caller's own."""
+        """Return those of the nodes' rows whose capacity left covers all amounts: shape (rows,), the caller's own."""
         rows = rows.copy()
         for _, enough in self._enough(amounts, freed):
             rows &= enough
         return rows
 
     def columns(self, resources: Sequence[str], freed: Freed) -> Ints:
-        """Return what nodes have left of some resources: shape (rows, resources), the caller's own."""
+        """Return the capacity that nodes have left of some resources: shape (rows, resources), the caller's own."""
         left = np.zeros((self._rows, len(resources)), np.int64)
         for at, resource in enumerate(resources):
             column = self._columns.get(resource)
@@ -111,7 +111,7 @@ class Capacity:
         return left
 
     def lacking(self, rows: Bools, amounts: tuple[tuple[str, int], ...], freed: Freed) -> list[str]:
-        """Return which resource nodes lack: of each row the first of the amounts that is not left."""
+        """Return of which resource nodes lack capacity: of each row the first of the amounts that is not left."""
         resources = []
         rows = rows.copy()
         for resource, enough in self._enough(amounts, freed):

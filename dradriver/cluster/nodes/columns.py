@@ -36,7 +36,7 @@ class Codes(Generic[_T]):
 
     @property
     def size(self) -> int:
-        """Return a number that all codes of values are less than."""
+        """Return a number that all codes of values in the column are less than."""
         return len(self._users)
 
     def find(self, value: _T) -> int:

@@ -78,7 +78,7 @@ def longest(each: Iterable[int]) -> int:
 
 
 def listed(amounts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return amounts of resources as ``Ask`` holds them."""
+    """Return the amounts of resources that a pod demands, as ``Ask`` holds them."""
     return tuple(sorted((resource, amount) for resource, amount in amounts.items() if amount > 0))
 
 

@@ -1,6 +1,6 @@
 """CPU, memory and everything else that a pod takes, counted as kube-scheduler counts it.
 
-Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all else in whole workloads. Source of the arithmetic:
+Amounts are integers from 0 to 2**63 - 1: CPU in thousandths, all else in whole units. Source of the arithmetic:
 ``PodRequests`` in ``k8s.io/component-helpers/resource``, with ``UseStatusResources`` as kube-scheduler calls it.
 """
 
@@ -40,12 +40,15 @@ def _read(resource: str, text: str) -> int:
 
 
 def amounts(quantities: Mapping[str, str]) -> Amounts:
-    """Return a pod's resource list as integers. Text that is no quantity counts as 0, endless text as the largest."""
+    """Return the resources that a pod requests as integers.
+
+    Text that is no quantity counts as 0, endless text as the largest.
+    """
     return {key: _read(key, text) if len(text) <= _LONGEST else LARGEST for key, text in quantities.items()}
 
 
 def request_of(pod: Pod) -> Amounts:
-    """Return the resources that a pod takes from its node. Its place in the node's number of ``pods`` is included.
+    """Return the request of a pod: the resources that it takes from its node, one of the node's ``pods`` included.
 
     - Init containers run one after another before the main containers. Init containers with ``restartPolicy: Always``
       (sidecars, KEP-753) go on running together with all later containers.

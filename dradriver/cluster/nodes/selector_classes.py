@@ -43,7 +43,7 @@ class Classes:
         self._labels.set(row, name, labels)
 
     def set_taints(self, row: int, old: Iterable[Taint], new: Iterable[Taint], *, cordoned: bool) -> None:
-        """Replace the taints of a node's row for all tolerations; ``old`` are those it has."""
+        """Update each class of tolerations by a node's new taints; ``old`` are those that the node has."""
         self._taints.set(row, old, new, cordoned=cordoned)
 
     def clear(self, row: int, taints: Iterable[Taint]) -> None:
@@ -56,15 +56,15 @@ class Classes:
         self._masks.clear()
 
     def labelled(self, key: str, values: Collection[str]) -> Bools:
-        """Return the nodes that have a label with one of some values: shape (rows,), the caller's own."""
+        """Return the nodes that a selector by a label's values selects: shape (rows,), the caller's own."""
         return self._labels.labelled(key, values)
 
     def having(self, key: str) -> Bools:
-        """Return the nodes that have a label: shape (rows,), the caller's own."""
+        """Return the nodes that a selector by a label's presence selects: shape (rows,), the caller's own."""
         return self._labels.having(key)
 
     def values(self, key: str, rows: Bools) -> frozenset[str]:
-        """Return the values that a label has on some of the nodes."""
+        """Return the values, among some nodes, of a label that selectors ask for."""
         return self._labels.values(key, rows)
 
     def mask(self, constraints: Constraints) -> Bools:

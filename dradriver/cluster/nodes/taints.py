@@ -88,7 +88,7 @@ class Taints:
 
 
 def tolerates_cordon(tolerations: tuple[Pattern, ...]) -> bool:
-    """Return whether tolerations open cordoned nodes."""
+    """Return whether tolerations cover the taint of cordoned nodes."""
     return not _CORDON.isdisjoint(tolerations)
 
 

@@ -75,7 +75,7 @@ class _Hold(msgspec.Struct):
 
 
 def owner_of(pod: Pod | None) -> str:
-    """Return what made a pod, as ``Job/train``, of a Deployment's pod the Deployment; empty for a pod alone.
+    """Return whom GPU time is counted for as a pod's owner, such as ``Job/train`` or the Deployment; empty without one.
 
     It is a pod's author's word: what no object can be called is not kept, for its length would take others their rows.
     """

@@ -42,7 +42,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_lost(old: Pod, new: Pod | None) -> bool:
-    """Return whether a bound pod is no more, and did not end well."""
+    """Return whether a bound pod is gone and did not end well, so that its place may be kept."""
     if not old.spec.node_name or old.finished or old.metadata.deletion_timestamp is not None:
         return False
     if new is None or new.metadata.uid != old.metadata.uid:
@@ -111,7 +111,10 @@ class KeptPlaces:
         self._recount(kept.claim)
 
     def recount(self, claim: Key) -> bool:
-        """Note whether a lost pod's claim has its devices still. Returns whether it has given them back."""
+        """Note whether a lost pod's claim still has the devices of its kept place.
+
+        Returns whether it has given them back.
+        """
         known = self._accounts.claims.get(claim)
         if known is not None and known.devices:
             self._in_use.add(claim)

@@ -85,7 +85,7 @@ class Volumes:
         return True
 
     def pods(self, claim: Key) -> Set[Key] | None:
-        """Return the waiting pods that name a claim of storage, None for none."""
+        """Return the waiting pods that name a claim of a volume, None for none."""
         return self._named_by.get(claim)
 
     def of(self, pod: Pod) -> Where:
@@ -93,16 +93,16 @@ class Volumes:
         return together(self._known.get(claim, ()) for claim in _named(pod))
 
     def unread_of(self, pod: Pod) -> list[Key]:
-        """Return those claims of a waiting pod that have to be read."""
+        """Return those claims of a waiting pod's volumes that have to be read."""
         return [claim for claim in _named(pod) if claim not in self._known]
 
     def lacking_of(self, pod: Pod) -> Reason | None:
-        """Return which claim a waiting pod cannot start without yet."""
+        """Return without which volume's claim a waiting pod cannot start yet."""
         answers = (self._known.get(claim) for claim in _named(pod))
         return next((answer.reason for answer in answers if isinstance(answer, Unbound)), None)
 
     def named(self) -> list[Key]:
-        """Return all claims of storage that waiting pods name."""
+        """Return all claims of volumes that waiting pods name."""
         return list(self._named_by)
 
 
@@ -122,12 +122,12 @@ class VolumeReader:
         self._again = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def want(self, claim: Key) -> None:
-        """Have a claim of storage read now; the pods that name it are looked at again then."""
+        """Have a claim of a volume read now; the pods that name it are looked at again then."""
         self._again.done(claim)
         self._first.put(claim)
 
     async def run(self) -> None:
-        """Read the claims of storage that are wanted until cancelled."""
+        """Read the claims of volumes that are wanted until cancelled."""
         async with asyncio.TaskGroup() as group:
             for rounds in (self._first, self._again):
                 group.create_task(rounds.run())
@@ -239,7 +239,7 @@ def _affinity(required: NodeSelector) -> list[Terms]:
 
 
 def claims_of(pod: Pod) -> tuple[Key, ...]:
-    """Return the claims of storage that a pod names, each once."""
+    """Return the claims of volumes that a pod names, each once."""
     own, namespace = pod.metadata.name, pod.metadata.namespace
     named: dict[str, None] = {}
     for volume in pod.spec.volumes:

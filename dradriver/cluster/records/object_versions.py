@@ -18,7 +18,7 @@ def is_truth(change: Change[Any], answered_at: float | None) -> bool:
 
 
 def outdated(one: ClaimRecord, other: ClaimRecord) -> bool:
-    """Return whether a state of a claim is older than another, or is the one that we have deleted since."""
+    """Return whether a version of a claim is older than another, or is the one that we have deleted since."""
     same = one.metadata.resource_version == other.metadata.resource_version
     return one.uid == other.uid and (older(one, other) or (same and other.deleting and not one.deleting))
 

@@ -87,7 +87,7 @@ class Templates:
         return None if lacking is None else missing(lacking)
 
     def domain_of(self, pod: Pod) -> str | None:
-        """Return the ComputeDomain whose channel a pod asks for, by its uid; None for a pod that asks for none."""
+        """Return the ComputeDomain of the templates that a pod names, by its uid; None if they are for none."""
         known = (self.known.get((pod.metadata.namespace, name)) for name in beside(pod))
         return next((one.domain for one in known if one is not None and one.domain is not None), None)
 
@@ -115,7 +115,7 @@ class Templates:
 
 
 def missing(template: str) -> Reason:
-    """Return that a pod waits for a ResourceClaimTemplate."""
+    """Return the reason that a pod waits for its ResourceClaimTemplate."""
     text = f"waits for ResourceClaimTemplate {shown(template)}, which is not there; create it in its namespace"
     return Reason(Cause.POD, text)
 

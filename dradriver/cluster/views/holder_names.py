@@ -61,7 +61,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Return in words who holds the GPU, and how."""
+        """Return in words the name of a GPU's holder, and how it holds the GPU."""
         share = self.part or (f"share {self.share}" if self.share else "")
         marks = (["adminAccess"] if self.hold is Hold.ADMIN else []) + ([share] if share else [])
         promised = "promised to " if self.hold is Hold.PROMISED else ""
@@ -73,7 +73,7 @@ Held = dict[str, list[tuple[str, str, Holder]]]
 
 
 def held_by(claims: Iterable[Claim], shared: Mapping[Where, Device]) -> Held:
-    """Return who holds each device: by allocation, else by our controller's pin.
+    """Return the holder of each device: by allocation, else by our controller's pin.
 
     Args:
         claims: Claims of all namespaces.

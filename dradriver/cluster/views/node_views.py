@@ -40,12 +40,12 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def taken_by(self) -> tuple[Holder, ...]:
-        """Return who holds the GPU for itself: monitoring takes nothing."""
+        """Return who holds a GPU in the view of its node for itself: monitoring takes nothing."""
         return tuple(holder for holder in self.holders if holder.hold is not Hold.ADMIN)
 
     @property
     def state(self) -> str:
-        """Return the GPU's state: ``allocated``, ``promised``, ``blocked`` or ``free``."""
+        """Return the state of a GPU in the view of its node: ``allocated``, ``promised``, ``blocked`` or ``free``."""
         if self.taken_by:
             return self.taken_by[0].hold.value
         return "blocked" if self.blocked else "free"

@@ -51,7 +51,7 @@ FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the
 
 
 def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
-    """Return the best set of GPUs on the best node, with next-best nodes to fall back on.
+    """Decide where a single pod goes: the best set of GPUs on the best node, with nodes to fall back on.
 
     Args:
         snapshot: The cluster.
@@ -138,7 +138,7 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
 
 
 def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement | None:
-    """Return the placement that a gated pod's claim was made for; None if it is no longer valid.
+    """Decide whether a single gated pod's claim is still right. Returns its placement; None if it is not.
 
     A gated pod has a claim if the controller crashed, or met a conflict, after it created the claim and before it
     removed the gate. The placement is valid if its GPUs still exist, are free apart from the claim, and are what the

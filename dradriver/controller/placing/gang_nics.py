@@ -121,7 +121,7 @@ class Search:
             self._rows = rows & ~short & ~suspects
 
     def learn(self, error: ShortError, *, is_last: bool = False) -> None:
-        """Change the next snapshot by what a failed plan has shown.
+        """Change the next snapshot by what a plan for a gang has shown that failed for its NICs.
 
         ``is_last`` says that no other plan will be made. Then only the next search makes use of it.
 
@@ -149,11 +149,11 @@ class Search:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the next plan is made from."""
+        """Return the snapshot for the next plan of a gang, without nodes and GPUs that lack NICs."""
         return self._whole_snapshot.among(self._rows).avoiding(self._avoided).offering(self._fleet)
 
     def deal(self) -> bool:
-        """Choose a set of GPUs for each pod on the nodes that were short; return whether another plan is worthwhile.
+        """Choose GPUs with NICs for each pod of a gang on nodes that were short. Returns if another plan is worthwhile.
 
         Without ``sets`` the allocator divides GPUs by their links alone. One pod may then get two GPUs with NICs that
         two pods could have used. Call this once, after all plans without ``sets`` have failed.

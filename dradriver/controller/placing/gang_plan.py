@@ -217,13 +217,13 @@ def _as_near(choice: GangChoice, best: GangChoice) -> bool:
 
 
 def has_claim(picture: Picture, member: Member) -> bool:
-    """Return whether a member has a claim of its own, also one that is being deleted."""
+    """Return whether a member of a gang has a claim of its own, also one that is being deleted."""
     claim = picture.claim_of(member.pod)
     return claim is not None and claim.owned_by(member.uid)
 
 
 def is_placed(picture: Picture, member: Member) -> bool:
-    """Return whether a member has a claim of its own, or one is about to be created for it."""
+    """Return whether a member of a gang has a claim of its own, or one is about to be created for it."""
     return has_claim(picture, member) or _intended(picture, member) is not None
 
 
@@ -271,7 +271,7 @@ def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | N
 def revalidate(
     picture: Picture, members: Sequence[Member], gated: Collection[Member], terms: GangTerms
 ) -> dict[Member, Placement] | None:
-    """Return the placements that the claims of gated members were made for; None if one of them is no longer valid.
+    """Return the placements of a gang's gated members by their claims; None if one is no longer valid.
 
     Args:
         picture: The cluster cache.

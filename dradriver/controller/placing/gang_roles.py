@@ -115,7 +115,7 @@ def _amounts(
 
 
 def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
-    """Return the members in groups; those of a group request the same.
+    """Return the members of a gang in roles; those of one role request the same.
 
     Members in ``kept`` keep their places. They join a group with the same resources even if their nodes differ: they
     may have been narrowed to the gang's nodes since, and will not be placed again.

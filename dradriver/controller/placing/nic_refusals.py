@@ -23,7 +23,7 @@ class NoNicsError(NodeLimitError):
 
 
 def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
-    """Return why there is no place although GPUs may be free.
+    """Return the refusal of a pod that finds no NICs although GPUs may be free.
 
     The message does not change with every event: it has no figures of the moment.
     """
@@ -44,12 +44,12 @@ def refusal(picture: Picture, ask: NicAsk) -> NoNicsError:
 
 
 def unfinished(ask: NicAsk, next_: str) -> NoNicsError:
-    """Return why there is no place so far, after an incomplete search; ``next_`` says in words what comes next."""
+    """Return the refusal of a pod after an incomplete search for NICs; ``next_`` says what comes next."""
     return NoNicsError(f"{wanted(ask)}: none so far beside GPUs that are free; {next_}", cause=Cause.GPUS)
 
 
 def wanted(ask: NicAsk) -> str:
-    """Return what is asked for, in words."""
+    """Return in words which NICs a pod requests, for its refusal."""
     classes = ", ".join(dict.fromkeys(request.device_class for request in ask.requests))
     return f"{ask.count} NIC{'s' if ask.count > 1 else ''} of class {classes}"
 

@@ -59,13 +59,13 @@ class NodeLimit(Protocol):
         return None
 
     def completed(self, picture: Picture, wish: PlacementRequest, placement: Placement) -> Placement:
-        """Return a placement with what the feature adds to it."""
+        """Return a placement with what the feature of the limit adds to it."""
         return placement
 
     def not_known(self, picture: Picture, wish: PlacementRequest) -> Reason | None:
-        """Return what is not known yet that decides if a claim is right; None if all is known."""
+        """Return what the limit does not know yet and decides if a claim is right; None if it knows all."""
         return None
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
-        """Return whether a claim that is pinned like this still is what its pod requests of the feature."""
+        """Return whether a claim that is pinned like this is within the limit still, as its pod requests."""
         return True

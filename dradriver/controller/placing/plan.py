@@ -19,7 +19,7 @@ from dradriver.queue.pending import Member
 def plan(
     snapshot: Snapshot, members: Sequence[Member], gang: GangTerms | None = None, *, most: int = MOST_NODES
 ) -> dict[Member, Placement]:
-    """Return the places of those pods that have none, all on one state of the cluster.
+    """Plan the places of one pod or of a gang, all on one state of the cluster.
 
     Args:
         snapshot: The cluster.
@@ -40,7 +40,7 @@ def plan(
 def revalidate(
     picture: Picture, members: Sequence[Member], gated: Collection[Member], gang: GangTerms | None = None
 ) -> dict[Member, Placement] | None:
-    """Return the placements that the claims of gated pods were made for; None if one of them is no longer valid.
+    """Return the planned placements of gated pods by their claims; None if one of them is no longer valid.
 
     Args:
         picture: The cluster.

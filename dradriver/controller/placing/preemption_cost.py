@@ -100,7 +100,7 @@ def _fewest(sizes: list[int], amount: int) -> int:
 
 
 def choices(pieces: Sequence[Piece], lacked: Sequence[int]) -> Iterator[tuple[Piece, ...]]:
-    """Give all choices of a few pieces that free what is lacked, the cheapest first."""
+    """Yield all choices of a few victims that free what is lacked, the one of the lowest cost first."""
     priorities = sorted({piece.priority for piece in pieces})
     for priority in priorities:
         within = [piece for piece in pieces if piece.priority <= priority]

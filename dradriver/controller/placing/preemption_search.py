@@ -43,7 +43,7 @@ class Scene(msgspec.Struct, frozen=True):
 
     @property
     def grace_s(self) -> float:
-        """The longest termination grace period of the workloads."""
+        """The longest termination grace period of the workloads that the preemption search chose."""
         return max((workload.grace_s for workload, _ in self.workloads), default=0.0)
 
 
@@ -112,14 +112,14 @@ class Search:
         self._workloads = {workload.key: workload for workload, _ in scene.workloads}
 
     def places(self, snapshot: Snapshot, ended: Sequence[WorkloadPod]) -> dict[Member, Placement] | None:
-        """Return the places that a snapshot has once some pods have ended; None if there are none."""
+        """Return the places that the preemption search finds once some pods have ended; None if there are none."""
         try:
             return plan(without(snapshot, ended), self.members, self.gang, most=1)
         except (NoPlaceError, WordError):
             return None
 
     def victims(self, pieces: Iterable[Piece]) -> list[Workload]:
-        """Return the workloads of these pieces."""
+        """Return the workloads of these pieces of a preemption search."""
         return [self._workloads[piece.key] for piece in pieces]
 
     def is_too_many(self, pieces: Iterable[Piece], ending: Collection[WorkloadPod]) -> bool:
@@ -183,7 +183,7 @@ class Search:
 
 
 def without(snapshot: Snapshot, pods: Sequence[WorkloadPod]) -> Snapshot:
-    """Return a snapshot as if some pods were gone."""
+    """Return the snapshot of a preemption search as if some pods were gone."""
     claims = (pod.claim.key for pod in pods if pod.claim is not None)
     return snapshot.without(claims, ((pod.node, pod.amounts) for pod in pods))
 

@@ -29,7 +29,7 @@ _RESERVED: Final = "; GPUs are left out that are reserved for one that has waite
 
 
 def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
-    """Return the nodes that a pod fits on: (rows,).
+    """Return the nodes to rank for a pod: those that it fits on, (rows,).
 
     Nodes must have enough free resources, and no pods that exclude it by their (anti-)affinity.
     """
@@ -42,7 +42,7 @@ def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
 def rank(
     snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit] = (), *, most: int
 ) -> Choices:
-    """Return the best set of each of the best nodes, best first.
+    """Rank the best set of each of the best nodes, best first.
 
     Args:
         snapshot: The cluster.
@@ -133,7 +133,7 @@ def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bool
 
 
 def bound(picture: Picture, wish: PlacementRequest) -> str:
-    """Return which GPUs a pod may not use because of tenants' partitions, as a part of a reason; empty for none."""
+    """Return which GPUs are not ranked for a pod because of partitions, as a part of a reason; empty for none."""
     kept = picture.fleets.bound(wish.claim[0])
     return f"; left out are {kept}, by the policies file" if kept else ""
 
@@ -154,7 +154,7 @@ def _lacks(picture: Picture) -> str:
 
 
 def any_aside(picture: Picture, fit: Bools) -> bool:
-    """Return whether one of these nodes is set aside: nothing is placed there until its tables are made."""
+    """Return whether a node to be ranked is set aside: nothing is placed there until its tables are made."""
     rows = (picture.nodes.find(node) for node in picture.inventory.aside)
     return any(row is not None and fit[row] for row in rows)
 

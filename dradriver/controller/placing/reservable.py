@@ -64,12 +64,12 @@ class Reservable:
         return not any(gang_plan.is_placed(self._picture, member) for member in workload.members)
 
     def here(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
-        """Return a set with whoever is on it now, but for some claims."""
+        """Return the reservable set of these GPUs with whoever is on it now, but for some claims."""
         ends = _Ends(self._picture, self._clock())
         return ends.candidate(gpus, frozenset(besides))
 
     def gone(self, workload: PendingWorkload, allowance: Allowance, gpus: Sequence[Device]) -> list[Device]:
-        """Return those GPUs that a workload cannot have, whoever leaves: they are broken, or it may not go there."""
+        """Return those GPUs of a reservation that its workload cannot have, whoever leaves."""
         open_ = self._open_to_any(workload, allowance)
         rows = {node: self._picture.nodes.find(node) for node, _ in gpus}
         closed = {node for node, row in rows.items() if row is None or not open_[row]}
@@ -289,7 +289,7 @@ class _Ends:
         return latest
 
     def candidate(self, gpus: Sequence[Device], besides: frozenset[Key] = frozenset()) -> Candidate:
-        """Return a set with whoever is on it now."""
+        """Return a reservable set with whoever is on it now."""
         counts: dict[Key, int] = {}
         for gpu in gpus:
             for claim in self._picture.inventory.holders(gpu):
