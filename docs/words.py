@@ -18,7 +18,7 @@ from dradriver.allocator.request import NEAR_NIC
 from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.policies.model import WORKLOADS
+from dradriver.api.policies.policy_sections import WORKLOADS
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.annotation_words import EVERY, About, Word
 

@@ -12,7 +12,7 @@ from dradriver.api.base import names
 from dradriver.api.base.objects import Metadata
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.claim_templates import Template
-from dradriver.api.policies.model import DEFAULTS
+from dradriver.api.policies.policy_sections import DEFAULTS
 from dradriver.queue.placement_request import read_wish
 from tests import schema
 from tests.fakes.admission import admit

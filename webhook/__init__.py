@@ -13,9 +13,9 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     create        what a new pod should be
     translate     the same for a pod that has GPU limits and no word of ours, in namespaces labelled for it
     update        what a changed pod should be: what the driver wrote is carried over
-    containers    reads the GPU limits of a pod's containers
-    references    finds the claim template that a pod refers to for its GPUs
-    static        what the scheduler can follow by itself
+    gpu_limits    reads the GPU limits of a pod's containers
+    template_reference  finds the claim template that a pod refers to for its GPUs
+    scheduler_placed  what the scheduler can follow by itself of a pod that it places alone
     addon         what a pod cannot have where another driver hands out the GPUs
     kueue         sees to it that Kueue charges what a pod will have
     gang          that a gang can be there as a whole

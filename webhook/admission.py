@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from dradriver.api.base.errors import WordError
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.kube.labelled_metrics import Labelled
 from dradriver.process.policies_file import PoliciesFile
 from webhook import create, desired, patch, pod_view, review, translate, update, validate, workloads

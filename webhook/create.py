@@ -21,23 +21,23 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.pod import claim_alternatives, misspelled, resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import messages, vendor_words
 from dradriver.api.vocabulary.container_requests import Asked, described
 from webhook import (
     addon,
     bounds,
-    containers,
     desired,
     effects,
     gang,
+    gpu_limits,
     harmful_settings,
     kueue,
     pod_view,
-    references,
-    static,
+    scheduler_placed,
+    template_reference,
 )
-from webhook.containers import Asks
+from webhook.gpu_limits import Asks
 
 Requests = Mapping[str, tuple[str, ...]]
 """Names of the claim's requests by container."""
@@ -100,27 +100,27 @@ def create(
             for key in pod.written
             if key in _WRITE_INSTEAD
         ]
-        asks, (product, vendor) = containers.asks(pod), containers.which(pod)
-        template = references.meant(pod, asks)
+        asks, (product, vendor) = gpu_limits.asks(pod), gpu_limits.which(pod)
+        template = template_reference.meant(pod, asks)
         if template is None and not asks:
-            containers.refuse_unread(pod)
+            gpu_limits.refuse_unread(pod)
         kueue.check(pod)
     by_template = template is not None
     if template is not None:
-        references.check_names(*template)
-        asks, product, vendor = references.users(pod, template[0]), "", ""
+        template_reference.check_names(*template)
+        asks, product, vendor = template_reference.users(pod, template[0]), "", ""
 
     # 2. The request that annotations and limits make, and what is wrong with it.
     spec = pod.spec
     annotations = tuple(pod.words.items())
     wish, note, requests, longest_s, without_effect = _resolved(
         annotations, tuple(asks.items()), product, vendor, policies, by_template=by_template,
-        limits=containers.have_limits(pod), deadline_s=spec.active_deadline_seconds,
+        limits=gpu_limits.have_limits(pod), deadline_s=spec.active_deadline_seconds,
     )  # fmt: skip
     warnings += addon.check(wish, by_template=by_template)
-    warnings += references.advice(pod, wish, template)
+    warnings += template_reference.advice(pod, wish, template)
     if not by_template:
-        warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
+        warnings += [*scheduler_placed.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += gang.check(pod, wish, policies)
     warnings += kueue.advice(pod, wish)
     warnings += without_effect
@@ -136,8 +136,8 @@ def create(
     if template is not None:
         written = {names.TEMPLATE: "/".join(template)}
         claims = desired.replaced(sent_claims, pod_view.PodClaim(template[0], new_name()))
-    elif static.is_static(wish):
-        note = resolved.write(static.noted(wish, static.kept(pod, requests)))
+    elif scheduler_placed.is_static(wish):
+        note = resolved.write(scheduler_placed.noted(wish, scheduler_placed.kept(pod, requests)))
         claims = desired.with_last(
             sent_claims, pod_view.PodClaim(names.POD_CLAIM, None, claim_alternatives.template_name(note))
         )
@@ -202,9 +202,9 @@ def _resolved(
         deadline_s=deadline_s,
     )  # fmt: skip
     if by_template:
-        references.check(wish, annotations)
+        template_reference.check(wish, annotations)
         return wish, resolved.write(wish), {}, longest_s, tuple(warnings)
-    static.check(wish, policies)
+    scheduler_placed.check(wish, policies)
     return wish, resolved.write(wish), wish.requests, longest_s, tuple(warnings)
 
 
@@ -266,7 +266,7 @@ def _ignored_limits(pod: pod_view.Pod, asks: Asks) -> list[str]:
         f"container {c.name[:63]!r}: its limit, {described(own)}, is ignored, because annotation {names.REQUEST}, of "
         f"the pod that this one was copied from, says {described(asks[c.name]) if c.name in asks else 'none'}"
         for c in pod.app_containers
-        if (own := containers.asked(c.name, containers.amounts(c))) and own != asks.get(c.name)
+        if (own := gpu_limits.asked(c.name, gpu_limits.amounts(c))) and own != asks.get(c.name)
     ]
 
 
@@ -294,7 +294,7 @@ def _uses_claim(claims: Sequence[pod_view.UsedClaim]) -> bool:
 
 def _app(container: pod_view.Container, requests: Requests) -> desired.Container | None:
     """Return what an app container or sidecar should be: a user of its own requests of the claim, if it has GPUs."""
-    stripped = containers.amounts(container).gpus
+    stripped = gpu_limits.amounts(container).gpus
     if container.name in requests:
         return _user(container, requests[container.name], stripped)
     return desired.Container(tuple(range(len(container.claims))), stripped) if stripped else None
@@ -314,16 +314,16 @@ def _init(container: pod_view.Container, asks: Asks, requests: Requests, *, copi
     Raises:
         WordError: It asks for a number that nobody has.
     """
-    amounts = containers.amounts(container)
+    amounts = gpu_limits.amounts(container)
     # A copy's init containers hold their share already; a limit here is a LimitRange's default.
     if copied and _lost(container, requests):
         return _user(container, next(iter(requests.values())), amounts.gpus)
     if not amounts.gpus:
         return None
-    own_ask = 0 if copied else containers.asked(container.name, amounts)
+    own_ask = 0 if copied else gpu_limits.asked(container.name, amounts)
     if not own_ask:
         return desired.Container(tuple(range(len(container.claims))), amounts.gpus)
-    lender = containers.lender(container.name, own_ask, asks)
+    lender = gpu_limits.lender(container.name, own_ask, asks)
     return _user(container, (None,) if lender is None else requests[lender], amounts.gpus)
 
 

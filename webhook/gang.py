@@ -13,7 +13,7 @@ from dradriver.api.base.objects import Part
 from dradriver.api.gangs import gang_annotations, gang_size_of_owner, impossible_gangs
 from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary.messages import shown
 from webhook import pod_view
 

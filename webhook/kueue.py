@@ -15,7 +15,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import values
 from dradriver.topology.vendors import NVIDIA, VENDORS
-from webhook import containers, pod_view, static
+from webhook import gpu_limits, pod_view, scheduler_placed
 
 _PLAIN: Final = (
     f"{pod_view.QUEUE}: Kueue admits no plain pod whose claim has a name, as the driver's have: make it a Job"
@@ -56,7 +56,7 @@ def check(pod: pod_view.Pod) -> None:
     """
     if pod.queued:
         every = (*pod.app_containers, *pod.init_containers)
-        check_words(pod.words, limits=any(containers.asked(c.name, containers.amounts(c)) for c in every))
+        check_words(pod.words, limits=any(gpu_limits.asked(c.name, gpu_limits.amounts(c)) for c in every))
 
 
 def check_copy(pod: pod_view.Pod) -> None:
@@ -75,6 +75,6 @@ def check_copy(pod: pod_view.Pod) -> None:
 
 def advice(pod: pod_view.Pod, found: Resolved) -> list[str]:
     """Return a warning of a pod that Kueue will never admit."""
-    if not pod.queued_alone or static.is_static(found):
+    if not pod.queued_alone or scheduler_placed.is_static(found):
         return []
     return [_PLAIN + (_OR_STATIC if current_ledger() is OURS else "")]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import messages
-from webhook import bounds, containers, create, desired, pod_view
+from webhook import bounds, create, desired, gpu_limits, pod_view
 
 _ON_A_NODE: Final = (
     "not translated: a pod that names its node is never scheduled, and only the scheduler hands out claims; remove it "
@@ -34,7 +34,7 @@ def translate(pod: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | 
     """
     if not pod.is_marked:
         bounds.check(pod)
-        if not containers.asks(pod):
+        if not gpu_limits.asks(pod):
             return None, []
         if pod.spec.node_name:
             return None, [f"spec.nodeName: {messages.shown(pod.spec.node_name)}: {_ON_A_NODE}"]

@@ -16,11 +16,22 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import container_limits, values, vendor_words
 from dradriver.api.vocabulary.container_requests import request_names
-from webhook import addon, bounds, containers, create, desired, effects, gang, pod_view, references, static
-from webhook.containers import Asks
+from webhook import (
+    addon,
+    bounds,
+    create,
+    desired,
+    effects,
+    gang,
+    gpu_limits,
+    pod_view,
+    scheduler_placed,
+    template_reference,
+)
+from webhook.gpu_limits import Asks
 
 _KEPT: Final = (
     f"spec.affinity.nodeAffinity.{affinity.REQUIRED}: kept as it is, for it cannot change once a pod has its place"
@@ -142,14 +153,14 @@ def _read(
     wish = resolved.resolve(annotations, asks, product=product, vendor=vendor)
     policies = annotations.policies
     warnings = [*addon.check(wish, by_template=live.template is not None), *gang.check(live, wish, policies)]
-    warnings += references.advice(live, wish, live.template)
-    if static.is_static(wish):
+    warnings += template_reference.advice(live, wish, live.template)
+    if scheduler_placed.is_static(wish):
         raise WordError(_OTHER_PLACEMENT)
     if live.template is not None:
-        references.check(wish, annotations)
+        template_reference.check(wish, annotations)
     else:
-        static.check(wish, policies)
-        warnings += [*static.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
+        scheduler_placed.check(wish, policies)
+        warnings += [*scheduler_placed.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
     warnings += effects.warnings(
         annotations, wish, by_template=live.template is not None, product=product, vendor=vendor,
         limits=product != "", deadline_s=None,
@@ -259,5 +270,5 @@ def _container(sent: pod_view.Container, live: pod_view.Container | None) -> des
         stripped = ()
     else:
         kept = any(map(container_limits.is_ours, pod_view.quantities(was.limits)))
-        stripped = () if kept else containers.amounts(sent).gpus
+        stripped = () if kept else gpu_limits.amounts(sent).gpus
     return desired.Container(claims, stripped)

@@ -15,7 +15,7 @@ from msgspec import Raw
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import exclusive, opaque_config
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import messages
 from dradriver.api.vocabulary.messages import MOST_SHOWN
 from dradriver.yamltext.value_hints import hint

@@ -18,7 +18,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.pod.annotations import Annotations, is_written
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import container_limits
 from webhook import disruption, gang, kueue, pod_view
 

@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.base.allocating_driver import bound
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access, moves, policies_in_force
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,

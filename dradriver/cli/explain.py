@@ -12,7 +12,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access, cluster_reading, policies_in_force
 from dradriver.cli.cluster.cluster_options import (
     all_namespaces_option,

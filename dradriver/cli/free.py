@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access, policies_in_force
 from dradriver.cli.cluster.cluster_options import driver_namespace_option, policies_option, server_options
 from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus

@@ -13,7 +13,7 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.claims import idleness
 from dradriver.api.claims.pins import Claim
-from dradriver.api.policies.model import DEFAULTS
+from dradriver.api.policies.policy_sections import DEFAULTS
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import (
     all_namespaces_option,

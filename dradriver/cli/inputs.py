@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 
 STDIN: Final = "-"
 MOST_BYTES: Final = 16 << 20

@@ -19,7 +19,7 @@ from dradriver.allocator import Choice, Estimate, Level, Whole, all_reduce, choo
 from dradriver.allocator.choice.numbering import listed, mask_of_gpus
 from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.base.quantity import whole
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.cluster_options import driver_namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of

@@ -15,7 +15,7 @@ from dradriver import __version__
 from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, place_gang
 from dradriver.allocator.choice.numbering import listed
 from dradriver.allocator.choice.phrases import wanted
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access, policies_in_force
 from dradriver.cli.cluster.free_gpus import open_nodes
 from dradriver.cli.cluster.largest_gangs import stand

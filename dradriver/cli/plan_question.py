@@ -11,7 +11,7 @@ from dradriver.allocator import Request, Whole
 from dradriver.allocator.choice.numbering import listed
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.vocabulary import annotation_words
 from dradriver.errors import DriverError
 from dradriver.topology import peer_access

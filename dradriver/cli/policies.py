@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from dradriver.api.policies.model import MOST_BYTES, Policies, plain
 from dradriver.api.policies.policies_reader import PoliciesError, notes, read
+from dradriver.api.policies.policy_sections import MOST_BYTES, Policies, plain
 from dradriver.view.document import Cell, Document, Notes, Tone, report
 from dradriver.view.output import show_as
 

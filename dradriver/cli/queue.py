@@ -11,7 +11,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.claims.usage_config_maps import HOUR_S
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,

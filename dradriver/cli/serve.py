@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import driver_namespace_option, policies_option, server_options
 from dradriver.cli.inputs import given_policies

@@ -10,7 +10,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.view.terminal_text import plain
 
 KIND: Final = "ResourceQuota"

@@ -10,7 +10,7 @@ from typing import Final
 import click
 import msgspec
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import (
     driver_namespace_option,

@@ -13,7 +13,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.claims.idleness import moment
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli import usage_files
 from dradriver.cli.cluster import access, cluster_reading, policies_in_force
 from dradriver.cli.cluster.cluster_options import FORMATS, driver_namespace_option, server_options

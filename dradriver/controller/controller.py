@@ -14,7 +14,7 @@ import msgspec
 from dradriver.api.base import gang_barrier_device
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.claims import compute_domains
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.kueue_topologies import read_topology
 from dradriver.cluster.gpus.tabulating import AtOnce

@@ -10,7 +10,7 @@ from typing import Final
 
 from dradriver import __version__
 from dradriver.api.base.dra_objects import ResourceClaim
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.errors import DriverError
 from dradriver.event import Event
 from dradriver.kube import config as kube_config

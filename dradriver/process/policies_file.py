@@ -14,7 +14,7 @@ from typing import Final
 
 from prometheus_client import Gauge
 
-from dradriver.api.policies.model import DEFAULTS, UNKNOWN, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, UNKNOWN, Policies
 from dradriver.process.replaced_files import Followed
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import msgspec
 
 from dradriver.api.base.objects import Metadata
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Reflector

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dradriver.api.claims.usage_config_maps import HOUR_S
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.queue.tenant_shares import Shares
 

@@ -19,8 +19,8 @@ import msgspec
 from yaml import safe_dump
 
 from dradriver.api.policies import policies_reader as policies
-from dradriver.api.policies.model import plain
 from dradriver.api.policies.policies_reader import PoliciesError
+from dradriver.api.policies.policy_sections import plain
 from dradriver.cli.linter.admission_results import results
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.kube import config

@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.tenant_shares import Shares

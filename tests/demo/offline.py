@@ -14,7 +14,7 @@ from tests.demo.plain import FirstFit, worth
 from tests.demo.table import Row
 from tests.fakes.admission import viewed
 from tests.manifests import has_wish
-from webhook.containers import asks
+from webhook.gpu_limits import asks
 
 
 def rows(machines: Mapping[str, str]) -> list[Row]:

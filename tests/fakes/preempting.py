@@ -6,7 +6,7 @@ import datetime
 import random
 from collections.abc import Sequence
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Preemption, Queue
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any, cast
 
-from dradriver.api.policies.model import DEFAULTS
+from dradriver.api.policies.policy_sections import DEFAULTS
 from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference

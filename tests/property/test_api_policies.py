@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dradriver.api.policies.gpu_modes import Mode, mode_of
-from dradriver.api.policies.model import UNKNOWN, plain
 from dradriver.api.policies.policies_reader import PoliciesError, notes, read
+from dradriver.api.policies.policy_sections import UNKNOWN, plain
 from dradriver.topology.machine import Gpu, MigDevice
 from tests.paths import REPO
 

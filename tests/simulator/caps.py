@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from dradriver.allocator.request import Whole
 from dradriver.api.pod import resolved
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.kube.resources import RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from dradriver.api.policies.fields import Gpus
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.api.slices import resource_slices
 from dradriver.topology.machine import Gpu

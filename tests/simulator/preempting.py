@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Preemption, Queue
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Object

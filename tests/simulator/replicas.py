@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.controller.controller import Controller
 from dradriver.controller.steps.deadlines import Deadlines

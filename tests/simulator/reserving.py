@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.api.claims import reservation_config_map as stored
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue, Reservation
 from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from dradriver.queue import reservation_rules

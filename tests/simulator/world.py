@@ -10,7 +10,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.claims.claim_builder import uuid_selector
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.apistore import Key, Object
 from tests.fakes.control_plane import fit

@@ -24,7 +24,7 @@ from tests import examples, schema
 from tests.fakes.admission import admit, viewed
 from tests.manifests import MINORS, check, check_together, has_wish, objects, pod_of
 from tests.paths import REPO
-from webhook import containers
+from webhook import gpu_limits
 
 EXAMPLES = examples.DEMO
 ALONE = sorted((examples.FOLDER / "gangs").glob("*.yaml"))
@@ -43,7 +43,7 @@ def gpus(document: dict[str, Any]) -> int:
         wanted = [claim["resourceClaimTemplateName"] for claim in pod["spec"]["resourceClaims"]]
         used = [t for t in templates if t["metadata"]["name"] in wanted]
         return sum(r["exactly"]["count"] for t in used for r in t["spec"]["spec"]["devices"]["requests"])
-    return sum(map(count, containers.asks(viewed(pod)).values())) * int(document["spec"].get("replicas", 1))
+    return sum(map(count, gpu_limits.asks(viewed(pod)).values())) * int(document["spec"].get("replicas", 1))
 
 
 @pytest.mark.parametrize("path", EXAMPLES + ALONE, ids=lambda path: path.name)

@@ -12,8 +12,8 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import Policies
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.cli.cluster.free_gpus import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 
 ELSEWHERE: Final = f'!has(device.attributes["{names.ATTRIBUTE_DOMAIN}"].exclusiveTo)'
 """A selector, as CEL, of a claim that keeps off such GPUs."""

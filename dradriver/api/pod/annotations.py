@@ -12,7 +12,7 @@ from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.base.errors import WordError
 from dradriver.api.gangs import gang_annotations
 from dradriver.api.gangs.gang_annotations import Gang
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.policies.workload_words import SpelledOut
 from dradriver.api.vocabulary import annotation_words, container_requests, messages, vendor_words
 from dradriver.api.vocabulary.annotation_words import About, Values

@@ -1,6 +1,6 @@
 """The policies file: what an administrator says of GPUs, of what pods may name, of weights and of NCCL. No I/O.
 
-model   all sections of the file, with their defaults
+policy_sections  all sections of the file, with their defaults
 tenant_policies  the sections ``tenants`` and ``queue``: who shares the cluster, and in which order
 gpu_prices  the section ``prices``: what an hour of a GPU costs
 fields  what a field may hold, in whatever section

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from dradriver.api.policies.fields import Gpus, MigWord, SharedWord
-from dradriver.api.policies.model import GpuRule, Policies
+from dradriver.api.policies.policy_sections import GpuRule, Policies
 from dradriver.topology.machine import Gpu
 from dradriver.topology.vendors import VENDORS
 

@@ -12,7 +12,7 @@ from dradriver.allocator.set_policies import LINKED, POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies import partitions
-from dradriver.api.policies.model import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
+from dradriver.api.policies.policy_sections import MOST_BYTES, WORKLOADS, Nccl, Policies, Sections
 from dradriver.api.policies.tenant_policies import RESERVED_TENANT, Tenant
 from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.api.vocabulary import annotation_words, container_requests, values

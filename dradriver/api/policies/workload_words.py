@@ -14,7 +14,7 @@ from typing import Final
 from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.policies.model import WORKLOADS, Policies
+from dradriver.api.policies.policy_sections import WORKLOADS, Policies
 from dradriver.api.vocabulary import annotation_words, messages, values
 from dradriver.api.vocabulary.annotation_words import About, Word
 from dradriver.api.vocabulary.messages import shown

@@ -18,7 +18,7 @@ from dradriver.api.claims import compute_domains
 from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.api.gangs import gang_size_of_owner
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.vocabulary.nic_requests import DRIVERS
 from dradriver.cli.cluster import cluster_reading
 from dradriver.cli.cluster.cluster_lists import Lists

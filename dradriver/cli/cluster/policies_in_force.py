@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli.cluster import cluster_reading
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.kube.client import ApiError, Client, Unreachable

@@ -9,7 +9,7 @@ from typing import Any
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import reservation_config_map, usage_config_maps
 from dradriver.api.claims.usage_config_maps import HOUR_S, Detail, Details, Hours
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli.cluster import cluster_reading, policies_in_force
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.policies_in_force import InForce

@@ -11,7 +11,7 @@ from dradriver import __version__
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_annotations import Gang
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import policies_in_force
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene

@@ -9,7 +9,7 @@ import msgspec
 from dradriver.api.base.allocating_driver import bound
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import claim_key
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import policies_in_force
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.listed_cluster import Scene

@@ -15,7 +15,7 @@ from dradriver.api.base.objects import Node
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims import pins
 from dradriver.api.claims.pins import Claim
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.slices.resource_slices import is_machine_alone
 from dradriver.cli.cluster import cluster_view
 from dradriver.cli.cluster.largest_gangs import stand

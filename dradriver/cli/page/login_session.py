@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from dradriver import __version__
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import policies_in_force
 from dradriver.cli.page import page_pieces
 from dradriver.cli.page.followed_objects import Mirror, sources

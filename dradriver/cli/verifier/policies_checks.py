@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cli.verifier.driver_pods import COMPONENT, LEASE, NODE, WEBHOOK, Pod, container_of, is_ready, pods_of
 from dradriver.cli.verifier.finding import Finding, first_few, passed, warned

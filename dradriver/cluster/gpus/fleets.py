@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 
 from dradriver.allocator import Fleet
 from dradriver.api.claims.pins import Device, Key
-from dradriver.api.policies.model import Policies
 from dradriver.api.policies.partitions import OTHERS
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cluster.gpus import node_locations
 from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.gpus.kueue_topologies import KueueTopologies, KueueTopology

@@ -14,7 +14,7 @@ from dradriver.allocator import Amount, Fleet
 from dradriver.api.base.allocating_driver import current_ledger
 from dradriver.api.claims.pins import Device, Key, MigSlice, Pin, Usage
 from dradriver.api.policies.gpu_modes import mode_of
-from dradriver.api.policies.model import DEFAULTS, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.gpus import pools
 from dradriver.cluster.gpus.device_holders import Holds

@@ -14,7 +14,7 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.claim_templates import Template
 from dradriver.api.claims.pins import Key
-from dradriver.api.policies.model import DEFAULTS
+from dradriver.api.policies.policy_sections import DEFAULTS
 from dradriver.api.vocabulary.messages import shown
 from dradriver.reason import Cause, Reason
 

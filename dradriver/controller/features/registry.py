@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.controller.features.idle_pods import IdlePods
 from dradriver.controller.features.namespaces import Namespaces
 from dradriver.controller.features.recorders import Recorders

@@ -16,7 +16,7 @@ import msgspec
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import reservation_config_map as stored
 from dradriver.api.claims.pins import Device, Key
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.placing.reservable import SLICE_S, Reservable

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from dradriver.api.policies.model import Policies
 from dradriver.api.policies.policies_reader import PoliciesError
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference

@@ -26,7 +26,7 @@ import msgspec
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.preemption_note import Preempts, Victim
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Preemption as Terms
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.workloads import Workload

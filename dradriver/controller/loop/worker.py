@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from dradriver.api.claims.pins import Key
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.pods.volumes import VolumeReader

@@ -27,7 +27,7 @@ from dradriver.api.base.dra_objects import Device, ResourceSlice
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.fields import SharedWord
 from dradriver.api.policies.gpu_modes import Mode, mode_of, uncut
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.slices import mig_devices, resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s

@@ -20,7 +20,7 @@ from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.base.objects import Node
-from dradriver.api.policies.model import DEFAULTS
+from dradriver.api.policies.policy_sections import DEFAULTS
 from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.api.slices.slice_features import SliceFeatures

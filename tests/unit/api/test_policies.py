@@ -15,7 +15,8 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.model import (
+from dradriver.api.policies.policies_reader import PoliciesError, notes, read
+from dradriver.api.policies.policy_sections import (
     DEFAULTS,
     MOST_BYTES,
     UNKNOWN,
@@ -24,7 +25,6 @@ from dradriver.api.policies.model import (
     Sections,
     plain,
 )
-from dradriver.api.policies.policies_reader import PoliciesError, notes, read
 from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.api.vocabulary import annotation_words
 from dradriver.api.vocabulary.annotation_words import About

@@ -16,7 +16,7 @@ from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.values import Near
 

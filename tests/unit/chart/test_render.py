@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dradriver.api.policies.model import DEFAULTS, plain
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import DEFAULTS, plain
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from tests import schema
 from tests.fakes.chart import CHART, KUBERNETES, SIMULATED, VARIANTS, container, objects, run, template, workload

@@ -15,7 +15,7 @@ import yaml
 
 import dradriver
 from dradriver.allocator.set_policies import LINKED, POLICIES
-from dradriver.api.policies import model
+from dradriver.api.policies import policy_sections
 from dradriver.api.policies.fields import MigWord, SharedWord
 from dradriver.api.policies.policies_reader import PoliciesError, notes, read
 from dradriver.api.policies.workload_words import LATER, WORDS
@@ -162,10 +162,14 @@ def fields(struct: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]
 
 def test_the_schema_of_policies_has_the_fields_that_are_read() -> None:
     sections = definition("policies")["properties"]
-    assert sections.keys() == fields(model.Sections).keys()
-    for name, struct in (("workloads", model.Workloads), ("weights", model.Weights), ("nccl", model.Nccl)):
+    assert sections.keys() == fields(policy_sections.Sections).keys()
+    for name, struct in (
+        ("workloads", policy_sections.Workloads),
+        ("weights", policy_sections.Weights),
+        ("nccl", policy_sections.Nccl),
+    ):
         assert sections[name]["properties"].keys() == fields(struct).keys()
-    assert definition("gpuRule")["properties"].keys() == fields(model.GpuRule).keys()
+    assert definition("gpuRule")["properties"].keys() == fields(policy_sections.GpuRule).keys()
 
 
 def test_the_schema_of_policies_has_the_words_that_are_read() -> None:

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from dradriver.api.policies import fields, model
-from dradriver.api.policies.model import DEFAULTS, WORKLOADS, plain
+from dradriver.api.policies import fields, policy_sections
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import DEFAULTS, WORKLOADS, plain
 from dradriver.api.policies.workload_words import LATER, WORDS
 from dradriver.cli.main import main
 from tests.paths import REPO
@@ -84,11 +84,11 @@ def first_cells(text: str) -> set[str]:
 
 
 def test_the_page_names_every_field() -> None:
-    named = {field.encode_name for field in msgspec.structs.fields(model.GpuRule)}
+    named = {field.encode_name for field in msgspec.structs.fields(policy_sections.GpuRule)}
     assert first_cells(part("gpus")) == named
-    assert first_cells(part("nccl")) == {field.encode_name for field in msgspec.structs.fields(model.Nccl)}
+    assert first_cells(part("nccl")) == {field.encode_name for field in msgspec.structs.fields(policy_sections.Nccl)}
     assert first_cells(part("workloads")) == set(WORKLOADS)
-    for field in msgspec.structs.fields(model.Sections):
+    for field in msgspec.structs.fields(policy_sections.Sections):
         assert f"\n## {field.encode_name}\n" in WRITTEN
 
 
@@ -101,7 +101,9 @@ def test_the_page_has_the_words_and_the_defaults() -> None:
     assert dict(re.findall(r"`(\w+)` (\d+)", part("weights"))) == {
         name: str(value) for name, value in plain(DEFAULTS)["weights"].items()
     }
-    assert f"{model.MOST_BYTES >> 10} KiB, {fields.MOST_RULES} rules, {fields.MOST_NAMES} policies" in part("Bounds")
+    assert f"{policy_sections.MOST_BYTES >> 10} KiB, {fields.MOST_RULES} rules, {fields.MOST_NAMES} policies" in part(
+        "Bounds"
+    )
 
 
 def test_the_pages_example_is_good() -> None:

@@ -15,7 +15,7 @@ from dradriver.api.base.objects import Node
 from dradriver.api.claims.pins import Key, Usage
 from dradriver.api.policies.fields import Gpus
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.cluster.gpus.fleets import Fleets
 from dradriver.cluster.nodes.node_table import NodeTable

@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.allocator.request import Amount
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.controller.placing import gang_plan, plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from dradriver.api.base.objects import Metadata
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.controller.controller import Controller
 from dradriver.controller.features.namespaces import Namespaces

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Nics
+from dradriver.api.policies.policy_sections import Nics
 from dradriver.controller.placing.reservable import Reservable
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_SLICES
 from dradriver.queue.pending import Member, PendingWorkload

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.policies.model import Nics
+from dradriver.api.policies.policy_sections import Nics
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, claim_of

@@ -10,8 +10,8 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import UNKNOWN
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import UNKNOWN
 from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.api.vocabulary.container_requests import Asked

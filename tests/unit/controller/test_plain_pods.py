@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 import dradriver
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES
 from tests.fakes import domains, nic_pods

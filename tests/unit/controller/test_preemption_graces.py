@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
 from dradriver.kube.resources import PODS
 from tests.fakes.control_plane.scheduler import Scheduler

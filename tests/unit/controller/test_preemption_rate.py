@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from dradriver.api.policies.model import Policies
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Preemption, Queue
 from dradriver.controller.loop import preemption
 from dradriver.controller.owners import eviction_refusals, evictions

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
 from dradriver.controller.owners.evictions import LATE
 from dradriver.controller.owners.owner_restarts import MOST_IN_NAMESPACE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dradriver.api.base import names
-from dradriver.api.policies.model import Policies
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Preemption, Queue, Tenant
 from dradriver.api.policies.tenant_policies import Reservation as Section
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS

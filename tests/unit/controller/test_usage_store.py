@@ -15,7 +15,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import idleness, usage_config_maps
 from dradriver.api.claims.usage_config_maps import MOST_BYTES, OTHERS, PLACES, Bucket
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue, Tenant
 from dradriver.controller.writing.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client

@@ -13,7 +13,7 @@ from docs import words as written
 from dradriver.allocator.set_policies import POLICIES
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.model import WORKLOADS
+from dradriver.api.policies.policy_sections import WORKLOADS
 from dradriver.api.vocabulary import annotation_words as words_of_pods
 from dradriver.api.vocabulary import values
 from tests.contract.built import BUILDERS

@@ -17,8 +17,8 @@ import yaml
 
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.model import Sections
 from dradriver.api.policies.policies_reader import read
+from dradriver.api.policies.policy_sections import Sections
 from dradriver.api.vocabulary import annotation_words
 from dradriver.topology.profiles import profile_reader
 from tests.manifests import Object, check, check_together, objects

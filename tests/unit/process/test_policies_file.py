@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api.policies.model import DEFAULTS, UNKNOWN, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, UNKNOWN, Policies
 from dradriver.process.policies_file import PoliciesFile
 
 ONE, TWO, BAD = "weights: {nvlink: 1}", "weights: {nvlink: 2}", "weights: {nvlnk: 3}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.policies.model import DEFAULTS, UNKNOWN
+from dradriver.api.policies.policy_sections import DEFAULTS, UNKNOWN
 from dradriver.kube.client import Client
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.process.watched_policies import WatchedPolicies

@@ -18,7 +18,7 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Gate, Pod
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue as PolicyOfQueue
 from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.cluster.nodes.columns import Bools

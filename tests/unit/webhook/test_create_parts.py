@@ -20,7 +20,7 @@ from tests.fakes.admission import (
     viewed,
 )
 from tests.paths import SHARED_DATA
-from webhook import containers
+from webhook import gpu_limits
 
 GPU = names.GPU_RESOURCE
 
@@ -36,11 +36,11 @@ def test_the_limits_of_other_drivers_manifests_are_read() -> None:
         template = found["spec"].get("template")
         return found if template is None else {"kind": "Pod", **template, "metadata": {"name": "p"}}
 
-    assert containers.asks(viewed(first("mig-pod"))) == {"cuda-container": ("1g.5gb",)}
+    assert gpu_limits.asks(viewed(first("mig-pod"))) == {"cuda-container": ("1g.5gb",)}
     # 4096 GiB no GPU has: this cluster's device plugin counts in MiB.
-    assert containers.asks(viewed(first("gpushare-deployment"))) == {"model-server": Amount(cores=25, memory_mib=4096)}
+    assert gpu_limits.asks(viewed(first("gpushare-deployment"))) == {"model-server": Amount(cores=25, memory_mib=4096)}
     with pytest.raises(WordError, match="vGPU is for virtual machines and needs NVIDIA's licence server"):
-        containers.asks(viewed(first("vgpu-pod")))
+        gpu_limits.asks(viewed(first("vgpu-pod")))
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,17 @@ def test_only_the_limits_of_a_share_count() -> None:
     resources = {"limits": {memory: "8", cores: "25", "cpu": "1"}, "requests": {memory: "4", "cpu": "1"}}
     sent["spec"]["containers"][0]["resources"] = resources
     found = viewed(sent)
-    assert containers.asks(found) == {"c0": Amount(cores=25, memory_mib=8192)}
-    assert containers.amounts(found.containers[0]).gpus == (
+    assert gpu_limits.asks(found) == {"c0": Amount(cores=25, memory_mib=8192)}
+    assert gpu_limits.amounts(found.containers[0]).gpus == (
         ("limits", memory), ("limits", cores), ("requests", memory),
     )  # fmt: skip
 
 
 def test_an_init_container_borrows_the_same_part() -> None:
-    asks: containers.Asks = {"a": Amount(cores=25), "b": ("1g.10gb",)}
-    assert containers.lender("i", ("1g.10gb",), asks) == "b"
+    asks: gpu_limits.Asks = {"a": Amount(cores=25), "b": ("1g.10gb",)}
+    assert gpu_limits.lender("i", ("1g.10gb",), asks) == "b"
     with pytest.raises(WordError, match=r"so write 25 % of a GPU's compute or MIG 1g\.10gb, or no limit"):
-        containers.lender("i", 1, asks)
+        gpu_limits.lender("i", 1, asks)
 
 
 def test_a_share_is_gated_like_a_whole_gpu_and_has_the_request_of_its_container() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.pod.annotations import Annotations
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Preemption, Queue, Tenant
 from webhook.disruption import warnings
 

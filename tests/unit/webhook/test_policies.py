@@ -10,7 +10,7 @@ import pytest
 from dradriver.allocator.request import Constraint, Whole
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
-from dradriver.api.policies.model import Policies, Workloads
+from dradriver.api.policies.policy_sections import Policies, Workloads
 from dradriver.process.policies_file import PoliciesFile
 from tests.fakes.admission import Object, admit, applied, defaulted, lifted, pod, stored
 

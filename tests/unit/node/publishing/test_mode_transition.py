@@ -12,7 +12,7 @@ import pytest
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.policies.fields import MigWord
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import DEFAULTS, UNKNOWN, GpuRule, Policies
+from dradriver.api.policies.policy_sections import DEFAULTS, UNKNOWN, GpuRule, Policies
 from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures
 from dradriver.node.publishing.mode_transition import ASK_S, GRACE_S, MOST_ASK_S, ModeTransitions, kept_off, published

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import DEFAULTS, GpuRule
+from dradriver.api.policies.policy_sections import DEFAULTS, GpuRule
 from dradriver.api.slices import resource_slices
 from dradriver.kube.client import Client
 from dradriver.kube.resources import NODES, RESOURCE_CLAIMS, RESOURCE_SLICES

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dradriver.api.policies.gpu_modes import Mode
-from dradriver.api.policies.model import DEFAULTS, GpuRule
+from dradriver.api.policies.policy_sections import DEFAULTS, GpuRule
 from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.node.publishing import mode_transition

@@ -15,8 +15,8 @@ from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary import values
 from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.values import MOST_GPUS
-from webhook import containers, pod_view
-from webhook.containers import Asks
+from webhook import gpu_limits, pod_view
+from webhook.gpu_limits import Asks
 
 LONGEST: Final = 253  # characters of an object's name
 _MOST_TOLD: Final = 4  # claims that a warning names
@@ -104,7 +104,7 @@ def users(pod: pod_view.Pod, entry: str) -> Asks:
         WordError: No container uses it, or an init container asks for GPUs by a limit.
     """
     for container in pod.init_containers:
-        if containers.asked(container.name, containers.amounts(container)):
+        if gpu_limits.asked(container.name, gpu_limits.amounts(container)):
             raise WordError(
                 f"init container {container.name[:63]!r}: its limit asks for GPUs beside claim {shown(entry)}; write "
                 f"resources.claims: [{{name: {entry[:63]}}}] instead"

@@ -14,7 +14,7 @@ from dradriver.api.claims import exclusive, search_limits
 from dradriver.api.claims.pins import KEEP
 from dradriver.api.pod import claim_alternatives
 from dradriver.api.pod.resolved import LONGEST_KEPT, MOST_KEPT, VERSION, Resolved
-from dradriver.api.policies.model import Policies
+from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.vocabulary import annotation_words, values
 from dradriver.topology.vendors import NVIDIA, VENDORS
 from webhook import pod_view
