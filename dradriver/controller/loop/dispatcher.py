@@ -121,7 +121,8 @@ class Dispatcher:
         """
         template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
         workload = self._workloads.get(key)
-        if workload is None or workload.lead.uid != pod.metadata.uid:  # also another pod of the same name
+        has_left_gang = workload is not None and not workload.busy and workload.lead.near not in ("", near)
+        if workload is None or workload.lead.uid != pod.metadata.uid or has_left_gang:  # also another pod of that name
             self._disband(key)
             workload = PendingWorkload(Member(pod, template, volumes))
             workload.lead.near = near

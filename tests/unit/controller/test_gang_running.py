@@ -14,7 +14,7 @@ from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.steps.gang_running import Anew, OneByOne, running_step
 from dradriver.kube.resources import PODS
 from tests.fakes.control_plane.jobs import JOBS
-from tests.fakes.gang_pods import bound, gang
+from tests.fakes.gang_pods import bound, gang, running
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.controller.test_gang_barrier import cluster_of, filler, told
 
@@ -196,3 +196,20 @@ async def test_who_comes_while_the_lost_one_ends_has_its_place_and_no_stranger()
     assert cluster.find(PODS, "train-0", "default") is None
     assert cluster.claim("train-0b") is not None
     assert cluster.claim("stranger") is None
+
+
+async def test_a_pod_that_leaves_its_running_gang_is_placed_as_a_single_pod(caplog: pytest.LogCaptureFixture) -> None:
+    cluster, pods = await running("ab")
+    node, _ = cluster.gpus(pods[1])
+    cluster.remove(PODS, pods[1], "default")
+    cluster.collect()
+    cluster.rival("theirs", node, range(8))
+    cluster.pod(pods[1], 8, wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    assert cluster.claim(pods[1]) is None
+    words = cluster.admitted(pods[1], 8)["metadata"]["annotations"]
+    cluster.store.edit(PODS, ("default", pods[1]), lambda pod: pod["metadata"].update(annotations=words))
+    cluster.node("c")
+    await cluster.settle()
+    assert cluster.gpus(pods[1])[0] == "c"
+    assert "error in this program" not in caplog.text
