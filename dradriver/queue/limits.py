@@ -6,33 +6,33 @@ Nothing asks a limit that is not in force.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.request import NoPlaceError
+from dradriver.allocator.request import LazyNoPlaceError, NoPlaceError
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.pending import Member, PendingWorkload
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Reason
 
 EVERYWHERE: Final[Closed] = frozenset({"\0"})
 """No product of GPUs is open. The text is no product's name."""
 
 
-class LimitError(NoPlaceError):
+class LimitError(LazyNoPlaceError):
     """A limit keeps a workload from all GPUs that it requests.
 
     Attributes:
         about: The message without figures that change all the time.
     """
 
-    def __init__(self, message: str, about: str, *, cause: Cause) -> None:
-        super().__init__(message, cause=cause)
+    def __init__(self, explain: Callable[[], NoPlaceError], about: str) -> None:
+        super().__init__(explain)
         self.about = about
 
 
