@@ -19,7 +19,7 @@ from dradriver.api.policies.tenant_policies import Cap
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
-from dradriver.queue.limits import EVERYWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
+from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Cause
@@ -89,7 +89,7 @@ class Caps(Limit):
         """Return the products of GPUs that the tenant's cap denies a workload now."""
         namespace = workload.key[0]
         if not self._tenants.known(namespace):
-            return EVERYWHERE
+            return NOWHERE
         if not self._tenants.caps(self._tenants.of(namespace)):
             return ANYWHERE
         try:
