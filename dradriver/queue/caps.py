@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims.pins import is_set
 from dradriver.api.policies.tenant_policies import Cap
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.gpu_parts import of_products
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
-from dradriver.queue.limits import EVERYWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
+from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.reason import Cause
@@ -87,7 +89,7 @@ class Caps(Limit):
         """Return the products of GPUs that the tenant's cap denies a workload now."""
         namespace = workload.key[0]
         if not self._tenants.known(namespace):
-            return EVERYWHERE
+            return NOWHERE
         if not self._tenants.caps(self._tenants.of(namespace)):
             return ANYWHERE
         try:
@@ -103,7 +105,7 @@ class Caps(Limit):
             WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
-            raise LimitError(UNKNOWN, UNKNOWN, cause=Cause.CAP)
+            raise LimitError(lambda: NoPlaceError(UNKNOWN, cause=Cause.CAP), UNKNOWN)
         tenant = self._tenants.of(workload.key[0])
         if not self._tenants.caps(tenant):
             return allowance
@@ -113,18 +115,20 @@ class Caps(Limit):
         asked = self._asked(members)
         exceeded_cap = self._over(tenant, asked, self._leaving(workload))
         if _possible(asked) <= closed:
-            raise self._error(tenant, exceeded_cap, _most(asked, exceeded_cap))
+            # Who uses the cap is added up from all claims, and most callers do not read it.
+            explain = partial(self._refusal, tenant, exceeded_cap, _most(asked, exceeded_cap))
+            raise LimitError(explain, f"{CAP} {self._tenants.caps(tenant).index(exceeded_cap)}")
         why = f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}"
         return Allowance(members, allowance.closed | closed, why)
 
-    def _error(self, tenant: str, cap: Cap, gpus: float) -> LimitError:
+    def _refusal(self, tenant: str, cap: Cap, gpus: float) -> NoPlaceError:
         """Return the refusal of a workload that asks for this many GPUs of a cap."""
         text = f"{CAP}: {self._told(tenant, cap)}; this asks for {_plain(gpus)}"
         if gpus > cap.gpus + _ROUNDING:
             text += ", more than it may ever have"
         elif users := self._who(tenant, cap):
             text += f": {users}"
-        return LimitError(text, f"{CAP} {self._tenants.caps(tenant).index(cap)}", cause=Cause.CAP)
+        return NoPlaceError(text, cause=Cause.CAP)
 
     def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
         """Return as many members as the cap leaves GPUs for, and the closed products; all members if it leaves none."""

@@ -6,33 +6,33 @@ Nothing asks a limit that is not in force.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from dradriver.allocator.request import NoPlaceError
+from dradriver.allocator.request import LazyNoPlaceError, NoPlaceError
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.pending import Member, PendingWorkload
-from dradriver.reason import Cause, Reason
+from dradriver.reason import Reason
 
-EVERYWHERE: Final[Closed] = frozenset({"\0"})
+NOWHERE: Final[Closed] = frozenset({"\0"})
 """No product of GPUs is open. The text is no product's name."""
 
 
-class LimitError(NoPlaceError):
+class LimitError(LazyNoPlaceError):
     """A limit keeps a workload from all GPUs that it requests.
 
     Attributes:
         about: The message without figures that change all the time.
     """
 
-    def __init__(self, message: str, about: str, *, cause: Cause) -> None:
-        super().__init__(message, cause=cause)
+    def __init__(self, explain: Callable[[], NoPlaceError], about: str) -> None:
+        super().__init__(explain)
         self.about = about
 
 
@@ -65,16 +65,19 @@ class Offer(NamedTuple):
 
 
 class Limit:
-    """What a feature keeps from workloads, and what it reserves for them. By default nothing: override what differs."""
+    """What a feature keeps from workloads, and what it reserves for them. By default nothing: override what differs.
+
+    ``Limits`` calls it only while it is in force, and calls ``regroup`` before it comes into force.
+    """
 
     def regroup(self) -> None:
-        """Tell limits that namespaces belong to other tenants, or that tenants have other policies."""
+        """Note that namespaces belong to other tenants, or that tenants have other policies."""
 
     def charge(self, namespace: str, more: Mapping[str, float]) -> None:
-        """Tell limits that a namespace was given or promised GPUs, by product; negative if they were released."""
+        """Count GPUs that a namespace was given or promised, by product; negative if they were released."""
 
     def looked_at(self, key: Key) -> None:
-        """Tell limits that a pod or gang was looked at."""
+        """Note that a pod or gang was looked at."""
 
     def closed(self, workload: PendingWorkload) -> Closed:
         """Return the products of GPUs that the limit keeps from a workload now."""
@@ -120,11 +123,11 @@ class Limits:
         self.eased: set[str] = set()
 
     def put(self, limit: Limit, *, in_force: bool) -> None:
-        """Put a limit in force, or out of it; limits are asked in the order in which they came into force."""
+        """Put a limit in force, or out of it. Limits are asked in the order in which they came into force."""
         if not in_force and limit in self._in_force:
             self._in_force.remove(limit)
         elif in_force and limit not in self._in_force:
-            limit.regroup()  # it was told nothing of late
+            limit.regroup()  # nobody told it what changed meanwhile
             self._in_force.append(limit)
 
     # What limits are told.
@@ -224,7 +227,7 @@ def open_nodes(picture: Picture, closed: Closed) -> tuple[Bools, Mapping[str, fr
     """Return nodes with GPUs that limits leave open: (rows,), and the numbers of these GPUs where not all are open."""
     rows = np.zeros(len(picture.nodes.freed), dtype=np.bool_)
     open_gpus: dict[str, frozenset[int]] = {}
-    if closed >= EVERYWHERE:
+    if closed >= NOWHERE:
         return rows, open_gpus
     for group in picture.inventory.fleet.groups:
         gpus = group.machine.gpus

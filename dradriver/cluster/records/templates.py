@@ -20,7 +20,7 @@ from dradriver.reason import Cause, Reason
 
 
 class Templates:
-    """Templates, and the waiting pods of ours by those that they name.
+    """Templates, and the pods of ours by those that they name.
 
     Attributes:
         known: All templates, by namespace and name; without their specs, unless whoever told of them had those.
@@ -50,7 +50,7 @@ class Templates:
             self.known[key] = msgspec.structs.replace(template, spec=None)
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
-        """Update which templates waiting pods name, by a pod's old and new state."""
+        """Update which templates pods name, by a pod's old and new state."""
         before, after = _named(old), _named(new)
         if before == after:
             return
@@ -65,7 +65,7 @@ class Templates:
                 self._keep(template)
 
     def pods(self, key: Key) -> list[Key]:
-        """Return the waiting pods that name a template."""
+        """Return the pods that a template concerns."""
         return sorted(self._named_by.get(key, ()))
 
     def of(self, pod: Pod) -> Template | None:
@@ -133,7 +133,8 @@ def _own(pod: Pod) -> Key | None:
 
 
 def _named(pod: Pod | None) -> tuple[Key, ...]:
-    if pod is None or not _waits(pod):
+    """Return the templates that concern a pod: once it is bound, those beside its GPUs' own, whose channel it takes."""
+    if pod is None or pod.finished:
         return ()
     own = _own(pod)
     others = tuple((pod.metadata.namespace, name) for name in beside(pod))

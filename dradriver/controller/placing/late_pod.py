@@ -32,7 +32,7 @@ def late_search(snapshot: Snapshot, late: Member, membership: Membership) -> Lat
     """Return what to search for a late pod. Kept places are read and stay kept.
 
     Args:
-        snapshot: The cluster as the pod may use it, from ``Caps.left``.
+        snapshot: The cluster as the limits leave it to the pod, from ``Limits.offer``.
         late: The pod, as it wants to be placed.
         membership: What the pod says of its gang.
     """

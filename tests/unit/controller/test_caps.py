@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from unittest.mock import patch
 
 import pytest
 
 from dradriver.allocator.request import Amount
+from dradriver.api.claims.pins import Key
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Cap, Tenant
+from dradriver.cluster.pods.gpu_time import GpuTime
 from dradriver.controller.placing import gang_plan, plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.queue.limits import LimitError
 from dradriver.queue.reservation_rules import Terms
 from tests.effort import sampled
 from tests.fakes.gang_pods import gang
@@ -57,6 +60,27 @@ async def test_who_would_take_its_tenant_beyond_its_cap_waits_and_is_told_who_us
     assert cluster.note("second", "reason") == (
         "its tenant's cap: tenant vision holds 5 of 6 GPUs; this asks for 2: default/first 4, dev/nb 1"
     )
+
+
+async def test_who_uses_a_cap_is_added_up_only_for_a_reason_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(capped(4), a="dgx1-v100")
+    cluster.pod("first", 4)
+    cluster.pod("second", 2)
+    await cluster.settle()
+    cluster.worker.limits.regroup()  # what was added up before is forgotten
+    added_up: list[GpuTime] = []
+    claims = GpuTime.claims
+
+    def counted(gpu_time: GpuTime) -> Collection[Key]:
+        added_up.append(gpu_time)
+        return claims(gpu_time)
+
+    monkeypatch.setattr(GpuTime, "claims", counted)
+    with pytest.raises(LimitError) as refused:
+        cluster.worker.limits.allow(cluster.worker.workloads["default", "second"])
+    assert not added_up
+    assert "default/first 4" in str(refused.value)
+    assert len(added_up) == 1
 
 
 async def test_it_holds_up_nobody_else_of_its_kind() -> None:

@@ -115,6 +115,23 @@ async def test_the_same_after_a_restart_also_where_templates_are_seen_last() -> 
     assert {placed(made, "p"), placed(made, "q")} == {"a", "b"}
 
 
+async def test_the_channel_of_a_bound_pod_is_counted_right_whenever_its_template_is_seen() -> None:
+    made = cluster("a")
+    pod(made, "first")
+    await made.settle()
+    made.schedule()
+    give(made, "first", "a")
+    await made.settle()
+    assert made.get_pod("first")["spec"]["nodeName"] == "a"
+    made.restart()
+    made.deliver(PODS, RESOURCE_CLAIMS)
+    made.deliver()
+    assert await made.audit() == 0
+    made.remove(RESOURCE_CLAIM_TEMPLATES, "t", "default")  # its ComputeDomain is deleted, and the pod still runs
+    made.deliver()
+    assert await made.audit() == 0
+
+
 async def test_pods_without_such_a_claim_need_no_channel() -> None:
     made = cluster("a")
     made.put(RESOURCE_CLAIMS, domains.claim("theirs", "a"))
