@@ -171,7 +171,7 @@ class ApiWriter:
             shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
             planned=placement.planned,
             seat=placement.seat,
-            others=() if wish.template is None else tuple(wish.template.nic_entries),
+            other_requests=() if wish.template is None else tuple(wish.template.nic_entries),
             preempting=placement.preempts,
             vendor=wish.request.vendor,
         )
