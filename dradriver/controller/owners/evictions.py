@@ -296,6 +296,7 @@ class Evictions:
                 raise MovedOnError("nobody need end for it any more")
             await self._evict(pod, why)
 
+        # The pods in ``last`` are evicted after all others.
         for is_last in (False, True):
             evictions = [functools.partial(evict_one, pod) for pod in pods if (pod.metadata.uid in last) == is_last]
             await several_writes.each(evictions, at_once=AT_ONCE)
