@@ -163,6 +163,6 @@ def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
         return LargestGang(pods=0, nodes=(), domain="")
     total = np.bincount(domain[at], nodes.capacity[at])
     best = int(total.argmax())
-    names = tuple(sorted(nodes.name(own) for own in at[domain[at] == best].tolist()))
+    names = tuple(sorted(nodes.name(node) for node in at[domain[at] == best].tolist()))
     name = "" if level == CLUSTER else names[0] if level == NODE else fleet.sites.domain(level, best)
     return LargestGang(pods=int(total[best]), nodes=names, domain=name)

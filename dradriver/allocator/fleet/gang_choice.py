@@ -71,16 +71,16 @@ def gang_choice(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[
 
 
 def _reach(fleet: Fleet, ranks: Ints) -> str:
-    """The narrowest level that holds some nodes."""
+    """Return the narrowest level of the network that holds all of these nodes."""
     if len(ranks) < 2:
         return NODE
     sites = fleet.sites_by_name()[ranks]
     of_level = ((level, fleet.sites.domains(level)[sites]) for level in fleet.levels)
-    return next((level for level, own in of_level if own[0] >= 0 and (own == own[0]).all()), CLUSTER)
+    return next((level for level, domains in of_level if domains[0] >= 0 and (domains == domains[0]).all()), CLUSTER)
 
 
 def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
-    """Places of nodes in the order that leaves each part of the network once: by its domains, the widest first."""
+    """Return indices that sort nodes by their domains, of the widest level first, so that each domain is left once."""
     sites = fleet.sites_by_name()[ranks]
     return np.lexsort((ranks, *(fleet.sites.domains(level)[sites] for level in fleet.levels)))
 
@@ -91,35 +91,35 @@ def _matched(
     """Return which member gets which place: in order, or near the placed member that is next by index."""
     if not kept:
         return dict(zip(indices, places, strict=True))
-    out, members = {}, sorted(kept)
+    matched, kept_indices = {}, sorted(kept)
     ranks = np.array([fleet.name_rank(place.node) for place in places])
-    left = np.ones(len(places), dtype=np.bool_)
+    is_left = np.ones(len(places), dtype=np.bool_)
     for index in indices:
-        after = bisect.bisect(members, index)
-        neighbour = min(members[max(after - 1, 0) : after + 1], key=lambda other: (abs(other - index), other))
+        after = bisect.bisect(kept_indices, index)
+        neighbour = min(kept_indices[max(after - 1, 0) : after + 1], key=lambda other: (abs(other - index), other))
         steps = _steps(fleet, kept[neighbour].node, ranks)
-        at = int(np.where(left, steps, len(fleet.sites.reaches) + 1).argmin())
-        out[index], left[at] = places[at], False
-    return out
+        at = int(np.where(is_left, steps, len(fleet.sites.reaches) + 1).argmin())
+        matched[index], is_left[at] = places[at], False
+    return matched
 
 
-def _steps(fleet: Fleet, one: str, ranks: Ints) -> Ints:
-    """The number in ``reaches`` of the narrowest level that a node shares with each of others: shape of ``ranks``."""
+def _steps(fleet: Fleet, node: str, ranks: Ints) -> Ints:
+    """Return how far a node is from others: the number in ``reaches`` of the narrowest level that they share."""
     reaches = fleet.sites.reaches
     steps = np.full(len(ranks), len(reaches))
-    if (rank := fleet.name_rank(one)) is None:
+    if (rank := fleet.name_rank(node)) is None:
         return steps
-    every = fleet.sites_by_name()
+    site_of_rank = fleet.sites_by_name()
     for number in range(len(reaches) - 1, 0, -1):
         domain = fleet.sites.domains(reaches[number])
-        if (own := int(domain[every[rank]])) >= 0:
-            steps[domain[every[ranks]] == own] = number
+        if (domain_of_node := int(domain[site_of_rank[rank]])) >= 0:
+            steps[domain[site_of_rank[ranks]] == domain_of_node] = number
     steps[ranks == rank] = 0
     return steps
 
 
 def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
-    """The bandwidth of the slowest pod, or of the network between nodes where all their NICs are known, GB/s."""
+    """Return the least bandwidth, GB/s: of the pods, and of the network if the NICs of all nodes are known."""
     several = [pod.busbw_gbps for pod in pods if len(pod.gpus) > 1]  # one GPU alone has no bandwidth to be slow
     known = reach != NODE and len(sites) == len({pod.node for pod in pods})
     network = float(fleet.sites.most_gbps(reach)[sites].min()) if known else 0.0

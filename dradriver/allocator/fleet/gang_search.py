@@ -249,8 +249,8 @@ def _around(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = No
     levels = [domains for domains in every if (domains >= 0).any()]
     if taken is None or not taken.gpus.any():
         return Around(levels, None, nodes.site[:0])
-    own = taken.gpus > 0
-    return Around(levels, own, taken.sites[own])
+    has_pods = taken.gpus > 0
+    return Around(levels, has_pods, taken.sites[has_pods])
 
 
 def _candidates(

@@ -18,12 +18,12 @@ class Around(NamedTuple):
 
     Attributes:
         levels: For each narrower level, the widest first, per location the number of its domain.
-        own: By ``GangNodes.name_rank`` whether a node has pods of the gang; None for none.
+        has_pods: By ``GangNodes.name_rank``, whether a node has pods of the gang; None for none.
         sites: The locations of these nodes.
     """
 
     levels: Sequence[Ints]
-    own: Bools | None
+    has_pods: Bools | None
     sites: Ints
 
 
@@ -76,28 +76,28 @@ def plan(nodes: GangNodes, domain: Ints, wish: Wish, around: Around) -> Plan | N
         wish: What is wanted.
         around: The levels inside the domains, and what has its place.
     """
-    own = None if around.own is None else around.own[nodes.name_rank]
-    number = gang_domains.number_of(nodes, domain, wish, own)
+    has_pods = None if around.has_pods is None else around.has_pods[nodes.name_rank]
+    number = gang_domains.number_of(nodes, domain, wish, has_pods)
     if number is None:
         return None
-    nodes = _fastest(nodes, domain, wish, number, own)
+    nodes = _fastest(nodes, domain, wish, number, has_pods)
     inner = None
     if around.levels:
         known = around.levels[0][nodes.site]
         inner = np.where(known < 0, len(known) + np.arange(len(known)), known)
-    found = gang_domains.best(nodes, domain, wish, inner=inner, own=own)
+    found = gang_domains.best(nodes, domain, wish, inner=inner, has_pods=has_pods)
     assert found is not None, "the same domains held them before"
     return _inside(nodes, found.at, wish, number=number, around=around)
 
 
-def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, own: Bools | None) -> GangNodes:
+def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, has_pods: Bools | None) -> GangNodes:
     """The nodes as pods see them whose slowest set is as fast as it can be on so many nodes."""
     values = nodes.worths()
     low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
     while low < high:
         middle = (low + high + 1) // 2
         faster = nodes.with_worth(float(values[middle]))
-        if gang_domains.number_of(faster, domain, wish, own) == number:
+        if gang_domains.number_of(faster, domain, wish, has_pods) == number:
             low, nodes = middle, faster
         else:
             high = middle - 1
@@ -106,10 +106,10 @@ def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, own: Bools
 
 def _inside(nodes: GangNodes, at: Ints, wish: Wish, *, number: int, around: Around) -> Plan:
     """The plan for all pods on these nodes: those with pods of the gang, and so many others."""
-    own = np.zeros(len(at), dtype=np.bool_) if around.own is None else around.own[nodes.name_rank[at]]
+    has_pods = np.zeros(len(at), dtype=np.bool_) if around.has_pods is None else around.has_pods[nodes.name_rank[at]]
     # The nodes that hold least come first, then those with the fewest GPUs free, then the first by name.
-    at = at[np.lexsort((nodes.name_rank[at], nodes.free[at], nodes.capacity[at], ~own))]
-    held = int(np.count_nonzero(own))
+    at = at[np.lexsort((nodes.name_rank[at], nodes.free[at], nodes.capacity[at], ~has_pods))]
+    held = int(np.count_nonzero(has_pods))
     old, new = at[:held], at[held:]
     on_new = max(wish.pods - int(nodes.capacity[old].sum()), number * wish.least) if number else 0
     taken, pods, within = _on_new(nodes, new, on_new, wish=wish, number=number, around=around)
@@ -157,7 +157,7 @@ def _on_new(
     if wish.spread or threshold * number < pods:
         larger_nodes, equal_nodes = new[capacity > threshold], new[capacity == threshold]
         sites = np.concatenate((around.sites, nodes.site[larger_nodes]))
-        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), Around(around.levels, around.own, sites))
+        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), Around(around.levels, around.has_pods, sites))
         at = np.concatenate(
             (larger_nodes[np.argsort(-nodes.capacity[larger_nodes], kind="stable")], equal_nodes[nearest])
         )
