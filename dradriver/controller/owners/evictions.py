@@ -359,6 +359,7 @@ class Evictions:
         if dry_run:
             return
 
+        # The cluster cache may not show the eviction yet. Until then the pod counts as evicted, and is left alone.
         now = asyncio.get_running_loop().time()
         self._not_before[pod.metadata.uid] = self._evicted_until[pod.metadata.uid] = now + TOLD_S
         self._refusals.forget(workload)
