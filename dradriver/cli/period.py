@@ -27,7 +27,7 @@ class Period(NamedTuple):
     first: int
     end: int
 
-    def said(self) -> tuple[str, str]:
+    def as_texts(self) -> tuple[str, str]:
         """Return when the period begins and ends, as Kubernetes writes times."""
         return _moment(self.first), _moment(self.end)
 

@@ -40,7 +40,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         preferred: As the annotation ``preferred``, best first.
         strategy: As the annotation, as are those below that are words of pods.
         min_bandwidth: GB/s, a number or text.
-        min_busbw: The same.
+        min_busbw: GB/s, a number or text.
         product: Full name or glob; of a machine whose source names none: what its GPUs are.
         cpu: What CPUs it has, where its source does not say: ``rome``.
         nccl_version: Which NCCL runs on it, ``2.23``; the newest where neither this nor the machine says it.

@@ -66,15 +66,19 @@ def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float
     max_gpus = caps.get(ANY)
     if max_gpus is not None:
         whole_gpus = math.floor(max_gpus)
-        counts |= {DEVICES.format(device_class): str(whole_gpus) for device_class in current_ledger().vendor_of}
+        device_classes = current_ledger().vendor_of.keys()  # of the driver that allocates the GPUs
+        counts |= {DEVICES.format(device_class): str(whole_gpus) for device_class in device_classes}
         if max_gpus != whole_gpus:
             notes.append(f"a quota counts whole devices: {whole_gpus} of {max_gpus:g} GPUs")
     products = sorted(product for product in caps if product != ANY)
     if products:
         notes.append(f"no quota counts one product's GPUs: what it may have of {', '.join(products)} is not bounded")
+    # Only this driver has shares and slices. If another driver allocates the GPUs, there are none to count.
     if counts and current_ledger() is OURS:
-        parts = " and ".join(DEVICES.format(device_class) for device_class in (names.SHARE_CLASS, names.MIG_CLASS))
-        notes.append(f"shares and slices count one each, whatever their size, so they are not bounded: write {parts}")
+        fractions = " and ".join(DEVICES.format(device_class) for device_class in (names.SHARE_CLASS, names.MIG_CLASS))
+        notes.append(
+            f"shares and slices count one each, whatever their size, so they are not bounded: write {fractions}"
+        )
     if counts and len(namespaces) > 1:
         notes.append(
             f"a quota is of one namespace: each of the {len(namespaces)} may have so many, of what only kube-scheduler "

@@ -127,7 +127,7 @@ async def _read(
         warn(trouble)
     first_hour = min(tenant_usage.hours)
     if within.first < first_hour:
-        warn(f"nothing is kept of before {Period(first_hour, 0).said()[0]}")
+        warn(f"nothing is kept of before {Period(first_hour, 0).as_texts()[0]}")
     tenants = tenant_usage.tenants(policies, {}, labels)
     tenant_of: Callable[[str], str] = tenants.of if policies.tenants else lambda name: f"namespace/{name}"
     return report(

@@ -141,7 +141,7 @@ def report(
             total.add(bucket.kind, seconds, idle_s, price)
     priced = bool(prices.gpus)
     rows = [row_sum.row(key, priced=priced) for key, row_sum in sums.items()]
-    begin, end = within.said()
+    begin, end = within.as_texts()
     return Report(
         begin=begin, end=end, counted_until=counted_until, by=by, currency=prices.currency,
         rows=tuple(sorted(rows, key=lambda row: (-(row.cost or 0.0), -row.gpu_hours, row.key))),

@@ -55,7 +55,7 @@ class Recorder:
         self._client = client
         self._component = component
         self._instance = instance
-        self._counts: OrderedDict[str, int] = OrderedDict()
+        self._counts: OrderedDict[str, int] = OrderedDict()  # by the Event's name; ``_remember`` fills it
 
     async def record(
         self,
@@ -82,7 +82,7 @@ class Recorder:
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             count = self._counts.get(name)
-            if count is not None and await self._count(namespace, name, now, count + 1):
+            if count is not None and await self._write_count(namespace, name, now, count + 1):
                 return
             await self._create(namespace, name, now, about, type, reason, message, action)
         except DriverError as error:
@@ -105,7 +105,10 @@ class Recorder:
         message: str,
         action: str,
     ) -> None:
-        """Create an Event, or count it if it exists. Arguments are those of ``record``, and the Event's own names."""
+        """Create an Event, or count it if it exists.
+
+        ``namespace``, ``name`` and ``now`` are the Event's own. The other arguments are those of ``record``.
+        """
         event: dict[str, Any] = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -135,11 +138,11 @@ class Recorder:
                 raise
             # Another replica wrote it, or this one forgot it. The answer to a first patch has the present count.
             count = await self._patch(namespace, name, {"lastTimestamp": now})
-            await self._count(namespace, name, now, count + 1)
+            await self._write_count(namespace, name, now, count + 1)
         else:
             self._remember(name, 1)
 
-    async def _count(self, namespace: str, name: str, now: str, count: int) -> bool:
+    async def _write_count(self, namespace: str, name: str, now: str, count: int) -> bool:
         """Write an Event's new count; return False where it is gone, as they all are after an hour."""
         try:
             self._remember(name, await self._patch(namespace, name, {"count": count, "lastTimestamp": now}))

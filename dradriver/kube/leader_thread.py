@@ -48,6 +48,8 @@ class Progress:
 async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None:
     """Run an election in a thread with its own loop, and the work of the leader in the present loop.
 
+    So the lease is renewed in time even if the work keeps its own loop busy for seconds.
+
     It returns when the election returns, and raises what the election raises. If it is cancelled, even more than once,
     it cancels the election, and ends when the election has ended.
 
@@ -58,15 +60,15 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
     """
     work_loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = work_loop.create_future()
-    # Set in the thread when the election starts: a function that cancels it.
-    cancel_election: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
+    # Gets its result in the thread when the election starts. The result is a function that cancels the election.
+    election_canceller: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
     context = contextvars.copy_context()  # a new thread does not inherit the context variables of this one
 
     async def run_election() -> None:
         task = asyncio.current_task()
         assert task is not None
         election_loop = asyncio.get_running_loop()
-        cancel_election.set_result(lambda: _call(election_loop, task.cancel))
+        election_canceller.set_result(lambda: _call(election_loop, task.cancel))
         await election(lambda: _run_in(work_loop, work, context))
 
     def end(error: BaseException | None) -> None:
@@ -90,7 +92,12 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
     except asyncio.CancelledError:
         # Cancel the election now, or as soon as it has started.
         if not ended.done():
-            cancel_election.add_done_callback(lambda future: future.result()())
+
+            def cancel_election(started: concurrent.futures.Future[Callable[[], None]]) -> None:
+                cancel = started.result()
+                cancel()
+
+            election_canceller.add_done_callback(cancel_election)
         # A second cancellation must not leave the election running either.
         while not ended.done():
             with contextlib.suppress(asyncio.CancelledError):

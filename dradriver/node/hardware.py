@@ -178,8 +178,11 @@ def device_manager(
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     edits = found.discovery.edits
-    if not found.vendor.parts:
+    can_be_divided = found.vendor.parts
+    if not can_be_divided:
         return DeviceManager([Whole(edits)])
+
+    # Only NVIDIA's GPUs can be divided.
     mps = MpsFolder(options.state_dir / "mps", boot=boot_of(options))
     if options.discovery == "simulated":
         host = nvidia_hardware.simulated(_simulated_dir(options), lambda: machines.machine, mps=mps)

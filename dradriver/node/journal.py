@@ -76,8 +76,9 @@ class Journal(Generic[T]):
         self._version = version
         self._key = key
         self._at_start = self._stamps()
-        self._foreign: set[str] = set()  # entries of a newer agent that runs beside this one
-        self._read: dict[str, Entry[T]] = {}  # decoded before, and still so while the file has the same stamp
+        # Keys of entries that a newer agent wrote since this one started: it runs next to this one (``_handle_newer``).
+        self._foreign: set[str] = set()
+        self._decoded: dict[str, Entry[T]] = {}  # valid while the file has the same stamp
 
     def read(self) -> dict[str, Entry[T]]:
         """Return all entries of the journal by key, in order of key; what cannot be read is set aside.
@@ -92,7 +93,7 @@ class Journal(Generic[T]):
             entry = self.get(path.stem) if _KEY.fullmatch(path.stem) else None
             if entry is not None:
                 entries[path.stem] = entry
-        self._read = dict(entries)
+        self._decoded = dict(entries)
         return entries
 
     def get(self, key: str) -> Entry[T] | None:
@@ -104,8 +105,10 @@ class Journal(Generic[T]):
         """
         path = self._path(key)
         try:
+            # The stamp is read before the text. If the file is written in between, the stamp is too old, and the next
+            # call reads it again.
             stamp = _stamp(path.stat())
-            known = self._read.get(key)
+            known = self._decoded.get(key)
             if known is not None and known.stamp == stamp:
                 return known
             data = path.read_bytes()
@@ -115,19 +118,19 @@ class Journal(Generic[T]):
         except OSError as error:
             if error.errno not in _DAMAGE:
                 raise
-            self._damaged(path, error)
+            self._handle_damaged(path, error)
             return None
         try:
             value = self._decode(data, key)
-        except _NewerError as newer:
-            self._newer(path, stamp, newer.version)
+        except _NewerError as error:
+            self._handle_newer(path, stamp, error.version)
             return None
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            self._damaged(path, error)
+            self._handle_damaged(path, error)
             return None
         self._foreign.discard(key)
-        self._read[key] = Entry(value, stamp)
-        return self._read[key]
+        self._decoded[key] = Entry(value, stamp)
+        return self._decoded[key]
 
     def has(self, key: str, stamp: Stamp) -> bool:
         """Return whether the journal's entry still is the one that had this stamp.
@@ -191,8 +194,8 @@ class Journal(Generic[T]):
             OSError: There is no such file, or it cannot be changed.
         """
         key = self._key(value)
-        self._read[key] = Entry(value, _stamp(atomic_files.touch(self._path(key))))
-        return self._read[key]
+        self._decoded[key] = Entry(value, _stamp(atomic_files.touch(self._path(key))))
+        return self._decoded[key]
 
     def remove(self, key: str) -> None:
         """Remove an entry of the journal for good, and what was set aside of it; an unknown key is fine.
@@ -206,7 +209,7 @@ class Journal(Generic[T]):
             if aside.name.startswith(f"{path.name}."):
                 atomic_files.remove(aside)
         atomic_files.remove(path)
-        self._read.pop(key, None)
+        self._decoded.pop(key, None)
         self._foreign.discard(key)
 
     def sweep(self) -> None:
@@ -256,7 +259,7 @@ class Journal(Generic[T]):
             raise msgspec.DecodeError(f"it is the entry of {self._key(value)[:64]!r}")
         return value
 
-    def _newer(self, path: Path, stamp: Stamp, version: int) -> None:
+    def _handle_newer(self, path: Path, stamp: Stamp, version: int) -> None:
         """Set a newer agent's file aside if it is as this process found it at its start.
 
         If it was written since, that agent runs, and this one is about to be replaced by it. No clock is asked: it may
@@ -269,14 +272,15 @@ class Journal(Generic[T]):
             self._foreign.add(path.stem)
             logger.warning("%s was just written by a newer agent (version %d); it is left alone", path, version)
 
-    def _damaged(self, path: Path, error: Exception) -> None:
+    def _handle_damaged(self, path: Path, error: Exception) -> None:
+        """Set a damaged file aside, and count it."""
         self._set_aside(path, f"corrupt-{int(time.time())}", f"damaged ({error})")
         metrics.CHECKPOINT_CORRUPT.inc()
 
     def _set_aside(self, path: Path, suffix: str, why: str) -> None:
         aside = path.with_name(f"{path.name}.{suffix}")
         atomic_files.move(path, aside)
-        self._read.pop(path.stem, None)
+        self._decoded.pop(path.stem, None)
         logger.error("%s is %s; kept as %s", path, why, aside.name)
 
 

@@ -181,7 +181,7 @@ class Limits:
         rows, open_gpus = open_nodes(self._picture, closed) if closed else (None, {})
         # A late pod of a gang has the place that is kept for it, whatever else it may have.
         if (whose or open_gpus) and (kept := kept_claim(self._picture, workload)) is not None:
-            snapshot = snapshot.without([kept], own=True)
+            snapshot = snapshot.without([kept], are_own=True)
         if open_gpus:
             snapshot = snapshot.offering_only(open_gpus)
         return Offer(members, snapshot.among(rows), why)

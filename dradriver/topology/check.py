@@ -35,10 +35,15 @@ def check(machine: Machine) -> Machine:
     """
     if not machine.gpus:
         raise TopologyError("gpus: empty; a machine has at least one GPU")
-    _check_texts(machine, "")
+    _check_texts(machine)
     _check_gpus(machine)
-    _check_rest(machine)
+    release(machine.nccl_version)  # raises if it is no version
+    _check_nics(machine)
+    _check_numa_nodes(machine)
+    _check_figures(machine)
     _check_pci(machine)
+
+    # The shapes of the matrices first, so that the checks of single cells may use any index.
     count = len(machine.gpus)
     _check_shape(machine.links, "links", count, count)
     _check_shape(machine.paths, "paths", count, count)
@@ -49,6 +54,7 @@ def check(machine: Machine) -> Machine:
     for n, row in enumerate(machine.nic_paths):
         for j, path in enumerate(row):
             if path is PathType.SELF:
+                # The text names the numbers of ``PathType``, because the file has numbers.
                 raise TopologyError(f"nic_paths[{n}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
     if machine.nic_pairs is not None:
         _check_nic_pairs(machine.nic_pairs, len(machine.nics))
@@ -57,8 +63,13 @@ def check(machine: Machine) -> Machine:
     return machine
 
 
-def _check_texts(value: object, at: str) -> None:
-    """Raise unless UTF-8 can hold every text: file names may bring lone surrogates along, and JSON has none."""
+def _check_texts(value: object, at: str = "") -> None:
+    """Raise unless UTF-8 can hold every text: file names may bring lone surrogates along, and JSON has none.
+
+    Args:
+        value: The machine, or a field of it.
+        at: The field's name, such as ``gpus[0].uuid``; empty for the machine.
+    """
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             _check_texts(getattr(value, field), f"{at}.{field}" if at else field)
@@ -145,9 +156,7 @@ def check_profile(profile: MigProfile, at: str) -> None:
         )
 
 
-def _check_rest(machine: Machine) -> None:
-    """Check the fields of the machine that belong to no single GPU: NICs, NUMA nodes, bandwidths, versions."""
-    release(machine.nccl_version)
+def _check_nics(machine: Machine) -> None:
     names: set[str] = set()
     for i, nic in enumerate(machine.nics):
         if not nic.name or nic.name in names:
@@ -157,6 +166,9 @@ def _check_rest(machine: Machine) -> None:
             raise TopologyError(f"nics[{i}].pci: {nic.pci!r}; write it as /sys does: 0000:05:00.0")
         _check_number(nic.numa, f"nics[{i}].numa")
         _check_number(nic.gbps, f"nics[{i}].gbps")
+
+
+def _check_numa_nodes(machine: Machine) -> None:
     for i, node in enumerate(machine.numa):
         if node.id < 0 or (i and node.id <= machine.numa[i - 1].id):
             raise TopologyError(f"numa[{i}].id: {node.id}; write nodes by id, each once, from 0")
@@ -164,6 +176,10 @@ def _check_rest(machine: Machine) -> None:
             raise TopologyError(f"numa[{i}].cpus: {node.cpus!r}; write a CPU list in rising order: 0-19,40-59")
         if node.cpumap and not _CPUMAP.fullmatch(node.cpumap):
             raise TopologyError(f"numa[{i}].cpumap: {node.cpumap!r}; write it as /sys does: 000000ff,fff00000")
+
+
+def _check_figures(machine: Machine) -> None:
+    """Check the numbers of the machine that belong to no single device."""
     if machine.cpu is not None:
         _check_number(machine.cpu.family, "cpu.family")
         _check_number(machine.cpu.model, "cpu.model")

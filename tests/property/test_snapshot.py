@@ -55,9 +55,11 @@ async def test_without_some_pods_it_says_what_the_cache_says_once_they_are_gone(
     before = answers(live, wish)
     some = rng.randint(0, len(gone))
     # In one step or in two, and in whatever order: it is the same.
-    stepwise = live.without(claims[:some], takes[:some], own=True).without(claims[some:], takes[some:], own=True)
+    stepwise = live.without(claims[:some], takes[:some], are_own=True).without(
+        claims[some:], takes[some:], are_own=True
+    )
     foretold = answers(stepwise, wish)
-    assert answers(live.without(claims, takes, own=True), wish) == foretold
+    assert answers(live.without(claims, takes, are_own=True), wish) == foretold
     assert answers(live, wish) == before, "looking changes nothing"
     for namespace, name in gone:
         cluster.remove(PODS, name, namespace)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 Kinds: TypeAlias = Mapping[tuple[frozenset[int], frozenset[int]], int]
-"""How many NICs there are, by the requests that they may go to, and the GPUs that they may go with."""
+"""The number of NICs of each kind. A kind is the requests and the GPUs that its NICs may go to."""
 
 _Node: TypeAlias = tuple[str, Hashable]
 _SOURCE: Final[_Node] = ("source", None)
-_NO_END: Final = 1 << 40
+_UNLIMITED: Final = 1 << 40
 
 
 def served(
@@ -24,8 +24,8 @@ def served(
     gpus: int,
     may_go_on: Callable[[], bool],
     *,
-    alone: bool = True,
-    deal: bool = False,
+    is_last_pod: bool = True,
+    one_set: bool = False,
 ) -> list[int]:
     """Return free GPUs that can all have their NICs at the same time; fewer than requested if no set can.
 
@@ -33,61 +33,70 @@ def served(
     GPUs will do, more than ``gpus`` are returned.
 
     Args:
-        kinds: The NICs.
+        kinds: The number of NICs of each kind.
         counts: The number of NICs that each request needs.
         order: The free GPUs, best first.
         gpus: How many GPUs are requested.
         may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
             search ends and finds none.
-        alone: Whether a single pod requests them. Then each of several single GPUs can be enough by itself.
-        deal: Whether other pods make the same request after this one. Then the GPUs that get no extra NIC are
-            preferably those that no other pod can use, and exactly ``gpus`` are returned.
+        is_last_pod: Whether no other pod with the same request needs GPUs after this one. Then each of several single
+            GPUs can be enough by itself.
+        one_set: Whether to return exactly ``gpus``, and to leave most to other pods with the same request: the GPUs
+            that get one NIC less than others are preferably those that no such pod can use.
     """
     # Whether every NIC may go to every request.
     is_alike = all(len(requests) == len(counts) for requests, _ in kinds)
 
     # A single GPU: each one that can have all NICs by itself.
-    if gpus == 1 and (alone or not is_alike):
+    if gpus == 1 and (is_last_pod or not is_alike):
         return [gpu for gpu in order if _Flow(kinds, counts).give(gpu, sum(counts))]
     each_gets, extra = divmod(sum(counts), gpus)
 
-    # The GPUs that can all have their full number at once, taken in order of preference. If every NIC is good for every
-    # request, requests need not be told apart.
-    flow = _Flow(kinds, [_NO_END] * len(counts) if is_alike else counts)
+    # The GPUs that can all have their full number at once, taken in order of preference. If every NIC may go to every
+    # request, it does not matter here which request a NIC counts for: no request has a limit then.
+    flow = _Flow(kinds, [_UNLIMITED] * len(counts) if is_alike else counts)
     best = [gpu for gpu in order if flow.give(gpu, each_gets + bool(extra))]
-    if is_alike and len(best) >= gpus and not (deal and extra):
+    if is_alike and len(best) >= gpus and not (one_set and extra):
         return best
 
-    # With ``deal``, the GPUs after the first ``extra`` get one NIC less: first those that no other pod can use.
-    with_extra = extra if deal and extra else len(best)
+    # With ``one_set``, the GPUs after the first ``extra`` get one NIC less. First come those that cannot have the full
+    # number (they are not in ``best``): no other pod with the same request can use them for it.
+    with_extra = extra if one_set and extra else len(best)
     preferred = [*best[:with_extra], *(gpu for gpu in order if gpu not in best), *best[with_extra:]]
     flow = _Flow(kinds, counts)
 
-    # Each GPU needs at most one NIC, and ``best`` has as many GPUs as can have one: no other set is larger.
+    # Each GPU needs at most one NIC, and ``best`` has as many GPUs as can have one: no other set is larger. If the NICs
+    # do not all find a GPU, ``best`` has fewer GPUs than requested.
     if each_gets + bool(extra) == 1:
         chosen = preferred[:gpus]
-        return chosen if len(chosen) == gpus and sum(flow.give(gpu, 1) for gpu in chosen) == sum(counts) else best
+        with_nic = sum(flow.give(gpu, 1) for gpu in chosen)
+        return chosen if len(chosen) == gpus and with_nic == sum(counts) else best
 
     # Otherwise try the sets one after another: each GPU gets the common number, then enough of them one more.
     for remaining_flow, chosen in _sets(flow, preferred, gpus, each_gets, may_go_on):
         if sum(remaining_flow.give(gpu, 1) for gpu in chosen) >= extra:
             return chosen
+
+    # No set was found: the caller must see fewer GPUs than requested, however many ``best`` has.
     return best[: gpus - 1]
 
 
 def _sets(
     flow: _Flow, order: Sequence[int], gpus: int, each: int, may_go_on: Callable[[], bool]
 ) -> Iterator[tuple[_Flow, list[int]]]:
-    """Yield all sets of so many GPUs that can each have as many, those first that are first in order."""
+    """Yield all sets of ``gpus`` GPUs that can each have ``each`` NICs, with the flow that gives them these.
+
+    Sets of GPUs that come first in ``order`` come first.
+    """
     if not gpus:
         yield flow, []
         return
     for at, gpu in enumerate(order[: len(order) - gpus + 1]):
         if at and not may_go_on():
             return
-        own = flow.copy()
-        if own.give(gpu, each):
-            for last, others in _sets(own, order[at + 1 :], gpus - 1, each, may_go_on):
+        with_gpu = flow.copy()
+        if with_gpu.give(gpu, each):
+            for last, others in _sets(with_gpu, order[at + 1 :], gpus - 1, each, may_go_on):
                 yield last, [gpu, *others]
 
 
@@ -101,10 +110,10 @@ class _Flow:
             self._way(_SOURCE, ("request", at), count)
         for number, ((requests, gpus), count) in enumerate(kinds.items()):
             for at in requests:
-                self._way(("request", at), ("in", number), _NO_END)
+                self._way(("request", at), ("in", number), _UNLIMITED)
             self._way(("in", number), ("out", number), count)
             for gpu in gpus:
-                self._way(("out", number), ("gpu", gpu), _NO_END)
+                self._way(("out", number), ("gpu", gpu), _UNLIMITED)
 
     def _way(self, start: _Node, end: _Node, room: int) -> None:
         self._room.setdefault(start, {})[end] = room
@@ -117,17 +126,17 @@ class _Flow:
         return out
 
     def give(self, gpu: int, number: int) -> bool:
-        """Give a GPU so many more NICs, and no other GPU less; return whether it can, else nothing changes."""
-        gone: list[tuple[list[tuple[_Node, _Node]], int]] = []
+        """Give a GPU ``number`` more NICs, all or none, and no other GPU fewer. Return whether it got them."""
+        sent: list[tuple[list[tuple[_Node, _Node]], int]] = []
         while number:
             path = self._path(("gpu", gpu))
             if not path:
-                for way, back in reversed(gone):
+                for way, back in reversed(sent):
                     self._send(way, -back)
                 return False
             least = min(number, *(self._room[start][end] for start, end in path))
             self._send(path, least)
-            gone.append((path, least))
+            sent.append((path, least))
             number -= least
         return True
 

@@ -196,7 +196,7 @@ def ways_from(machine: Machine, addresses: Sequence[str], root: str | None, numa
         addresses: The NIC's PCI address, and that of the physical function that it belongs to: the first that the
             machine knows is where it is.
         root: Its root complex (``pci0000:00``) for where the machine knows none of them; None where that is not said.
-        numa: Its NUMA node; the same.
+        numa: Its NUMA node, for the same case; None where that is not said.
     """
     for address in addresses:
         for nic, row in zip(machine.nics, machine.nic_paths, strict=True):

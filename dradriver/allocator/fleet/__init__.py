@@ -21,5 +21,6 @@ domain_capacity  how many pods of a gang network domains hold, by sums alone; th
 gang_roles_search  how the roles of a gang are shared over nodes, where every way is looked at
 gang_search  plans for all roles, level by level
 gang_refusals  why a gang has no place
+gang_choice  the places of a gang's pods by the plans of its roles, and how near each other they are
 gang_placement  all of it: a place for every pod of a gang, or none
 """

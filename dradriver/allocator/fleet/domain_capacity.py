@@ -26,8 +26,8 @@ def sums(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
     Args:
         domain: (nodes,), the domain of each node; none is negative.
         capacity: (nodes,), pods that it has room for.
-        most: Nodes of a domain that may be taken; None for all.
-        size: The least number of domains that are told of.
+        most: How many nodes of a domain may be taken: those with the most capacity count. None for all.
+        size: The least length of the result: domains without nodes have the capacity 0.
     """
     if most is not None:
         order = np.lexsort((-capacity, domain))
@@ -39,20 +39,22 @@ def sums(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
 
 def hold_all(
     request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
-    whose: Ints, free: Ints, amounts: Ints | None,
+    domain_of_rank: Ints, free: Ints, amounts: Ints | None,
 ) -> Bools:  # fmt: skip
     """Return whether each network domain has the capacity for all pods of a gang together.
 
-    Where a pod has room, there is room for a pod that needs less. So the pods that need as much as a role, or more,
-    need as many places as the same number of pods of that role. This is checked for each role. Worked example: of 10
-    pods that need 40 to 49 CPUs, a node with 64 CPUs holds one. A domain of 8 nodes then cannot hold all 10, though it
-    has room for each role alone and has GPUs for all.
+    A place that holds a pod also holds a pod that needs less. So all pods that need at least as much as a role need at
+    least as many places as the same number of pods of that role. This is checked for each role.
+
+    Worked example: 10 pods need 40, 41, … 49 CPUs, and each node has 64 CPUs. The check for the smallest size asks for
+    10 pods of 40 CPUs, of which a node holds one. So a domain of 8 nodes cannot hold all 10, though it has room for
+    each role alone and has GPUs for all.
 
     Args:
         request: The gang's request.
         tables: For each role its nodes.
         counts: For each role the number of pods that have no place yet.
-        whose: By ``GangNodes.name_rank``, the node's domain; -1 for none.
+        domain_of_rank: By ``GangNodes.name_rank``, the node's domain; -1 for none.
         free: By ``GangNodes.name_rank``, the mask of positions that some role can use.
         amounts: Free resources other than GPUs, by row.
 
@@ -63,12 +65,14 @@ def hold_all(
         (role.pod.gpus, role.needs, count) for role, count in zip(request.members, counts, strict=True) if count
     ]
 
-    # By node in some domain: its domain and its free GPUs.
-    row = np.full(len(free), -1, dtype=np.int64)
+    # By node in some domain: its domain, its free GPUs, and its row in ``amounts``. The row is -1 if the
+    # caller counts nothing for the node.
+    row_of_rank = np.full(len(free), -1, dtype=np.int64)
     for nodes in tables:
-        row[nodes.name_rank] = nodes.row
-    ranks_in_domains = np.flatnonzero(whose >= 0)
-    domain, free_gpus = whose[ranks_in_domains], np.bitwise_count(free[ranks_in_domains]).astype(np.int64)
+        row_of_rank[nodes.name_rank] = nodes.row
+    in_a_domain = np.flatnonzero(domain_of_rank >= 0)
+    domain, row = domain_of_rank[in_a_domain], row_of_rank[in_a_domain]
+    free_gpus = np.bitwise_count(free[in_a_domain]).astype(np.int64)
     has_room = np.ones(int(domain.max(initial=-1)) + 1, dtype=np.bool_)
 
     # One check for each different size: does the domain hold all pods of at least this size?
@@ -79,7 +83,8 @@ def hold_all(
             if more_gpus >= gpus
             and all(need >= least for need, least in itertools.zip_longest(more_needs, needs, fillvalue=0))
         )
-        capacity = np.minimum(np.minimum(free_gpus // gpus, room(row[ranks_in_domains], needs, amounts)), pods)
+        capacity = np.minimum(np.minimum(free_gpus // gpus, room(row, needs, amounts)), pods)
+        # The gang may be on at most ``max_nodes`` nodes, so only the largest of each domain count.
         has_room &= sums(domain, capacity, request.max_nodes, len(has_room)) >= pods
     return has_room
 
@@ -158,6 +163,6 @@ def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:
         return LargestGang(pods=0, nodes=(), domain="")
     total = np.bincount(domain[at], nodes.capacity[at])
     best = int(total.argmax())
-    names = tuple(sorted(nodes.name(own) for own in at[domain[at] == best].tolist()))
+    names = tuple(sorted(nodes.name(node) for node in at[domain[at] == best].tolist()))
     name = "" if level == CLUSTER else names[0] if level == NODE else fleet.sites.domain(level, best)
     return LargestGang(pods=int(total[best]), nodes=names, domain=name)

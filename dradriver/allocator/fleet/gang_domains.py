@@ -42,7 +42,7 @@ class Domain(NamedTuple):
     number: int
 
 
-def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tuple[Ints, Ints, Ints]:
+def fewest(owner: Ints, size: Ints, needed: int, uncounted: Bools | None = None) -> tuple[Ints, Ints, Ints]:
     """Return for each owner (a domain) how many of its largest items (nodes) add up to at least ``needed``.
 
     Owners whose items do not add up to it are left out. An owner is, for example, a network domain, and its items are
@@ -52,7 +52,7 @@ def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tu
         owner: (n,), the owner of each item.
         size: (n,), the size of each item.
         needed: The sum that the items must reach.
-        own: (n,), bool, items that are taken first and not counted; None for none.
+        uncounted: (n,), bool, items that are taken first and not counted; None for none.
 
     Returns:
         Three arrays: the owners, ascending; for each the number of items; for each the size of all of its items.
@@ -64,7 +64,7 @@ def fewest(owner: Ints, size: Ints, needed: int, own: Bools | None = None) -> tu
     if not len(at):
         return at, at, at
     owner, size = owner[at], size[at]
-    is_counted = np.ones(len(at), dtype=np.int64) if own is None else 1 - own[at].astype(np.int64)
+    is_counted = np.ones(len(at), dtype=np.int64) if uncounted is None else 1 - uncounted[at].astype(np.int64)
 
     # One key sorts by owner, then free items before counted ones, then the largest first.
     order = np.argsort((owner << (_ITEM_BITS + 1)) + (is_counted << _ITEM_BITS) - size)
@@ -100,13 +100,13 @@ class _Fitting(NamedTuple):
     number: int
 
 
-def number_of(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None = None) -> int | None:
+def number_of(nodes: GangNodes, domain: Ints, wish: Wish, has_pods: Bools | None = None) -> int | None:
     """Return how many nodes of a network domain the gang takes in ``best``; None if no domain holds all pods."""
-    found = _fitting(nodes, domain, wish, own)
+    found = _fitting(nodes, domain, wish, has_pods)
     return None if found is None else found.number
 
 
-def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = None, own: Bools | None = None
+def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = None, has_pods: Bools | None = None
          ) -> Domain | None:  # fmt: skip
     """Return the network domain that is best for the gang's pods; None if no domain holds them all.
 
@@ -120,9 +120,9 @@ def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = Non
         domain: (nodes,), the domain of each; -1 for none.
         wish: What is wanted.
         inner: (nodes,), its domain of the next narrower level, every node in one; None where there is none.
-        own: (nodes,), whether it has pods of the gang already.
+        has_pods: (nodes,), whether it has pods of the gang already.
     """
-    found = _fitting(nodes, domain, wish, own)
+    found = _fitting(nodes, domain, wish, has_pods)
     if found is None:
         return None
     chosen = found.owners[0]
@@ -131,17 +131,17 @@ def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = Non
     return Domain(found.at[found.owner == chosen], found.number)
 
 
-def _fitting(nodes: GangNodes, domain: Ints, wish: Wish, own: Bools | None) -> _Fitting | None:
+def _fitting(nodes: GangNodes, domain: Ints, wish: Wish, has_pods: Bools | None) -> _Fitting | None:
     usable = (nodes.capacity >= wish.least) & (domain >= 0)
-    if own is not None:
-        usable |= own & (nodes.capacity > 0) & (domain >= 0)
+    if has_pods is not None:
+        usable |= has_pods & (nodes.capacity > 0) & (domain >= 0)
     at = np.flatnonzero(usable)
     owner, capacity = domain[at], nodes.capacity[at]
-    owners, number, total = fewest(owner, capacity, wish.pods, None if own is None else own[at])
+    owners, number, total = fewest(owner, capacity, wish.pods, None if has_pods is None else has_pods[at])
     if not len(owners):
         return None
     if wish.spread:
-        size = np.bincount(owner if own is None else owner[~own[at]], minlength=int(owners[-1]) + 1)[owners]
+        size = np.bincount(owner if has_pods is None else owner[~has_pods[at]], minlength=int(owners[-1]) + 1)[owners]
         number = np.where(number <= wish.most, np.maximum(np.minimum(size, wish.most), number), number)
     fits = number <= wish.most
     if not fits.any():
@@ -184,9 +184,9 @@ def _on_rails(
         has = gang_rails.have(nodes, at, pattern)
         there = np.bincount(owner[has], minlength=size) >= number
         if looked_at and inner is not None:
-            own, least = _pieces(owner[has], inner[at[has]], number, size)
-            better = there & (apart | (own < pieces) | ((own == pieces) & (least > smallest)))
-            pieces, smallest = np.where(better, own, pieces), np.where(better, least, smallest)
+            with_these, least = _pieces(owner[has], inner[at[has]], number, size)
+            better = there & (apart | (with_these < pieces) | ((with_these == pieces) & (least > smallest)))
+            pieces, smallest = np.where(better, with_these, pieces), np.where(better, least, smallest)
         apart &= ~there
     return apart, pieces, smallest
 

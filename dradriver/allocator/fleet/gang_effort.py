@@ -44,19 +44,21 @@ class Effort:
         self.gave_up |= self.is_spent
         return not self.is_spent
 
-    def part(self, parts: int) -> Effort:
-        """Return one of so many equal parts of the effort that is left; what it spends counts here, too.
+    def fraction(self, parts: int) -> Effort:
+        """Return one of so many equal fractions of the effort that is left. What it spends is spent here, too.
 
-        That a part gave up does not count here: what it did not look at may be looked at with what is left.
+        ``gave_up`` of this effort does not change if the fraction gives up: what was not looked at for its cost may be
+        looked at with what is left.
         """
         made = Effort(self.left // parts)
         made._whole = self
         return made
 
-    def rest(self) -> Effort:
-        """Return half of the search effort that is left for a gang, to find out later why it has no place.
+    def for_refusal(self) -> Effort:
+        """Return an effort to find out later why a gang has no place: half as much as is left now.
 
-        Later tries with fewer pods spend this one and not what is returned.
+        The refusal is made when it is read. Tries with fewer pods may have spent this effort by then, so what is
+        returned is counted separately.
         """
         return Effort(self.left // 2)
 
@@ -68,4 +70,4 @@ def efforts(tries: int) -> list[Effort]:
     takes no place from a gang. The others share as much again, so a look costs at most twice what one try costs.
     """
     avoiding = Effort()
-    return [*(avoiding.part(tries - 1) for _ in range(tries - 1)), Effort()]
+    return [*(avoiding.fraction(tries - 1) for _ in range(tries - 1)), Effort()]

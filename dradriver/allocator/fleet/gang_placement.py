@@ -13,11 +13,10 @@ two nodes of either leaf, pods 0 and 1 in one of them, 2 and 3 in the other.
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -25,10 +24,10 @@ import numpy as np
 from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.fleet import gang_refusals
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
+from dradriver.allocator.fleet.gang_choice import choice_of, gang_choice, indices_of
 from dradriver.allocator.fleet.gang_effort import CALL, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
 from dradriver.allocator.fleet.gang_search import (
-    Found,
     Taken,
     most_pods,
     nothing_taken,
@@ -39,8 +38,7 @@ from dradriver.allocator.fleet.gang_search import (
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError, check_request
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.network_levels import CLUSTER, NODE
-from dradriver.topology.vendors import VENDORS
+from dradriver.topology.network_levels import CLUSTER
 
 
 class Home(Protocol):
@@ -91,44 +89,40 @@ def place_gang(
     request = with_fabrics(fleet, request)
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     effort = Effort() if effort is None else effort
-    tables_by_level = _rungs(fleet, request, by_role, amounts)
+    tables_by_fallback = _tables_by_fallback(fleet, request, by_role, amounts)
+    required_tables = tables_by_fallback[-1]
 
     # Building the tables of several roles is work, too. A gang of equal pods does not count it.
-    if len(tables_by_level[0]) > 1:
-        effort.spend(len(tables_by_level) * sum(10 * CALL + 50 * len(nodes.kind) for nodes in tables_by_level[0]))
-    kept_places = _kept(request, fixed or {})
+    if len(required_tables) > 1:
+        effort.spend(len(tables_by_fallback) * sum(map(_table_cost, required_tables)))
+    kept_places = _kept_places(request, fixed or {})
+    if request.least_pods is not None and not kept_places:
+        request = _as_large_as_possible(fleet, request, required_tables[0])
     counts = _counts(request.members, kept_places)
     if not any(counts):
-        return _described(fleet, request, (None,) * len(counts), kept_places)
+        return gang_choice(fleet, request, (None,) * len(counts), kept_places)
 
-    # A gang of equal pods that starts as a whole takes nothing yet.
-    taken_by_kept = _taken(fleet, amounts, kept_places) if kept_places or home or len(request.members) > 1 else None
-    if taken_by_kept is not None and (broken := unmet(fleet, request, taken_by_kept, whole=False)):
+    # What members use that have their places. A gang of equal pods that starts as a whole uses nothing yet.
+    taken_by_kept = _taken_by(fleet, amounts, kept_places) if kept_places or home or len(request.members) > 1 else None
+    if taken_by_kept is not None and (broken := unmet(fleet, request, taken_by_kept, has_all=False)):
         raise gang_refusals.of_those_that_stay(request, broken)
 
-    # An elastic gang asks for as many pods as the cluster can hold now, if that is enough to start.
-    if request.least_pods is not None and not kept_places:
-        widest = request.near if request.near_required else CLUSTER
-        pods_possible = most_pods(fleet, request, tables_by_level[-1][0], widest)
-        if pods_possible >= max(request.least_pods, 1):
-            request = msgspec.structs.replace(request, pods=pods_possible, least_pods=None)
-
     # First with the members at their former places. Half of the effort is kept for the search without that.
-    placed_home = None
+    at_home = None
     if home and taken_by_kept is not None:
-        placed_home = _back(fleet, request, tables_by_level[-1], kept_places, home, taken_by_kept.copy())
-    if placed_home is not None:
-        choice = _placed(fleet, request, tables_by_level, kept_places | placed_home[0], placed_home[1], effort.part(2))
+        at_home = _at_home(fleet, request, required_tables, kept_places, home, taken_by_kept.copy())
+    if at_home is not None:
+        choice = _search_all(fleet, request, tables_by_fallback, at_home.places, at_home.taken, effort.fraction(2))
         if choice is not None:
             return choice
 
-    # The search for equal pods of which none has a place is simpler; None asks for it.
-    taken_by_others = taken_by_kept if kept_places or len(request.members) > 1 else None
-    choice = _placed(fleet, request, tables_by_level, kept_places, taken_by_others, effort)
+    # Then without. For equal pods of which none has a place, ``search`` is told None: it can plan them all at once.
+    taken = taken_by_kept if kept_places or len(request.members) > 1 else None
+    choice = _search_all(fleet, request, tables_by_fallback, kept_places, taken, effort)
     if choice is not None:
         return choice
-    refusal = partial(gang_refusals.refusal, fleet, tables_by_level[-1], request, counts,
-                      taken=taken_by_kept, gave_up=effort.gave_up, effort=effort.rest())  # fmt: skip
+    refusal = partial(gang_refusals.refusal, fleet, required_tables, request, counts,
+                      taken=taken_by_kept, gave_up=effort.gave_up, effort=effort.for_refusal())  # fmt: skip
     raise LazyNoPlaceError(refusal)
 
 
@@ -147,12 +141,30 @@ def _check(fleet: Fleet, request: GangRequest) -> None:
         )
 
 
-def _rungs(
+def _as_large_as_possible(fleet: Fleet, request: GangRequest, required_table: GangNodes) -> GangRequest:
+    """Return the request of an elastic gang for as many pods as the cluster can hold now, if these can start.
+
+    If they are too few to start, the request stays as it is.
+    """
+    assert request.least_pods is not None, "only an elastic gang has several sizes"
+    widest = request.near if request.near_required else CLUSTER
+    pods_possible = most_pods(fleet, request, required_table, widest)
+    if pods_possible < max(request.least_pods, 1):
+        return request
+    return msgspec.structs.replace(request, pods=pods_possible, least_pods=None)
+
+
+def _table_cost(nodes: GangNodes) -> int:
+    """Return what building the table of one role costs, in evaluations, as measured."""
+    return 10 * CALL + 50 * len(nodes.kind)
+
+
+def _tables_by_fallback(
     fleet: Fleet, request: GangRequest, by_role: Sequence[Eligible | None], amounts: Ints | None
 ) -> list[list[GangNodes]]:
-    """The tables of all roles for each rung of their ladders, the best first, what is required last.
+    """Return for each fallback level one table of nodes a role: the best level first, what is required last.
 
-    If GPUs may be had in parts, each rung is there twice: first without those.
+    If GPUs may be had in parts, each level is there twice: first without those.
     """
     ladders = [fallback_criteria.rungs(role.pod) for role in request.members]
     by_spared = [
@@ -172,52 +184,60 @@ def _rungs(
     ]
 
 
-def _placed(
-    fleet: Fleet, request: GangRequest, every: Sequence[Sequence[GangNodes]], kept: Mapping[int, Choice],
-    taken: Taken | None, effort: Effort,
+def _search_all(
+    fleet: Fleet, request: GangRequest, tables_by_fallback: Sequence[Sequence[GangNodes]],
+    kept: Mapping[int, Choice], taken: Taken | None, effort: Effort,
 ) -> GangChoice | None:  # fmt: skip
-    """Places for all pods of a gang of which some have theirs; None where they have none together."""
+    """Search all fallback levels, the best first, for places of a gang's pods. None if they have none together.
+
+    Args:
+        fleet: The cluster.
+        request: The gang's request.
+        tables_by_fallback: For each fallback level one table of nodes a role.
+        kept: Members that have their places, by index.
+        taken: What these use; None for a gang of equal pods of which none has a place.
+        effort: What the search may spend.
+    """
     members = request.members
     counts = _counts(members, kept)
     reaches = fleet.sites.reaches
     widest = [request.near] if request.near in reaches else []
     if not (widest and request.near_required):
         widest = list(dict.fromkeys((*widest, CLUSTER)))
-    preferred = effort.part(2)  # half is kept for what is required
-    for tables in every:
+    for_preferred = effort.fraction(2)  # half is kept for what is required
+    for tables in tables_by_fallback:
         if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
             continue
         for limit in widest:
-            is_last = tables is every[-1] and limit == widest[-1]
-            if preferred.is_spent and taken is not None and not is_last:
+            is_last = tables is tables_by_fallback[-1] and limit == widest[-1]
+            if for_preferred.is_spent and taken is not None and not is_last:
                 continue  # what is preferred does not count any more
-            most = effort if is_last else preferred
+            most = effort if is_last else for_preferred
             found = search(fleet, request, tables, counts, taken=taken, widest=limit, effort=most)
             if found is not None:
-                return _described(fleet, request, found, kept)
+                return gang_choice(fleet, request, found, kept)
     return None
 
 
 def _counts(members: Sequence[Role], kept: Mapping[int, Choice]) -> list[int]:
     """How many pods of each role have no place yet."""
-    return [len(own) - sum(index in own for index in kept) for own in _indices(members)]
+    return [len(indices) - sum(index in indices for index in kept) for indices in indices_of(members)]
 
 
-def _indices(members: Sequence[Role]) -> list[range]:
-    """The indices of each role's pods."""
-    ends = np.cumsum([role.pods for role in members]).tolist()
-    return [range(end - role.pods, end) for end, role in zip(ends, members, strict=True)]
+def _kept_places(request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice]:
+    """Return the places that members keep, by index.
 
-
-def _kept(request: GangRequest, fixed: Mapping[int, Choice]) -> dict[int, Choice]:
+    Raises:
+        NoPlaceError: The gang has no member of an index.
+    """
     total = sum(role.pods for role in request.members)
     if strange := [index for index in fixed if not 0 <= index < total]:
         raise NoPlaceError(f"a gang of {total} pods has no member {strange[0]}")
     return dict(fixed)
 
 
-def _taken(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Taken:
-    """What is taken by members that keep their places; the fleet and ``amounts`` are without it already."""
+def _taken_by(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Taken:
+    """Return what members that keep their places use; the fleet and ``amounts`` are without it already."""
     elsewhere = Counter[str]()
     for choice in kept.values():
         if fleet.name_rank(choice.node) is None:
@@ -229,26 +249,47 @@ def _taken(fleet: Fleet, amounts: Ints | None, kept: Mapping[int, Choice]) -> Ta
     return taken
 
 
-def _back(
+class _AtHome(NamedTuple):
+    """Members that have a place: those that keep theirs, and those that can go back to their former ones.
+
+    Attributes:
+        places: Their places, by index.
+        taken: What they use.
+    """
+
+    places: dict[int, Choice]
+    taken: Taken
+
+
+def _at_home(
     fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], kept: Mapping[int, Choice],
     home: Mapping[int, Home], taken: Taken,
-) -> tuple[dict[int, Choice], Taken] | None:  # fmt: skip
-    """The members that can have the places that they had rather have, and what is taken then; None where none can."""
+) -> _AtHome | None:  # fmt: skip
+    """Put members back at their former places if these are free and fit the request. None if none can go back.
+
+    Args:
+        fleet: The cluster.
+        request: The gang's request.
+        tables: For each role its nodes, with the required properties alone.
+        kept: Members that keep their places, by index.
+        home: The former places of others, by index.
+        taken: What the kept members use. What members that go back use is added to it.
+    """
     back: dict[int, Choice] = {}
-    for role, nodes, indices in zip(request.members, tables, _indices(request.members), strict=True):
+    for role, nodes, indices in zip(request.members, tables, indices_of(request.members), strict=True):
         for index in indices:
             place = home.get(index)
             if place is None or index in kept or (rank := fleet.name_rank(place.node)) is None:
                 continue
-            (own,) = np.nonzero(nodes.name_rank == rank)
-            if not len(own):
+            (node_at,) = np.nonzero(nodes.name_rank == rank)
+            if not len(node_at):
                 continue
-            node = taken.left(nodes.only(own), role)
+            node = taken.left(nodes.only(node_at), role)
             mask = _set(node, place.gpus)
             if mask and node.room[0] > 0:
                 taken.add(rank, int(node.row[0]), mask, role)
-                back[index] = _choice(nodes, int(own[0]), mask)
-    return (back, taken) if back else None
+                back[index] = choice_of(nodes, int(node_at[0]), mask)
+    return _AtHome({**kept, **back}, taken) if back else None
 
 
 def _set(node: GangNodes, gpus: Collection[int]) -> int:
@@ -259,112 +300,3 @@ def _set(node: GangNodes, gpus: Collection[int]) -> int:
     mask = group.mask_of(gpus)
     fits = mask.bit_count() == node.request.gpus and mask & ~int(node.mask[0]) == 0
     return mask if fits and group.tables.allowed(node.criteria[int(node.kind[0])])[mask] else 0
-
-
-def _choice(nodes: GangNodes, at: int, mask: int) -> Choice:
-    return msgspec.structs.replace(nodes.group(at).describe(mask, nodes.request), node=nodes.name(at))
-
-
-def _described(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[int, Choice]) -> GangChoice:
-    """Return the gang's choice: the plans of all roles as places of pods, in the order of their indices.
-
-    Args:
-        fleet: The cluster.
-        request: The gang's request.
-        found: By role the plan; None for a role without pods to place.
-        kept: Members that keep their places, by index.
-    """
-    pods = dict(kept)
-
-    # The places of each role in the order of the network, given to the role's pods by index.
-    for plan, role_indices in zip(found, _indices(request.members), strict=True):
-        if plan is None:
-            continue
-        indices = [index for index in role_indices if index not in kept]
-        nodes = plan.nodes
-        places = [
-            (rank, number, _choice(nodes, at, mask))
-            for rank, at, sets in zip(nodes.name_rank[plan.at].tolist(), plan.at.tolist(), plan.sets(), strict=True)
-            for number, mask in enumerate(sets)
-        ]
-        order = _in_order(fleet, np.array([rank for rank, _, _ in places]))
-        pods |= _matched(fleet, [places[at][2] for at in order.tolist()], indices, kept)
-
-    # How near the nodes are to each other. A node that the fleet does not know is near none.
-    by_index = tuple(pods[index] for index in sorted(pods))
-    ranks = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
-    names = [name for name, rank in ranks.items() if rank is not None]
-    known_ranks = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
-    unknown_nodes = ranks.keys() - set(names)
-    reach = CLUSTER if unknown_nodes else _reach(fleet, known_ranks)
-
-    # The gang counts as having missed what its worst pod has missed.
-    missed_preferences = max((choice.fallback for choice in by_index), key=len)
-    is_near = reach == NODE or (
-        not unknown_nodes and fleet.sites.holds(request.near, fleet.sites_by_name()[known_ranks])
-    )
-    missed_near = [f"near: {request.near}"] if request.near and not is_near else []
-    is_predicted = all(VENDORS[role.pod.vendor].predicted for role in request.members)
-    return GangChoice(
-        pods=by_index,
-        nodes=(*(names[at] for at in _in_order(fleet, known_ranks).tolist()), *sorted(unknown_nodes)),
-        reach=reach,
-        busbw_gbps=_slowest(fleet, by_index, fleet.sites_by_name()[known_ranks], reach) if is_predicted else 0.0,
-        fallback=(*(word.value for word in missed_preferences), *missed_near),
-    )
-
-
-def _reach(fleet: Fleet, ranks: Ints) -> str:
-    """The narrowest level that holds some nodes."""
-    if len(ranks) < 2:
-        return NODE
-    sites = fleet.sites_by_name()[ranks]
-    of_level = ((level, fleet.sites.domains(level)[sites]) for level in fleet.levels)
-    return next((level for level, own in of_level if own[0] >= 0 and (own == own[0]).all()), CLUSTER)
-
-
-def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
-    """Places of nodes in the order that leaves each part of the network once: by its domains, the widest first."""
-    sites = fleet.sites_by_name()[ranks]
-    return np.lexsort((ranks, *(fleet.sites.domains(level)[sites] for level in fleet.levels)))
-
-
-def _matched(
-    fleet: Fleet, places: Sequence[Choice], indices: Sequence[int], kept: Mapping[int, Choice]
-) -> dict[int, Choice]:
-    """Return which member gets which place: in order, or near the placed member that is next by index."""
-    if not kept:
-        return dict(zip(indices, places, strict=True))
-    out, members = {}, sorted(kept)
-    ranks = np.array([fleet.name_rank(place.node) for place in places])
-    left = np.ones(len(places), dtype=np.bool_)
-    for index in indices:
-        after = bisect.bisect(members, index)
-        neighbour = min(members[max(after - 1, 0) : after + 1], key=lambda other: (abs(other - index), other))
-        steps = _steps(fleet, kept[neighbour].node, ranks)
-        at = int(np.where(left, steps, len(fleet.sites.reaches) + 1).argmin())
-        out[index], left[at] = places[at], False
-    return out
-
-
-def _steps(fleet: Fleet, one: str, ranks: Ints) -> Ints:
-    """The number in ``reaches`` of the narrowest level that a node shares with each of others: shape of ``ranks``."""
-    reaches = fleet.sites.reaches
-    steps = np.full(len(ranks), len(reaches))
-    if (rank := fleet.name_rank(one)) is None:
-        return steps
-    every = fleet.sites_by_name()
-    for number in range(len(reaches) - 1, 0, -1):
-        domain = fleet.sites.domains(reaches[number])
-        if (own := int(domain[every[rank]])) >= 0:
-            steps[domain[every[ranks]] == own] = number
-    steps[ranks == rank] = 0
-    return steps
-
-
-def _slowest(fleet: Fleet, pods: Sequence[Choice], sites: Ints, reach: str) -> float:
-    """The bandwidth of the slowest pod, or of the network between nodes where all their NICs are known, GB/s."""
-    several = [pod.busbw_gbps for pod in pods if len(pod.gpus) > 1]  # one GPU alone has no bandwidth to be slow
-    known = reach != NODE and len(sites) == len({pod.node for pod in pods})
-    network = float(fleet.sites.most_gbps(reach)[sites].min()) if known else 0.0
-    return min((*several, network) if network else several, default=0.0)

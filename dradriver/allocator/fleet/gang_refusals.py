@@ -182,8 +182,8 @@ def _nearest(
         if most < role.pods:
             which = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
             by_gpus = int(nodes.by_gpus_alone().capacity.sum())
-            alone = f", by their GPUs alone {by_gpus}" if by_gpus > most else ""
-            return f"{most} of {which} would find a place in the whole cluster{alone}"
+            by_gpus_alone = f", by their GPUs alone {by_gpus}" if by_gpus > most else ""
+            return f"{most} of {which} would find a place in the whole cluster{by_gpus_alone}"
     if request.roles:
         counts = [role.pods for role in request.members]
         found = _without(fleet, tables, request, counts, taken=nothing_taken(fleet, None), effort=effort)
@@ -196,9 +196,9 @@ def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest)
     if request.min_gpus_per_node:  # which they reach together
         return ""
     for role, nodes in zip(request.members, tables, strict=True):
-        own = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
+        of_role = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
         widest = request.near if request.near_required else CLUSTER
-        if most_pods(fleet, own, nodes, widest) < role.pods:
+        if most_pods(fleet, of_role, nodes, widest) < role.pods:
             return f"; the {role.pods} with {phrases.wanted(role.pod)} have none even without the others"
     return "; each kind would have places without the others"
 

@@ -108,7 +108,7 @@ def search(
         nodes_at = {level: _number(levels, by_itself, tables[0], counts[0], level) for level in names}
         # Spreading prefers the level at which the gang can use the most nodes.
         names = sorted(names, key=lambda level: -nodes_at[level])
-    by_role = effort.part(2)
+    by_role = effort.fraction(2)
     for level in names:
         if taken is None:
             role_wish = _wish(request, request.members[0], counts[0])
@@ -154,14 +154,14 @@ def _reading(nodes: GangNodes) -> int:
     return 10 * CALL + 10 * len(nodes.kind)
 
 
-def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> str:
+def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) -> str:
     """Return in words the first gang limit that the members placed by a search violate; empty if there is none.
 
     Args:
         fleet: The cluster.
         request: The gang's request.
         taken: What placed members use.
-        whole: Whether these are all members. If not, a violation that further members could repair does not count.
+        has_all: Whether these are all members. If not, a violation that further members could repair does not count.
     """
     if request.max_nodes is not None and taken.nodes > request.max_nodes:
         return f"they are on {taken.nodes} nodes"
@@ -171,7 +171,7 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, whole: bool) -> s
     if too_few := [(count, name) for name, count in taken.elsewhere.items() if count < least]:
         count, name = too_few[0]
         return f"{count} are on node {name}, which is not there"
-    if whole and bool(((taken.gpus > 0) & (taken.gpus < least)).any()):
+    if has_all and bool(((taken.gpus > 0) & (taken.gpus < least)).any()):
         return f"on a node there are {int(taken.gpus[taken.gpus > 0].min())}"
     sites = taken.sites[taken.gpus > 0]
     if len(sites) < 2:
@@ -249,8 +249,8 @@ def _around(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = No
     levels = [domains for domains in every if (domains >= 0).any()]
     if taken is None or not taken.gpus.any():
         return Around(levels, None, nodes.site[:0])
-    own = taken.gpus > 0
-    return Around(levels, own, taken.sites[own])
+    has_pods = taken.gpus > 0
+    return Around(levels, has_pods, taken.sites[has_pods])
 
 
 def _candidates(
@@ -269,12 +269,12 @@ def _candidates(
         return [domain_of_all] if is_common else []
 
     # Domains that have room for each role alone, ...
-    whose = np.full(len(taken.gpus), -1, dtype=np.int64)
+    domain_of_rank = np.full(len(taken.gpus), -1, dtype=np.int64)
     free = np.zeros(len(taken.gpus), dtype=np.int64)
     fitting: Ints | None = None
     for nodes, count in zip(tables, counts, strict=True):
         domain = levels.of(nodes, level)
-        whose[nodes.name_rank] = np.maximum(whose[nodes.name_rank], domain)
+        domain_of_rank[nodes.name_rank] = np.maximum(domain_of_rank[nodes.name_rank], domain)
         free[nodes.name_rank] |= nodes.mask
         total = np.bincount(domain[domain >= 0], nodes.capacity[domain >= 0], minlength=1)
         enough = np.flatnonzero(total >= count)
@@ -283,14 +283,19 @@ def _candidates(
 
     # ... and as many free GPUs as all roles need together, ...
     free_gpus = np.bincount(
-        whose[whose >= 0], np.bitwise_count(free[whose >= 0]), minlength=int(fitting.max(initial=0)) + 1
+        domain_of_rank[domain_of_rank >= 0],
+        np.bitwise_count(free[domain_of_rank >= 0]),
+        minlength=int(fitting.max(initial=0)) + 1,
     )
     needed_gpus = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
     fitting = fitting[free_gpus[fitting] >= needed_gpus]
 
     # ... and room for pods of all sizes, if the roles differ.
     if len(tables) > 1:
-        fitting = fitting[hold_all(request, tables, counts, whose=whose, free=free, amounts=taken.amounts)[fitting]]
+        can_hold_all = hold_all(
+            request, tables, counts, domain_of_rank=domain_of_rank, free=free, amounts=taken.amounts
+        )
+        fitting = fitting[can_hold_all[fitting]]
     domains: list[int] = fitting[np.argsort(free_gpus[fitting], kind="stable")].tolist()
     return domains
 
@@ -352,7 +357,7 @@ class _Domain(NamedTuple):
             for node, sets in zip(found.at.tolist(), found.sets(), strict=True):
                 for mask in sets:
                     so_far.add(int(left.name_rank[node]), int(left.row[node]), mask, role)
-        return None if unmet(self.fleet, self.request, so_far, whole=True) else tuple(plans)
+        return None if unmet(self.fleet, self.request, so_far, has_all=True) else tuple(plans)
 
     def in_any_way(self, effort: Effort) -> Found | None:
         """Return plans for all roles by the exact search of ``gang_roles_search``.
@@ -387,4 +392,4 @@ class _Domain(NamedTuple):
                     so_far.add(int(nodes.name_rank[node]), int(nodes.row[node]), mask, request.members[role])
 
         # The exact search does not know the limits of the network: check them at the end.
-        return None if unmet(self.fleet, request, so_far, whole=True) else tuple(plans)
+        return None if unmet(self.fleet, request, so_far, has_all=True) else tuple(plans)

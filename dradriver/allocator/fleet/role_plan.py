@@ -18,12 +18,12 @@ class Around(NamedTuple):
 
     Attributes:
         levels: For each narrower level, the widest first, per location the number of its domain.
-        own: By ``GangNodes.name_rank`` whether a node has pods of the gang; None for none.
+        has_pods: By ``GangNodes.name_rank``, whether a node has pods of the gang; None for none.
         sites: The locations of these nodes.
     """
 
     levels: Sequence[Ints]
-    own: Bools | None
+    has_pods: Bools | None
     sites: Ints
 
 
@@ -76,28 +76,28 @@ def plan(nodes: GangNodes, domain: Ints, wish: Wish, around: Around) -> Plan | N
         wish: What is wanted.
         around: The levels inside the domains, and what has its place.
     """
-    own = None if around.own is None else around.own[nodes.name_rank]
-    number = gang_domains.number_of(nodes, domain, wish, own)
+    has_pods = None if around.has_pods is None else around.has_pods[nodes.name_rank]
+    number = gang_domains.number_of(nodes, domain, wish, has_pods)
     if number is None:
         return None
-    nodes = _fastest(nodes, domain, wish, number, own)
+    nodes = _fastest(nodes, domain, wish, number, has_pods)
     inner = None
     if around.levels:
         known = around.levels[0][nodes.site]
         inner = np.where(known < 0, len(known) + np.arange(len(known)), known)
-    found = gang_domains.best(nodes, domain, wish, inner=inner, own=own)
+    found = gang_domains.best(nodes, domain, wish, inner=inner, has_pods=has_pods)
     assert found is not None, "the same domains held them before"
     return _inside(nodes, found.at, wish, number=number, around=around)
 
 
-def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, own: Bools | None) -> GangNodes:
+def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, has_pods: Bools | None) -> GangNodes:
     """The nodes as pods see them whose slowest set is as fast as it can be on so many nodes."""
     values = nodes.worths()
     low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
     while low < high:
         middle = (low + high + 1) // 2
         faster = nodes.with_worth(float(values[middle]))
-        if gang_domains.number_of(faster, domain, wish, own) == number:
+        if gang_domains.number_of(faster, domain, wish, has_pods) == number:
             low, nodes = middle, faster
         else:
             high = middle - 1
@@ -106,10 +106,10 @@ def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, own: Bools
 
 def _inside(nodes: GangNodes, at: Ints, wish: Wish, *, number: int, around: Around) -> Plan:
     """The plan for all pods on these nodes: those with pods of the gang, and so many others."""
-    own = np.zeros(len(at), dtype=np.bool_) if around.own is None else around.own[nodes.name_rank[at]]
+    has_pods = np.zeros(len(at), dtype=np.bool_) if around.has_pods is None else around.has_pods[nodes.name_rank[at]]
     # The nodes that hold least come first, then those with the fewest GPUs free, then the first by name.
-    at = at[np.lexsort((nodes.name_rank[at], nodes.free[at], nodes.capacity[at], ~own))]
-    held = int(np.count_nonzero(own))
+    at = at[np.lexsort((nodes.name_rank[at], nodes.free[at], nodes.capacity[at], ~has_pods))]
+    held = int(np.count_nonzero(has_pods))
     old, new = at[:held], at[held:]
     on_new = max(wish.pods - int(nodes.capacity[old].sum()), number * wish.least) if number else 0
     taken, pods, within = _on_new(nodes, new, on_new, wish=wish, number=number, around=around)
@@ -157,7 +157,7 @@ def _on_new(
     if wish.spread or threshold * number < pods:
         larger_nodes, equal_nodes = new[capacity > threshold], new[capacity == threshold]
         sites = np.concatenate((around.sites, nodes.site[larger_nodes]))
-        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), Around(around.levels, around.own, sites))
+        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), Around(around.levels, around.has_pods, sites))
         at = np.concatenate(
             (larger_nodes[np.argsort(-nodes.capacity[larger_nodes], kind="stable")], equal_nodes[nearest])
         )
@@ -254,12 +254,14 @@ def nearest(units: Ints, number: int, levels: Sequence[Ints], there: Sequence[In
 def _nearest(places: Ints, number: int, levels: Sequence[Ints], there: Sequence[Ints]) -> Ints:
     if not levels or number == len(places):
         return places[:number]
-    parts = _divided(levels[0][places], number, there[0])
-    if len(parts.counts) == 1:
+    division = _divided(levels[0][places], number, there[0])
+    if len(division.free_nodes) == 1:
         return _nearest(places, number, levels[1:], there[1:])
-    shares = _shares(parts, levels[1][places] if len(levels) > 1 else None)
-    members = np.split(places[np.argsort(parts.inverse, kind="stable")], np.cumsum(parts.counts)[:-1])
-    taken = [_nearest(members[child], share, levels[1:], there[1:]) for child, share in shares]
+    shares = _assigned_shares(division, levels[1][places] if len(levels) > 1 else None)
+    by_domain = np.split(
+        places[np.argsort(division.domain_of_node, kind="stable")], np.cumsum(division.free_nodes)[:-1]
+    )
+    taken = [_nearest(by_domain[domain], share, levels[1:], there[1:]) for domain, share in shares]
     return np.concatenate(taken)
 
 
@@ -271,95 +273,118 @@ def pieces(domain: Ints, number: int, there: Ints) -> tuple[int, int]:
         number: How many to take.
         there: The domains of the gang's nodes that have their places.
     """
-    share = _divided(domain, number, there).share
-    return len(share), int(share.min())
+    shares = _divided(domain, number, there).shares
+    return len(shares), int(shares.min())
 
 
-def alone(domain: Ints) -> Ints:
-    """Return the domains of a role's nodes, where each node that is in none gets one of its own."""
+def _with_own_domains(domain: Ints) -> Ints:
+    """Return the nodes' domains, where each node that is in none (-1) gets a number below 0 of its own."""
     return np.where(domain < 0, -1 - np.arange(len(domain)), domain)
 
 
-class _Parts(NamedTuple):
-    """How nodes are divided over the domains of a level, as few and as equally as can be.
+class _Division(NamedTuple):
+    """How new nodes are divided over the domains of a level, as few and as equally as can be.
+
+    Domains are numbered from 0 here. A node that is in no domain has one of its own.
 
     Attributes:
-        inverse: (n,), the domain of each node.
-        counts: (domains,), nodes that each has.
-        present: (domains,), nodes of the gang that are there already.
-        chosen: Domains that get nodes; of those without nodes of the gang the largest ones.
-        share: How many nodes each of them gets.
+        domain_of_node: (n,), the domain of each node that can be taken.
+        free_nodes: (domains,), how many nodes of each can be taken.
+        placed_nodes: (domains,), how many nodes of each have pods of the gang already.
+        chosen: (m,), the domains that get nodes; of those without pods of the gang the largest ones.
+        shares: (m,), how many nodes each of them gets.
     """
 
-    inverse: Ints
-    counts: Ints
-    present: Ints
+    domain_of_node: Ints
+    free_nodes: Ints
+    placed_nodes: Ints
     chosen: Ints
-    share: Ints
+    shares: Ints
 
 
-def _divided(domain: Ints, number: int, there: Ints) -> _Parts:
+def _divided(domain: Ints, number: int, there: Ints) -> _Division:
     """Divide ``number`` new nodes among as few domains as possible, with shares as equal as possible.
 
     Domains that have pods of the gang come first, then the largest. The nodes that already have pods count towards
     an equal share.
 
     Args:
-        domain: (n,), the domain of each node that can be used.
+        domain: (n,), the domain of each node that can be taken; -1 for none.
         number: How many nodes are taken.
         there: The domains of the nodes that have pods of the gang; -1 for none.
     """
-    domains, inverse, counts = np.unique(alone(domain), return_inverse=True, return_counts=True)
+    domains, domain_of_node, free_nodes = np.unique(_with_own_domains(domain), return_inverse=True, return_counts=True)
 
     # By domain, how many nodes have pods of the gang. A node in no domain is near none.
     placed_domains = np.sort(there[there >= 0])
     placed_nodes = np.searchsorted(placed_domains, domains, "right") - np.searchsorted(placed_domains, domains)
-    order = np.lexsort((-counts, placed_nodes == 0))
-    domains_needed = int(np.searchsorted(np.cumsum(counts[order]), number)) + 1
-    chosen = order[: max(domains_needed, int(np.count_nonzero(placed_nodes)))]
-    nodes_held, free_nodes = placed_nodes[chosen], counts[chosen]
 
-    # Binary search for the level up to which all chosen domains can be filled, counting the nodes that they have.
-    filled_to, most_filled = 0, int((nodes_held + free_nodes).max())
+    # The fewest domains that have ``number`` free nodes, and all that have pods of the gang.
+    has_no_pods = placed_nodes == 0
+    order = np.lexsort((-free_nodes, has_no_pods))
+    domains_needed = int(np.searchsorted(np.cumsum(free_nodes[order]), number)) + 1
+    chosen = order[: max(domains_needed, int(np.count_nonzero(placed_nodes)))]
+    placed, free = placed_nodes[chosen], free_nodes[chosen]
+
+    # Binary search for the number of nodes up to which all chosen domains can be filled, the placed ones included.
+    filled_to, most_filled = 0, int((placed + free).max())
     while filled_to < most_filled:
         middle = (filled_to + most_filled + 1) // 2
-        if int(np.clip(middle - nodes_held, 0, free_nodes).sum()) <= number:
+        if int(np.clip(middle - placed, 0, free).sum()) <= number:
             filled_to = middle
         else:
             most_filled = middle - 1
-    share = np.clip(filled_to - nodes_held, 0, free_nodes)
+    shares = np.clip(filled_to - placed, 0, free)
 
     # What is left goes, one node each, to the first domains that are not full.
-    not_full = np.flatnonzero((nodes_held + share == filled_to) & (share < free_nodes))
-    share[not_full[: number - int(share.sum())]] += 1
-    return _Parts(inverse, counts, placed_nodes, chosen[share > 0], share[share > 0])
+    not_full = np.flatnonzero((placed + shares == filled_to) & (shares < free))
+    shares[not_full[: number - int(shares.sum())]] += 1
+    gets_nodes = shares > 0
+    return _Division(
+        domain_of_node=domain_of_node,
+        free_nodes=free_nodes,
+        placed_nodes=placed_nodes,
+        chosen=chosen[gets_nodes],
+        shares=shares[gets_nodes],
+    )
 
 
-def _shares(parts: _Parts, inner: Ints | None) -> list[tuple[int, int]]:
-    """Return the chosen domains with the number of nodes taken in each, in order of the domains.
+def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int, int]]:
+    """Return the domains that get nodes, each with its share, in order of the domains.
 
-    Domains that have pods of the gang keep their share. The other shares go, the largest first, to the domains that
-    need the fewest domains of the next narrower level, then to the smallest that hold the share.
+    Domains that have pods of the gang keep their share. The other shares may go to other domains than those that were
+    chosen. They go, the largest share first, to the domains in which the share needs the fewest domains of the next
+    narrower level (*inner domains*), then to the smallest domains that hold it.
 
     Args:
-        parts: How many domains get how many nodes.
-        inner: (n,), the nodes' domains of the next narrower level; None if there is none.
+        division: The shares, and the domains that have pods of the gang.
+        inner: (n,), the inner domain of each node, -1 for none; None if there is no narrower level.
     """
-    counts, has_pods = parts.counts, parts.present[parts.chosen] > 0
-    chosen_shares = list(zip(parts.chosen[has_pods].tolist(), parts.share[has_pods].tolist(), strict=True))
-    free = np.flatnonzero(parts.present == 0)
-    inner_domains_needed = np.zeros(len(counts), dtype=np.int64)
+    free_nodes, has_pods = division.free_nodes, division.placed_nodes[division.chosen] > 0
+    kept_domains, kept_shares = division.chosen[has_pods].tolist(), division.shares[has_pods].tolist()
+    assigned = list(zip(kept_domains, kept_shares, strict=True))
+    open_domains = np.flatnonzero(division.placed_nodes == 0)
+
+    # The inner domains with the number of their nodes. A pair of domain and inner domain is one number here, because an
+    # inner domain may lie in several domains.
+    inner_domains_needed = np.zeros(len(free_nodes), dtype=np.int64)
     if inner is not None:
-        pairs = np.stack((parts.inverse, alone(inner)))
-        span = int(pairs[1].max()) - int(pairs[1].min()) + 1
-        pair, sizes = np.unique(pairs[0] * span + pairs[1] - pairs[1].min(), return_counts=True)
-    sizes_of_shares, times = np.unique(parts.share[~has_pods], return_counts=True)
-    for share, number in zip(sizes_of_shares[::-1].tolist(), times[::-1].tolist(), strict=True):
+        inner_of_node = _with_own_domains(inner)
+        lowest = int(inner_of_node.min())
+        span = int(inner_of_node.max()) - lowest + 1
+        pairs, nodes_of_pair = np.unique(division.domain_of_node * span + inner_of_node - lowest, return_counts=True)
+        domain_of_pair = pairs // span
+
+    # Equal shares are assigned together, the largest first.
+    sizes, times = np.unique(division.shares[~has_pods], return_counts=True)
+    for share, number in zip(sizes[::-1].tolist(), times[::-1].tolist(), strict=True):
         if inner is not None:
-            owners, inner_count, _ = fewest(pair // span, sizes, share)
-            inner_domains_needed[owners] = inner_count
-        large_enough = free[counts[free] >= share]
-        best = large_enough[np.lexsort((counts[large_enough], inner_domains_needed[large_enough]))[:number]]
-        chosen_shares += [(child, share) for child in best.tolist()]
-        free = np.setdiff1d(free, best, assume_unique=True)
-    return sorted(chosen_shares)
+            # Domains that are too small for the share are not among these, and are left out below, too.
+            holding_domains, inner_count, _ = fewest(domain_of_pair, nodes_of_pair, share)
+            inner_domains_needed[holding_domains] = inner_count
+        large_enough = open_domains[free_nodes[open_domains] >= share]
+        order = np.lexsort((free_nodes[large_enough], inner_domains_needed[large_enough]))
+        best = large_enough[order[:number]]
+        assigned += [(domain, share) for domain in best.tolist()]
+        open_domains = np.setdiff1d(open_domains, best, assume_unique=True)
+    return sorted(assigned)

@@ -40,7 +40,7 @@ def pinned(
     shared: Whole | None = None,
     planned: Planned | None = None,
     seat: bool = False,
-    others: Collection[str] = (),
+    other_requests: Collection[str] = (),
     preempting: Preempts | None = None,
     vendor: str = NVIDIA.word,
 ) -> dict[str, Any]:
@@ -49,14 +49,6 @@ def pinned(
     Each container has requests of its own because the kubelet hands out CDI devices by request: one for its whole GPUs
     or its share, one for each of its MIG slices. All are pinned, so the scheduler has nothing to search.
 
-    A pod's own claim has the pod as controller: only then does Kubernetes delete the claim of a pod that has finished.
-    A claim that pods share must outlive each of them. It has owners that are not marked as controller, and the driver's
-    controller deletes it.
-
-    The finalizer is Kubernetes' own. The scheduler would add it in a separate write before it allocates the claim, so
-    with the finalizer a pod costs the API server a write less. kube-controller-manager removes it from deleted claims
-    that are not in use.
-
     Args:
         pod: The pod that will own the claim; it names the claim.
         choice: The chosen GPUs or fractions.
@@ -64,14 +56,14 @@ def pinned(
             fraction its GPU, container after container.
         addresses: The chosen GPUs' PCI addresses by uuid, if the address is what tells them apart.
         compute: The number of compute slices of MIG profiles, by the profile's name.
-        placed: Uuids of GPUs whose MIG slices are devices of their own.
+        placed: Uuids of GPUs whose MIG slices are devices of their own (*placements*).
         keep_env: The author's environment variables that no CDI edit may replace.
         nccl: The NCCL setting.
         shared: The request of a set that other pods will share; None if the claim is the pod's alone.
         planned: The gang's plan, noted on the claim; None for a pod without a gang.
         seat: Whether the claim also requests a gang barrier device, so that the pod is bound only with all others of
             its gang.
-        others: Names of requests that the claim's template adds; the barrier's request must not have one of them.
+        other_requests: Names of requests that the claim's template adds; the barrier's must have another name.
         preempting: The pods that must end first, noted on the claim; None for none.
         vendor: The GPUs' vendor.
     """
@@ -112,7 +104,7 @@ def pinned(
                     }
                     for name, uuids_of_request in uuids.items()
                 ]
-                + ([gang_barrier_device.request(beside={*uuids, *others})] if seat else []),
+                + ([gang_barrier_device.request(beside={*uuids, *other_requests})] if seat else []),
                 # Always for this driver, even if another driver allocates the GPUs: a driver ignores configuration for
                 # others, but refuses configuration for itself that it cannot read.
                 "config": [{"opaque": {"driver": names.DRIVER, "parameters": opaque}}],
@@ -147,6 +139,16 @@ def owner(pod: str, uid: str) -> dict[str, Any]:
 
 
 def _metadata(pod: Pod, label: str, *, shared: bool = False) -> dict[str, Any]:
+    """Return the metadata of a pod's claim.
+
+    A pod's own claim has the pod as controller: only then does Kubernetes delete the claim of a pod that has finished.
+    A claim that pods share must outlive each of them. It has owners that are not marked as controller, and the driver's
+    controller deletes it.
+
+    The finalizer is Kubernetes' own. The scheduler would add it in a separate write before it allocates the claim, so
+    with the finalizer a pod costs the API server a write less. kube-controller-manager removes it from deleted claims
+    that are not in use.
+    """
     assert pod.claim_name is not None, "the webhook names the claim before the pod is gated"
     mine = owner(pod.metadata.name, pod.metadata.uid)
     return {

@@ -171,6 +171,8 @@ def _unread(name: str) -> str:
     lower = name[:_LONGEST].lower()
     if lower in _BY_LOWER:
         return _misspelled(_BY_LOWER[lower])
+
+    # Limits of the vendors' device plugins (``offered``): for fractions, or for GPUs of one product.
     if name.startswith(AMD.offered):
         whole = f"write {AMD.resources[0]}"
         if name.startswith(AMD.offered[0]):

@@ -37,7 +37,7 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
     def would_do(claims: Collection[Key]) -> bool:
-        snapshot = Snapshot(scene.picture, pending.key[0]).without(claims, own=True)
+        snapshot = Snapshot(scene.picture, pending.key[0]).without(claims, are_own=True)
         try:
             workload.plan(Offer(pending.asking, snapshot))
         except (NoPlaceError, WordError):

@@ -81,7 +81,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
         fit: The nodes that are looked at, by row.
     """
     nearest: list[tuple[int, str, NodeGroup, Ints, int]] = []
-    for group in Snapshot(scene.picture, wish.claim[0]).without([wish.claim], own=True).fleet.groups:
+    for group in Snapshot(scene.picture, wish.claim[0]).without([wish.claim], are_own=True).fleet.groups:
         nearest += _nearest(scene, group, request, fit, wish.claim[0])
     nearest.sort(key=lambda found: (found[0], natural(found[1])))
     found = [_help(scene, wish.claim, *each[1:]) for each in nearest[:_LOOKED_AT]]
@@ -205,7 +205,7 @@ def parts_helps(scene: Scene, member: Member, fit: Bools) -> list[Help]:
                 continue
             tried.add(key)
             try:
-                snapshot = Snapshot(picture, namespace).without([key], own=True)
+                snapshot = Snapshot(picture, namespace).without([key], are_own=True)
                 place = plan(snapshot.among(_only(fit, rows[node]), is_few=True), [member], most=1)[member]
             except NoPlaceError:
                 continue

@@ -74,9 +74,12 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
             _check_request(gang_member)
             return GangWorkload(scene, gang_member, gang)
 
+    # 1. The pod as the controller reads it. Where NotReadyError has no message, ``scene.unread`` says what is missing.
     if not await _read_templates(scene, [pod]):
         raise NotReadyError
     (member,) = await _members(scene, [pod])
+
+    # 2. What keeps the controller from looking for a place. Of a pod without a gate only its claim counts by now.
     is_waiting = pod.gated and scene.picture.claim_of(pod) is None
     lacking = scene.picture.lacking_of(pod)
     if is_waiting and lacking is not None:
@@ -87,6 +90,9 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
         raise NotReadyError("it is being deleted, and gets no place any more")
     if not scene.whole:
         raise NotReadyError
+
+    # 3. A late pod of a gang is shown as the gang's member, for which places near the gang are searched. What happens
+    #    to it next is decided for the pod alone.
     await _read_nics(scene, [member])
     return PodWorkload(scene, gang_member or member, PendingWorkload(member), gang)
 

@@ -70,7 +70,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
         "nodeName": node,
         "restartPolicy": "Never",
         "serviceAccountName": agent.account,
-        "automountServiceAccountToken": True,  # the account itself says false
+        "automountServiceAccountToken": True,  # the ServiceAccount says false; the pod's value counts
         "imagePullSecrets": [dict(secret) for secret in agent.pull_secrets],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},

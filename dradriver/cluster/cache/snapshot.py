@@ -144,21 +144,21 @@ class Snapshot:
         return self.offering(self.fleet.narrowed(gpus))
 
     def without(
-        self, claims: Iterable[Key] = (), takes: Iterable[tuple[str, Amounts]] = (), *, own: bool = False
+        self, claims: Iterable[Key] = (), pod_usage: Iterable[tuple[str, Amounts]] = (), *, are_own: bool = False
     ) -> Snapshot:
         """Return a snapshot as if some pods were gone.
 
         Args:
             claims: The claims of the pods: what they use is free.
-            takes: Nodes, and what the pods take there of CPU, memory and other resources.
-            own: Whether the claims belong to the pods that are to be placed. What these use stays free for them even
-                if it is reserved for others.
+            pod_usage: For each of the pods its node, and what it uses there of CPU, memory and other resources.
+            are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
+                the claims even if the GPUs are reserved for others by now.
         """
         new = self._copy()
 
         # CPU, memory and other resources of the nodes.
         freed = {node: dict(amounts) for node, amounts in self._freed.items()}
-        for node, amounts in takes:
+        for node, amounts in pod_usage:
             freed_of_node = freed.setdefault(node, {})
             for resource, amount in amounts.items():
                 freed_of_node[resource] = freed_of_node.get(resource, 0) + amount
@@ -169,7 +169,12 @@ class Snapshot:
         new._gone = self._gone | added
         if added:
             new._fleet = self.picture.fleets.without(
-                *new._gone, namespace=self.namespace, whose=self._whose, own=own, fleet=self.fleet, known=self._left
+                *new._gone,
+                namespace=self.namespace,
+                whose=self._whose,
+                are_own=are_own,
+                fleet=self.fleet,
+                known=self._left,
             )
         return new
 

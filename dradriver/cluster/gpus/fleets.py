@@ -131,7 +131,7 @@ class Fleets:
         *claims: Key,
         namespace: str,
         whose: Collection[str] = (),
-        own: bool = True,
+        are_own: bool = True,
         fleet: Fleet | None = None,
         known: dict[tuple[str, frozenset[Key], bool], Remaining] | None = None,
     ) -> Fleet:
@@ -141,8 +141,8 @@ class Fleets:
             claims: The claims.
             namespace: The namespace.
             whose: The waiting workloads whose reserved GPUs count as free; GPUs reserved for others do not.
-            own: Whether the claims belong to the pods that are to be placed: what these use stays free for them even
-                if it is reserved for others.
+            are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
+                the claims even if the GPUs are reserved for others by now.
             fleet: The fleet to start from, which is not changed; None for the namespace's own.
             known: A memory of what is left of nodes; the caller keeps it while the cluster cache does not change.
         """
@@ -166,19 +166,19 @@ class Fleets:
             return fleet
         fleet = fleet.copied(nodes)
         for name in nodes:
-            key = name, frozenset(gone_claims[name]), own
+            key = name, frozenset(gone_claims[name]), are_own
             left = None if known is None else known.get(key)
             if left is None:
-                left = self._left(name, key[1], namespace=namespace, whose=whose, own=own)
+                left = self._left(name, key[1], namespace=namespace, whose=whose, are_own=are_own)
                 if known is not None:
                     known[key] = left
             inventory.set_left(fleet, name, left)
         return fleet
 
-    def _left(self, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str], own: bool) -> Remaining:
+    def _left(self, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str], are_own: bool) -> Remaining:
         inventory, pool = self._inventory, self._inventory.pool(name)
         assert pool is not None, "the fleet has it"
-        left = inventory.open(name, pool, claims, whose=whose, own=own)
+        left = inventory.open(name, pool, claims, whose=whose, are_own=are_own)
         mine = self.open_to(namespace, name)
         return left if mine is None else left.among(mine)
 

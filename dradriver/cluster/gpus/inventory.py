@@ -228,7 +228,7 @@ class Inventory:
         leaving: Set[Key] = frozenset(),
         *,
         whose: Collection[str] = (),
-        own: bool = False,
+        are_own: bool = False,
     ) -> Remaining:
         """Return what the inventory has left on a node without some claims and without GPUs reserved for others.
 
@@ -237,12 +237,13 @@ class Inventory:
             pool: Its pool.
             leaving: The claims that count as gone.
             whose: The workloads that ask: what is reserved for these counts as left.
-            own: Whether what the gone claims hold counts as left, whoever it is reserved for.
+            are_own: Whether the gone claims are those of the workloads that ask. What they hold then counts as left,
+                whoever it is reserved for.
         """
         left = self.left(name, pool, leaving)
         if name not in self.reserved.by_node:
             return left
-        held = {device for claim in leaving for device in self.holds.of(claim)} if own else ()
+        held = {device for claim in leaving for device in self.holds.of(claim)} if are_own else ()
         return self.reserved.left(name, pool, left, whose=whose, held=held)
 
     def set_left(self, fleet: Fleet, name: str, left: Remaining) -> None:

@@ -30,7 +30,7 @@ class Nic(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         address: Its PCI address.
         parent: That of the physical function that it belongs to; empty for none.
         root: Its root complex; None where that is not said.
-        numa: Its NUMA node; the same.
+        numa: Its NUMA node; None where that is not said.
         attributes: All that its driver says of it and that a claim can ask for, by full names.
         taints: What keeps off it whoever does not tolerate it.
     """

@@ -19,7 +19,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
         addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.
-        placed: Uuids of the node's GPUs whose MIG slices are devices of their own; the same.
+        placed: Uuids of the node's GPUs whose MIG slices are devices of their own; none where nothing asks for slices.
         texts: What is written on the pod; None for what is taken away.
         joins: The uid of the claim of others that the pod is to share; empty where one is to be created.
         planned: The plan of its gang; None for a pod alone.

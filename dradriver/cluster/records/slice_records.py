@@ -25,8 +25,8 @@ from dradriver.topology.machine import Gpu, Machine
 
 _HELD: Final = names.PREFIX + "held"  # the taint of a healthy GPU: it has processes that no claim accounts for
 _MOST_TEXT: Final = 96 << 10  # 16 GPUs with all that there is to say of each have half of it; takes 20 ms
-_STAND_IN: Final = "-stand-in-"
-_OWN: Final = re.compile(r'(?<="uuid":")[^"\\]{1,63}(?=")|(?<=[0-9],")MIG-[0-9a-z/-]{1,59}(?=")')
+_PLACEHOLDER: Final = "-stand-in-"
+_UUID: Final = re.compile(r'(?<="uuid":")[^"\\]{1,63}(?=")|(?<=[0-9],")MIG-[0-9a-z/-]{1,59}(?=")')
 
 
 class PoolSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -148,7 +148,7 @@ def _machine(text: str) -> Machine | str:
     """
     if len(text) > _MOST_TEXT:
         return f"its description has {len(text)} characters; at most {_MOST_TEXT} are read"
-    if _STAND_IN in text:  # placeholders could not be told from this text
+    if _PLACEHOLDER in text:  # placeholders could not be told from this text
         return _decoded(text)
     uuid_of_placeholder: dict[str, str] = {}
 
@@ -156,19 +156,23 @@ def _machine(text: str) -> Machine | str:
         uuid = match[0]
         if not is_identity(uuid) and not is_mig_uuid(uuid):
             return uuid
-        name = f"{'MIG' if uuid.startswith('MIG-') else 'GPU'}{_STAND_IN}{len(uuid_of_placeholder)}"
+        name = f"{'MIG' if uuid.startswith('MIG-') else 'GPU'}{_PLACEHOLDER}{len(uuid_of_placeholder)}"
         uuid_of_placeholder[name] = uuid
         return name
 
-    kind = _decoded(_OWN.sub(placeholder, text))
-    if isinstance(kind, str):  # an error: it must name the uuids of this machine
-        for name, uuid in uuid_of_placeholder.items():
-            kind = kind.replace(name, uuid)
-        return kind
-    gpus = tuple(_with_uuids(gpu, uuid_of_placeholder) for gpu in kind.gpus)
+    machine_of_kind = _decoded(_UUID.sub(placeholder, text))
+    if isinstance(machine_of_kind, str):
+        error = machine_of_kind
+        # The error must name the uuids of this machine. The last placeholder is replaced first, because the name of
+        # number 10 begins with that of number 1.
+        for name, uuid in reversed(uuid_of_placeholder.items()):
+            error = error.replace(name, uuid)
+        return error
+    gpus = tuple(_with_uuids(gpu, uuid_of_placeholder) for gpu in machine_of_kind.gpus)
+    # The check of ``_decoded`` saw a different placeholder for each GPU, so it cannot have found this.
     if len({gpu.uuid.lower() for gpu in gpus}) < len(gpus):
         return "two of its GPUs have one uuid"
-    return msgspec.structs.replace(kind, gpus=gpus)
+    return msgspec.structs.replace(machine_of_kind, gpus=gpus)
 
 
 def _with_uuids(gpu: Gpu, uuid_of_placeholder: dict[str, str]) -> Gpu:
@@ -181,6 +185,7 @@ def _with_uuids(gpu: Gpu, uuid_of_placeholder: dict[str, str]) -> Gpu:
 
 @functools.lru_cache(maxsize=64)  # 50 MB, were all of them as long as they may be
 def _decoded(text: str) -> Machine | str:
+    """Return the machine that a text describes, or why it cannot be read. The latest texts are remembered."""
     try:
         return machine_codec.decode(text)
     except TopologyError as error:

@@ -49,8 +49,10 @@ class Planner:
     def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
         """Plan places for those members of a workload that want one.
 
-        The first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
-        next one avoids the former alone, the last one none: it may take as much effort as an only try.
+        The limits, such as caps, first say which members may have a place now and on which GPUs (``Offer``). Then the
+        first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
+        next try avoids only the nodes on which it was tried. The last try avoids none, and may spend as much effort as
+        if it were the only one.
 
         Args:
             workload: The workload.
@@ -58,7 +60,7 @@ class Planner:
 
         Raises:
             NoPlaceError: There are not enough places.
-            WordError: What a member requests cannot be read, or no gang can have it.
+            WordError: What a member requests cannot be read, or is a request that no pod of a gang can make.
         """
         offer = self._limits.offer(workload)
         members, search = self._search(workload, offer, rows)
@@ -71,12 +73,13 @@ class Planner:
                 places = search(avoid, effort)
             except NoPlaceError as error:
                 if not avoid:
-                    # Pods are told no figures that change with every event.
+                    # Pods are told no figures that change with every event. If limits left GPUs out, they may be the
+                    # cause, so ``offer.why`` is added.
                     stable = NoPlaceError(error.stable, cause=error.cause)
                     raise (stable.more(offer.why, Cause.CAP) if offer.why else stable) from None
             else:
                 if not avoid:
-                    workload.failures.begin_again()
+                    workload.failures.begin_again()  # it may go to the nodes on which it was tried
                 return places
         raise AssertionError("the last try avoids no node")
 
@@ -151,7 +154,8 @@ class Planner:
         """
         if workload.is_gang or not workload.lead.near:
             return None
-        if self._picture.gangs.gathers(workload.key):  # those that it came to run no more
+        # The gang's other pods have ended meanwhile, so this pod is not late any more.
+        if self._picture.gangs.gathers(workload.key):
             return Wait(until=now)
         gang = self._gang(workload)
         kept = self._picture.kept_places.find(gang.gang, gang.member.rank)

@@ -296,6 +296,7 @@ class Evictions:
                 raise MovedOnError("nobody need end for it any more")
             await self._evict(pod, why)
 
+        # The pods in ``last`` are evicted after all others.
         for is_last in (False, True):
             evictions = [functools.partial(evict_one, pod) for pod in pods if (pod.metadata.uid in last) == is_last]
             await several_writes.each(evictions, at_once=AT_ONCE)
@@ -358,6 +359,7 @@ class Evictions:
         if dry_run:
             return
 
+        # The cluster cache may not show the eviction yet. Until then the pod counts as evicted, and is left alone.
         now = asyncio.get_running_loop().time()
         self._not_before[pod.metadata.uid] = self._evicted_until[pod.metadata.uid] = now + TOLD_S
         self._refusals.forget(workload)

@@ -97,6 +97,7 @@ class IdleWriter:
             Unreachable: No answer.
         """
         pods = [member.pod for member in workload.pods]
+        # One request follows at once. The caller has asked ``still_idle`` a short time ago.
         if not workload.is_group:
             await self._evict(pods[0], why)
             return True
@@ -107,16 +108,17 @@ class IdleWriter:
                 "a gang ends as a whole, by suspending what made it, which cannot be: delete that yourself"
             )
         top = await top_of(self._client, self._kinds, pods)
-        kind, metadata = top.resource.kind, top.found.metadata
-        if top.found.suspended and names.IDLE in metadata.annotations:
+        kind, metadata = top.resource.kind, top.owner.metadata
+        if top.owner.suspended and names.IDLE in metadata.annotations:
             return False
-        if refusal := suspendable_owners.obstacle(kind, top.found):
+        if refusal := suspendable_owners.obstacle(kind, top.owner):
             raise RefusedError(refusal)
         owned_pods = [
             pod for pod in self._pods.values() if not pod.finished and suspendable_owners.belongs(pod, kind, metadata)
         ]
         if any(pod.metadata.uid not in ending for pod in owned_pods):
             raise RefusedError(f"{top} has other pods, which are not to end now")
+        # If the cluster cache has no pod of the owner any more, the server is asked about those that the workload had.
         await ask_budgets(self._client, owned_pods or pods)
         # The requests above may have taken long: the pods may be busy again.
         if not await self.still_idle(workload):
@@ -126,9 +128,9 @@ class IdleWriter:
 
     async def _suspend(self, top: Top, why: str) -> None:
         """Suspend an owner for good, with a note why."""
-        metadata = top.found.metadata
+        metadata = top.owner.metadata
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
-        body = suspendable_owners.rest(top.resource.kind, top.found, why=why, now=now)
+        body = suspendable_owners.rest(top.resource.kind, top.owner, why=why, now=now)
         try:
             await self._client.patch(
                 top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, type=msgspec.Raw

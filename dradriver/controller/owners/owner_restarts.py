@@ -238,7 +238,7 @@ class OwnerRestarts:
                 self._close(gang, ask, DONE)
             return again_at
         top = await top_of(self._client, self._kinds, ask.pods)
-        if suspendable_owners.under_way(top.found) is not None:
+        if suspendable_owners.under_way(top.owner) is not None:
             self._take_up(top).asks[gang] = ask
             return None
         if is_done(top, ask.loss):
@@ -246,7 +246,7 @@ class OwnerRestarts:
             return None
 
         # 2. What forbids or delays one.
-        if why := suspendable_owners.obstacle(top.resource.kind, top.found):
+        if why := suspendable_owners.obstacle(top.resource.kind, top.owner):
             raise RefusedError(why)
         wait_s = pause_s(top)
         if wait_s > 0:
@@ -280,13 +280,13 @@ class OwnerRestarts:
 
     def _take_up(self, top: Top) -> SuspendedOwner:
         """Return the restart of an owner that was suspended just now, or by an earlier leader."""
-        metadata, now = top.found.metadata, asyncio.get_running_loop().time()
+        metadata, now = top.owner.metadata, asyncio.get_running_loop().time()
         restart = self._restarts.get(top.key)
         if restart is not None and restart.uid != metadata.uid:
             self._over(top.key, restart)
             restart = None
         if restart is None:
-            record = suspendable_owners.under_way(top.found)
+            record = suspendable_owners.under_way(top.owner)
             gang = None if record is None else (metadata.namespace, record.gang)
             restart = SuspendedOwner(top.resource, metadata.name, metadata.uid, now + LONGEST_S, gang, {})
             self._restarts[top.key] = restart
@@ -324,7 +324,7 @@ class OwnerRestarts:
 
     def _are_pods_gone(self, top: Top, restart: SuspendedOwner) -> bool:
         """Return whether a suspended owner has no pods left and makes no more, because its controller has seen it."""
-        if not top.found.rests:
+        if not top.owner.rests:
             return False
         if restart.remaining is None:
             restart.remaining = {key: pod.metadata.uid for key, pod in self._pods_of(top).items()}
@@ -336,7 +336,7 @@ class OwnerRestarts:
 
     def _pods_of(self, top: Top) -> dict[Key, Pod]:
         """Return the pods with GPUs that an owner has made and that have not ended."""
-        kind, metadata = top.resource.kind, top.found.metadata
+        kind, metadata = top.resource.kind, top.owner.metadata
         return {
             key: pod
             for key, pod in self._pods.items()

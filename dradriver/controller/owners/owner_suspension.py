@@ -53,11 +53,11 @@ async def try_to_suspend(client: Client, kinds: OwnerKinds, gang: Key, pods: Seq
     """
     refuse_kueues(pods)
     top, loss = await top_of(client, kinds, pods), digest(pods)
-    if suspendable_owners.under_way(top.found) is not None:
+    if suspendable_owners.under_way(top.owner) is not None:
         return
     if is_done(top, loss):
         raise RefusedError(DONE)
-    if why := suspendable_owners.obstacle(top.resource.kind, top.found):
+    if why := suspendable_owners.obstacle(top.resource.kind, top.owner):
         raise RefusedError(why)
     if pause_s(top) > 0:
         raise RefusedError(PAUSED)
@@ -73,9 +73,9 @@ async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str
         Unreachable: No answer.
     """
     now = datetime.datetime.now(datetime.UTC)
-    record = suspendable_owners.record(top.found, gang=gang[1], loss=loss, why=reason, now=now)
+    record = suspendable_owners.record(top.owner, gang=gang[1], loss=loss, why=reason, now=now)
     try:
-        await patch(client, top, suspendable_owners.suspend(top.resource.kind, top.found, record), dry_run=dry_run)
+        await patch(client, top, suspendable_owners.suspend(top.resource.kind, top.owner, record), dry_run=dry_run)
     except ApiError as error:
         if dry_run and cannot_be_tried(error):
             return
@@ -87,7 +87,7 @@ async def suspend(client: Client, top: Top, *, gang: Key, loss: str, reason: str
 
 async def patch(client: Client, top: Top, body: dict[str, Any], *, dry_run: bool = False) -> None:
     """Send a merge patch of an owner."""
-    metadata = top.found.metadata
+    metadata = top.owner.metadata
     await client.patch(
         top.resource, metadata.name, body, kind=PatchKind.MERGE, namespace=metadata.namespace, dry_run=dry_run,
         type=msgspec.Raw,
@@ -107,13 +107,13 @@ def refuse_kueues(pods: Sequence[Pod]) -> None:
 
 def is_done(top: Top, loss: str) -> bool:
     """Return whether an owner was suspended and resumed for these very pods."""
-    record = suspendable_owners.record_of(top.found)
+    record = suspendable_owners.record_of(top.owner)
     return record is not None and record.over and record.loss == loss
 
 
 def pause_s(top: Top) -> float:
     """Return the seconds until an owner may be suspended again; 0 or less for now."""
-    record = suspendable_owners.record_of(top.found)
+    record = suspendable_owners.record_of(top.owner)
     return 0.0 if record is None else record.due_in_s(datetime.datetime.now(datetime.UTC))
 
 

@@ -21,18 +21,23 @@ DEEPEST: Final = 4  # owners above one another
 
 
 class Top(msgspec.Struct, frozen=True):
-    """An object that can be suspended, none above it."""
+    """An owner that can be suspended and has no such owner above it.
+
+    Attributes:
+        resource: The owner's API resource.
+        owner: The owner, as the server showed it.
+    """
 
     resource: Resource
-    found: Suspendable
+    owner: Suspendable
 
     @property
     def key(self) -> Key:
         """Return the topmost owner's key: namespace, and kind and name. No pod and no gang has such a key."""
-        return self.found.metadata.namespace, f"{self.resource.plural}.{self.resource.group}/{self.found.metadata.name}"
+        return self.owner.metadata.namespace, f"{self.resource.plural}.{self.resource.group}/{self.owner.metadata.name}"
 
     def __str__(self) -> str:
-        return shown(self.resource.kind, self.found.metadata.name)
+        return shown(self.resource.kind, self.owner.metadata.name)
 
 
 def maker(pod: Pod) -> OwnerReference:
@@ -60,9 +65,9 @@ async def top_of(client: Client, kinds: OwnerKinds, pods: Sequence[Pod]) -> Top:
     owner = maker(pods[0])
     for _ in range(DEEPEST):
         top = await _read(client, kinds, pods[0].metadata.namespace, owner)
-        parent = top.found.parent
-        if parent is None or parent.kind not in suspendable_owners.FIELDS or top.found.kueues:
-            if not all(suspendable_owners.belongs(pod, owner.kind, top.found.metadata) for pod in pods):
+        parent = top.owner.parent
+        if parent is None or parent.kind not in suspendable_owners.FIELDS or top.owner.kueues:
+            if not all(suspendable_owners.belongs(pod, owner.kind, top.owner.metadata) for pod in pods):
                 raise RefusedError(f"its pods have more than one owner, {top} and others: suspend and resume each")
             return top
         owner = parent

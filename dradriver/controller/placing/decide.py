@@ -1,5 +1,9 @@
 """Decides where a single pod goes: from the cluster cache to a ``Placement``. Writes nothing and waits for nothing.
 
+A ``Placement`` has one set of GPUs, and next-best nodes in addition to its node. The scheduler may refuse the node, for
+example for a volume. A pod's node affinity cannot be made wider once its gate is removed. So the affinity names the
+next-best nodes, too, and the controller can make the pod's claim again for one of them.
+
 ``plan`` calls this module.
 """
 
@@ -51,7 +55,7 @@ FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the
 
 
 def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
-    """Decide where a single pod goes: the best set of GPUs on the best node, with nodes to fall back on.
+    """Decide where a single pod goes: the best set of GPUs on the best node, with nodes that it may also go to.
 
     Args:
         snapshot: The cluster.
@@ -119,10 +123,10 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     if pod is not None:
         # Only this pod's own time counts: the request of a shared set has none.
         ask = msgspec.structs.replace(ask, lasts_s=lasts_s(pod))
-    snapshot = Snapshot(picture, wish.claim[0]).without(takes=_takes(picture, [wish.pod]))
+    snapshot = Snapshot(picture, wish.claim[0]).without(pod_usage=_usage(picture, [wish.pod]))
     row, fit = picture.nodes.find(node), snapshot.eligible(ask)
     if row is None or not fit[row]:
-        rows = np.zeros_like(fit) if row is None else _row(fit, row)
+        rows = np.zeros_like(fit) if row is None else _only_row(fit, row)
         causes = snapshot.causes(ask, rows)
         raise NoPlaceError(
             f"its set {name} is on node {node}, which cannot run this pod: {', '.join(causes) or 'gone'}",
@@ -145,7 +149,8 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     pod requests, on a node that can run it. A better place that became free does not make it invalid. A changed
     preference of the pod does.
     """
-    # 1. The GPUs of the claim, and what limits added to them.
+    # 1. The GPUs of the claim still exist, and the limits (``NodeLimit``) still accept what they added to the claim,
+    #    such as NICs. The pin is what the claim says about this: its node, its GPUs and their NICs.
     pin = claim.pin
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
@@ -156,22 +161,24 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     if not all(limit.keeps(picture, wish, pin) for limit in limits):
         return None
 
-    # 2. The node, and the pod's request, without what the claim itself uses and pods that end for it.
+    # 2. The node can run the pod, and the GPUs are what it requests. This is asked of the cluster as it would be
+    #    without the claim itself, and without the pods that end for it.
     ending = conflicts.in_the_way(picture, claim)
     ending_claims = (key for pod in ending if (key := claim_key(pod)) is not None)
-    gone = frozenset((wish.claim, *ending_claims))
-    takes = _takes(picture, [wish.pod, *map(_key, ending)])
-    snapshot = Snapshot(picture, wish.claim[0]).without(gone, takes, own=True)
+    released_claims = frozenset((wish.claim, *ending_claims))
+    released_usage = _usage(picture, [wish.pod, *map(_key, ending)])
+    snapshot = Snapshot(picture, wish.claim[0]).without(released_claims, released_usage, are_own=True)
     fit = eligible(snapshot, wish)
     if not (fit[row] and conflicts.fits(picture, claim)):
         return None
     try:
-        if not _asked_for(snapshot, wish, pin, _row(fit, row), gone):
+        if not _asked_for(snapshot, wish, pin, _only_row(fit, row), released_claims):
             return None
     except NoPlaceError:
         return None
 
-    # 3. The nodes to fall back on. None may be left, for example if the node is outside the tenant's partition by now.
+    # 3. The next-best nodes, as they are now. There may be none, for example if the limits do not even allow the
+    #    claim's own node by now, because the tenant's partition has changed.
     node = pin.choice.node
     other_nodes: list[str] = []
     with contextlib.suppress(NoPlaceError):
@@ -190,16 +197,16 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     )
 
 
-def _takes(picture: Picture, pods: Iterable[Key]) -> list[tuple[str, Amounts]]:
-    """Return what pods use of their nodes, as node and amounts."""
-    return [takes for takes in map(picture.node_usage.by, pods) if takes]
+def _usage(picture: Picture, pods: Iterable[Key]) -> list[tuple[str, Amounts]]:
+    """Return what pods use of their nodes other than GPUs, as node and amounts."""
+    return [usage for usage in map(picture.node_usage.by, pods) if usage]
 
 
 def _key(pod: Pod) -> Key:
     return pod.metadata.namespace, pod.metadata.name
 
 
-def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools, gone: Set[Key]) -> bool:
+def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools, released_claims: Set[Key]) -> bool:
     """Return whether the GPUs of a claim are what its pod requests, and as good as the claim says.
 
     The allocator decides that: it is asked for a place while only these GPUs are free, and must find the same quality.
@@ -209,7 +216,7 @@ def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools
         wish: What the pod requests.
         pin: The GPUs of the claim.
         here: The node of the claim: (rows,).
-        gone: The claim, and the claims of pods that end for it.
+        released_claims: The claim, and the claims of pods that end for it.
 
     Raises:
         NoPlaceError: They are not: the pod would have no place on these GPUs.
@@ -220,11 +227,11 @@ def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        best = _best_on(snapshot, wish, pin.devices, here, gone)
+        best = _best_on(snapshot, wish, pin.devices, here, released_claims)
         return isinstance(best, Choice) and (best.level, best.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
-    return _fractions_asked_for(snapshot, wish, request, pin, choice, here, gone)
+    return _fractions_asked_for(snapshot, wish, request, pin, choice, here, released_claims)
 
 
 def _fractions_asked_for(
@@ -234,7 +241,7 @@ def _fractions_asked_for(
     pin: Pin,
     choice: PartChoice,
     here: Bools,
-    gone: Set[Key],
+    released_claims: Set[Key],
 ) -> bool:
     """Return whether the fractions of a claim are what its pod requests; see ``_asked_for``."""
     if isinstance(request, Share):
@@ -250,7 +257,7 @@ def _fractions_asked_for(
         gpu_request = _limited_to(request, [fraction for fraction, _ in on_gpu])
         gpu_wish = msgspec.structs.replace(wish, request=gpu_request)
         device = (choice.node, resource_slices.device_name(uuid))
-        best = _best_on(snapshot, gpu_wish, {device}, here, gone)
+        best = _best_on(snapshot, gpu_wish, {device}, here, released_claims)
         if not isinstance(best, PartChoice):
             return False
         if [_size(part) for part in itertools.chain(*best.containers)] != [_size(part) for _, part in on_gpu]:
@@ -259,14 +266,14 @@ def _fractions_asked_for(
 
 
 def _best_on(
-    snapshot: Snapshot, wish: PlacementRequest, devices: Set[Device], here: Bools, gone: Set[Key]
+    snapshot: Snapshot, wish: PlacementRequest, devices: Set[Device], here: Bools, released_claims: Set[Key]
 ) -> Choice | PartChoice:
     """Return the best choice for a pod while only some devices are free, on the nodes ``here``, by the GPUs alone.
 
     Raises:
         NoPlaceError: There is none.
     """
-    only_these = snapshot.offering(snapshot.picture.fleets.alone_with(gone, devices))
+    only_these = snapshot.offering(snapshot.picture.fleets.alone_with(released_claims, devices))
     return rank(only_these, wish, here, most=MOST_NODES)[0]
 
 
@@ -284,8 +291,8 @@ def _size(part: Part) -> Amount | tuple[str, int]:
     return part.amount if isinstance(part, SharePart) else (part.profile, part.size)
 
 
-def _row(like: Bools, row: int) -> Bools:
-    """Return nodes of which only this one is selected: (rows,)."""
+def _only_row(like: Bools, row: int) -> Bools:
+    """Return a selection of nodes, (rows,), that has this one alone; ``like`` gives its shape."""
     rows = np.zeros_like(like)
     rows[row] = True
     return rows
@@ -294,7 +301,7 @@ def _row(like: Bools, row: int) -> Bools:
 def _placement(
     snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit], most: int
 ) -> Placement:
-    """Return the placement with the best set on these nodes, and next-best nodes to fall back on.
+    """Return the placement with the best set on these nodes, and the next-best nodes that the pod may also go to.
 
     Raises:
         NoPlaceError: There is no set.
@@ -319,7 +326,7 @@ def _placement(
 def _hostnames(picture: Picture, nodes: Sequence[str], most: int) -> dict[str, str]:
     """Return the hostname labels of the nodes that a pod may use, the chosen one first.
 
-    Nodes whose MIG placements share counters are no nodes to fall back on: each costs the scheduler 27 to 45 ms for
+    A node whose MIG placements share counters is never one of the others: each costs the scheduler 27 to 45 ms for
     each pod that it considers there (measured with Kubernetes 1.36.3). A pod placed on one may use no other node.
     """
     first, *others = nodes

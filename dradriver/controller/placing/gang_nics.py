@@ -162,7 +162,7 @@ class Search:
             return False
         self._has_dealt = True
         for node, pods in self._pods.items():
-            _, sets = self._offers(node, pods, deal=True)
+            _, sets = self._offers(node, pods, one_set_each=True)
             if len(sets) == len(pods):
                 self.sets |= sets
                 self._apart[node] = frozenset[int]().union(*(dealt.gpus for dealt in sets.values()))
@@ -191,14 +191,14 @@ class Search:
         return False
 
     def _offers(
-        self, node: str, pods: Mapping[Member, Mapping[str, int]], *, deal: bool = False
+        self, node: str, pods: Mapping[Member, Mapping[str, int]], *, one_set_each: bool = False
     ) -> tuple[frozenset[int], dict[Member, Dealt]]:
         """Return the GPUs of a node that can all have NICs, and a set of them for each pod that gets one.
 
         Args:
             node: The node.
             pods: Its pods that request NICs, with their numbers of GPUs by the claim's requests.
-            deal: Whether each pod needs a set; else GPUs among which the allocator may choose are enough.
+            one_set_each: Whether each pod needs a set; else GPUs among which the allocator may choose are enough.
         """
         assert self._ask is not None, "it demands something"
         uuids, left = self._picture.inventory.uuids(node), self._whole_snapshot.fleet.free(node)
@@ -210,7 +210,7 @@ class Search:
             gpus, is_last = sum(pod.values()), number + 1 == len(pods)
             apart = nic_choice.gpus_apart(
                 self._picture, self._ask, node, left, gpus,
-                alone=is_last, deal=deal, taken=taken, tries=self._tries,
+                is_last_pod=is_last, one_set=one_set_each, taken=taken, tries=self._tries,
             )  # fmt: skip
             if len(apart) < gpus:
                 # With other GPUs for the pods before it there may be some for this one: the failure proves nothing.
@@ -219,7 +219,7 @@ class Search:
                 break
             offered |= apart
             # More than requested means that any of them will do, and no other GPU: also for the next pods.
-            if len(apart) > gpus and are_same_size and not deal:
+            if len(apart) > gpus and are_same_size and not one_set_each:
                 break
 
             # The pod gets the first ones, with NICs that are taken for the next pods.

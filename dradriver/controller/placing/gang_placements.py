@@ -1,4 +1,4 @@
-"""Writes a gang's plan as one ``Placement`` for each new member: uuids, NICs, indices, and the nodes to fall back on.
+"""Writes a gang's plan as one ``Placement`` for each new member: uuids, NICs, indices, and the next-best nodes.
 
 ``gang_plan`` calls this module.
 """

@@ -44,7 +44,7 @@ def late_search(snapshot: Snapshot, late: Member, membership: Membership) -> Lat
     kept = picture.kept_places.ready(membership)
     if kept is not None and snapshot.is_plain:
         # Only looked at: giving it up and keeping it again would wake all who wait, this pod too, and again.
-        snapshot = snapshot.without([kept.claim], own=True)
+        snapshot = snapshot.without([kept.claim], are_own=True)
     home = {} if kept is None else {late: kept}
     terms = GangTerms(membership.wants, membership.member.identity, home=home, late=late)
     return LateSearch(snapshot, in_order(ranked), terms)

@@ -241,8 +241,8 @@ def gpus_apart(
     free: Collection[int],
     gpus: int,
     *,
-    alone: bool = True,
-    deal: bool = False,
+    is_last_pod: bool = True,
+    one_set: bool = False,
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> frozenset[int]:
@@ -257,8 +257,8 @@ def gpus_apart(
         node: The node.
         free: Numbers of its free GPUs.
         gpus: How many GPUs share the requested NICs.
-        alone: Whether one pod asks; else other pods with the same request need GPUs of the node at the same time.
-        deal: Whether to return one set only, and of all sets the one that leaves most to other pods.
+        is_last_pod: Whether no other pod with the same request needs GPUs of the node after this one.
+        one_set: Whether to return one set only, and of all sets the one that leaves most to other pods.
         taken: NICs that count as taken.
         tries: The remaining effort of a larger search that this call is a step of.
     """
@@ -296,7 +296,7 @@ def gpus_apart(
         for nic, rows in gpus_of_nic.items():
             if requests := frozenset(index for index, nics in enumerate(usable) if nic in nics):
                 interchangeable[requests, rows] += 1
-        served_rows = served(interchangeable, counts, order, gpus, tries.more, alone=alone, deal=deal)
+        served_rows = served(interchangeable, counts, order, gpus, tries.more, is_last_pod=is_last_pod, one_set=one_set)
         best_rows = max(best_rows, served_rows, key=len)
         if len(best_rows) >= gpus:
             break

@@ -73,7 +73,7 @@ def _figures(picture: Picture, ask: NicAsk, node: str) -> str:
     if not demands(ask) or pool is None:
         return text
     numbers = [gpu.index for gpu in pool.machine.gpus]
-    near = gpus_apart(picture, ask, node, numbers, ask.count, alone=False)
+    near = gpus_apart(picture, ask, node, numbers, ask.count, is_last_pod=False)
     return f"{text}, one each for GPU {', '.join(map(str, sorted(near)))}" if near else f"{text}, for no GPU"
 
 

@@ -51,7 +51,7 @@ def on_one_node(search: Search) -> Found | None:
     while bounds and remaining_tries > 0:
         bound, name, node = heapq.heappop(bounds)
         if best is not None and bound > best.cost:
-            # No node from here on can be cheaper. They are nodes to fall back on, unsearched.
+            # No node from here on can be cheaper. The pod may also go to them; they are not searched.
             other_nodes += [name, *(other for _, other, _ in heapq.nsmallest(MOST_KEPT_TO, bounds))]
             break
         node_search = _NodeSearch(search, node, min(remaining_tries, MOST_OF_NODE))

@@ -239,7 +239,7 @@ class Reservable:
                 fleet.set_free(node, pool.numbers({device for _, device in ends.ready(node)}))
         others = set(fleet.nodes).difference(names)
         # Pods without GPUs stay, with what they have of CPU and memory.
-        snapshot = Snapshot(picture, workload.key[0]).without(takes=leaving).offering(fleet).avoiding(others)
+        snapshot = Snapshot(picture, workload.key[0]).without(pod_usage=leaving).offering(fleet).avoiding(others)
         try:
             return plan(snapshot, allowance.members or workload.asking, gang)
         except NoPlaceError:

@@ -44,7 +44,7 @@ def running_step(
     Args:
         pods: Its living pods.
         picture: The cluster.
-        least: With how few it does, less those that ended well.
+        least: How many pods it needs at least, less those that have succeeded.
         now: The loop's clock.
         restarts: Whether its author wants all of it to start anew when it loses a pod.
         since: When it was first seen to have started, by the loop's clock.
@@ -55,12 +55,16 @@ def running_step(
     if not unbound or len(bound) >= least:
         return OneByOne()
     claims = [claim for pod in pods if (claim := picture.claim_of(pod)) is not None and claim.planned is not None]
-    begun = min((claim.metadata.creation_timestamp or "" for claim in claims), default="")
-    with_it = [pod for pod in unbound if (pod.metadata.creation_timestamp or "") <= begun]
-    if restarts and len(with_it) < len(unbound):
+
+    # The gang began when its first claim was made. Unbound pods that were created later replace pods that it lost.
+    began_at = min((claim.metadata.creation_timestamp or "" for claim in claims), default="")
+    original_unbound = [pod for pod in unbound if (pod.metadata.creation_timestamp or "") <= began_at]
+    if restarts and len(original_unbound) < len(unbound):
         return Anew(f"it lost a pod: {len(bound)} of {least} run")
-    seats = any(claim.seat is not None for claim in claims)
-    if not with_it:
+
+    # Pods that the gang began with must be bound in time. With a gang barrier all are bound at once.
+    if not original_unbound:
         return OneByOne()
-    until = since + (BOUND_S if seats else deadlines.placed_s(len(pods)))
+    has_barrier = any(claim.seat is not None for claim in claims)
+    until = since + (BOUND_S if has_barrier else deadlines.placed_s(len(pods)))
     return Anew(f"{len(bound)} of {least} of its pods were bound in time") if now >= until else OneByOne(until)

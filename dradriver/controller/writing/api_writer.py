@@ -171,7 +171,7 @@ class ApiWriter:
             shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
             planned=placement.planned,
             seat=placement.seat,
-            others=() if wish.template is None else tuple(wish.template.nic_entries),
+            other_requests=() if wish.template is None else tuple(wish.template.nic_entries),
             preempting=placement.preempts,
             vendor=wish.request.vendor,
         )
@@ -185,7 +185,7 @@ class ApiWriter:
         return claim
 
     async def create_handed_over(self, pod: Pod, wish: PlacementRequest) -> None:
-        """Create at the API server the claim of a pod that kube-scheduler places alone; raises what ``create`` does."""
+        """Create the claim of a pod that kube-scheduler places alone. It raises what ``create`` raises."""
         assert wish.alone is not None, "the pod says so"
         body = claim_builder.handed_over(pod, wish.alone)
         await self._make(wish, body if wish.template is None else claim_templates.marked(body, wish.template))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -63,18 +63,21 @@ class Commit:
     async def place(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
         """Commit a plan: create its claims, and remove the gates of its pods once all claims are there.
 
-        The cluster cache counts the claims already (``Picture.promise``). A pod whose gate is gone gets its claim
-        alone: the scheduler waits for it.
+        The cluster cache counts the claims already (``Picture.promise``). A pod that has no gate any more only needs
+        its claim: the scheduler waits for the claim.
+
+        Unless all claims could be made, those that were made are deleted again; ``_undo`` says when they stay.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
-            PausedError: Some claims are there; go on later.
-            UnsureError: A claim may be there; ask the server before anything else.
-            ApiError: The server refuses one; those that were made are deleted again.
-            Unreachable: No answer; the same.
+            PausedError: The server wants a pause. Some claims are there; go on later.
+            UnsureError: A claim may be there; ask the server before anything else. Nothing was undone.
+            ApiError: The server refuses a write.
+            Unreachable: No answer.
         """
         made: list[ClaimRecord] = []
-        started = [member for member in plan if not self._picture.gangs.gathers(member.key)]
+        # Single pods, and pods that come late to a gang which has started.
+        placed_alone = [member for member in plan if not self._picture.gangs.gathers(member.key)]
 
         async def create(member: Member, placement: Placement) -> None:
             if not member.pod.gated:
@@ -93,25 +96,46 @@ class Commit:
         try:
             await self._each((partial(create, member, placement) for member, placement in plan.items()), slot)
             self._check(plan, made)
-            if any(self._picture.gangs.gathers(member.key) for member in started):
-                raise MovedOnError("its gang is to begin as a whole")  # those that it came to run no more
+            # The pods that a late pod came to have ended meanwhile: it must start with all others of its gang.
+            if any(self._picture.gangs.gathers(member.key) for member in placed_alone):
+                raise MovedOnError("its gang is to begin as a whole")
         except UnsureError:
             raise
         except BaseException as error:
-            for member in plan:
-                self._picture.release(member.wish.claim)
-            is_server = isinstance(error, DriverError) and outcome(error) is Outcome.SERVER
-            if isinstance(error, Exception) and not is_server:
-                if made:
-                    self._writer.go_on(slot)  # in a pause the claims stay, and are deleted after it
-                back = [claim for claim in made if self._picture.accounts.has(claim)]
-                await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
+            await self._undo(plan, made, error, slot)
             raise
         if gated := {member: placement for member, placement in plan.items() if member.pod.gated}:
             self._writer.go_on(slot)
             await self._open(gated, slot, began)
         for member in plan.keys() - gated.keys():
             self._reasons.taken_away(member.key)
+
+    async def _undo(
+        self, plan: Mapping[Member, Placement], made: Collection[ClaimRecord], error: BaseException, slot: Slot
+    ) -> None:
+        """Undo a plan that failed: count its claims no more, and delete those that were made.
+
+        They are not deleted if the task was cancelled, or if the server itself is in trouble. The next look at their
+        pods goes on with them or deletes them.
+
+        Args:
+            plan: The plan.
+            made: The claims of it that were made.
+            error: Why it failed.
+            slot: The slot of its writes.
+
+        Raises:
+            PausedError: The server wants a pause. The claims stay, too, and are looked at after it.
+        """
+        for member in plan:
+            self._picture.release(member.wish.claim)
+        is_cancelled = not isinstance(error, Exception)
+        is_server_in_trouble = isinstance(error, DriverError) and outcome(error) is Outcome.SERVER
+        if not made or is_cancelled or is_server_in_trouble:
+            return
+        self._writer.go_on(slot)
+        back = [claim for claim in made if self._picture.accounts.has(claim)]
+        await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
 
     def _check(self, plan: Mapping[Member, Placement], made: Iterable[ClaimRecord]) -> None:
         """Raise MovedOnError if the plan does not hold any more: the creation of a claim may hang for long."""
@@ -212,7 +236,7 @@ class Commit:
         logger.info("pod %s/%s: handed over to the scheduler: %s", *member.key, why)
 
     async def settle(self, member: Member, step: Settle, slot: Slot) -> None:
-        """Commit corrections of what is not true any more of pods; raises what ``go`` does."""
+        """Commit corrections of what is not true any more of pods. It raises what ``go`` raises."""
         if step.joins is not None:
             await self._writer.owners.adopt(member.pod, step.joins.uid)
             slot.begin()
@@ -293,11 +317,11 @@ class Commit:
         self._picture.assume_claim(claim_record(told))
 
     def go_on(self, slot: Slot) -> None:
-        """Check before the next write of a commit that it may go on; raises what ``ApiWriter.go_on`` does."""
+        """Check before the next write of a commit that it may go on. It raises what ``ApiWriter.go_on`` raises."""
         self._writer.go_on(slot)
 
     async def stand(self, claims: Iterable[ClaimRecord]) -> bool:
-        """Return whether committed placements still exist at the server; raises what ``ApiWriter.look`` does."""
+        """Return whether committed placements still exist at the server. It raises what ``ApiWriter.look`` raises."""
         for claim in claims:
             known = await self._writer.look(claim.key)
             if known is None or known.uid != claim.uid or known.deleting or known.devices is not None:

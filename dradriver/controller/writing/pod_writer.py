@@ -35,7 +35,7 @@ class PodWriter:
         await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
 
     async def hand_over(self, pod: Pod, why: str) -> None:
-        """Take our gate from a pod that has no place, and note why; the same errors as ``lift``."""
+        """Take our gate from a pod that has no place, and note why. It raises what ``lift`` raises."""
         await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
 
     async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:

@@ -154,7 +154,7 @@ class Reasons:
             known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
 
     def taken_away(self, key: Key) -> None:
-        """Say that another write took a pod's reason away; when it may have the next one stays as it is."""
+        """Note that another write removed a pod's reason. The earliest time of its next reason stays as it is."""
         if (known := self._told.get(key)) is not None:
             known.reason = known.own = None
 

@@ -63,7 +63,10 @@ async def class_uid(client: Client) -> str:
 
 
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
-    """Another has counted further than this replica."""
+    """Another replica has counted further than this one.
+
+    ``_put`` handles the errors of the server. This carries the one past the handler that must reach the caller.
+    """
 
     def __init__(self, error: ApiError) -> None:
         super().__init__()
@@ -247,24 +250,33 @@ class UsageStore:
             return None
 
     async def _put(self, day: int | None, hours: Hours) -> bool:
-        """Write a ConfigMap, also over what somebody else has changed of it. Returns whether it is written.
+        """Write the ConfigMap of a day, also over changes that others made. Return whether it is written.
+
+        Args:
+            day: The day; None for the ConfigMap of the current hour.
+            hours: The GPU-seconds that it is to have.
 
         Raises:
             ApiError: Another has counted further.
         """
-        if not hours:  # the clock went back
+        # If the clock went back, there may be no hours to write.
+        if not hours:
             return True
         name = usage_config_maps.name_of(day)
-        until = min(self._picture.gpu_time.until, (max(hours) + 1.0) * HOUR_S)  # of what is in it
-        before, self._until[name] = self._until.get(name, 0.0), until  # it may be stored though no answer comes
+        # Until when these hours are counted. It is noted before the write, and stays if the write fails: the ConfigMap
+        # may be stored although no answer comes.
+        until = min(self._picture.gpu_time.until, (max(hours) + 1.0) * HOUR_S)
+        known_until = self._until.get(name, 0.0)
+        self._until[name] = until
         try:
             try:
                 await self._store(day, hours, until)
             except ApiError as error:
                 if error.status != _CONFLICT:
                     raise
+                # ``_read`` also notes the version that is there now, which the second write replaces.
                 kept = await self._read(name)
-                if kept is not None and kept.until > before + _SLACK_S:
+                if kept is not None and kept.until > known_until + _SLACK_S:
                     raise _Overtaken(error) from None
                 await self._store(day, hours, until)
         except _Overtaken as overtaken:

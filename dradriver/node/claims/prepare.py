@@ -311,7 +311,7 @@ class Preparer:
         if entry is not None and self._is_prepared_for(entry.value, claim):
             return await self._when_usable(claim, entry)
 
-        # 3. Plan.
+        # 3. Plan. ``below`` is the physical server below a virtual machine.
         machine = self._machine()
         if machine is None:
             raise NotYetError("the node's GPUs have not been read yet; the node agent's log says more if that lasts")
@@ -335,6 +335,8 @@ class Preparer:
                     new_entry = self._ledgers.put(planned.claim, planned.files(planned.claim))
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error
+
+        # 5. Its devices may not be usable yet: ``_when_usable`` checks that, and tells others once they are.
         self._not_ready.add(uid)
         return await self._when_usable(claim, new_entry)
 

@@ -88,7 +88,8 @@ class Slots:
         self._published = published
         self._is_removed = is_removed
         self._table: dict[int, Slot] = {}
-        self._unread: frozenset[str] = frozenset()  # keys of entries that cannot be read
+        # Keys of entries that cannot be read: slots' numbers as text, or "?" if the whole table cannot be read.
+        self._unread: frozenset[str] = frozenset()
         self._unwritten: dict[int, Slot] = {}  # what could not be written yet
         self._said: set[str] = set()
         self._is_swept = False
@@ -126,31 +127,32 @@ class Slots:
 
         A GPU whose slot is unknown, because entries of the table cannot be read, gets a number that no slot has.
         """
-        # 1. The slots in the table. If it is empty or damaged, the published slices give more.
+        # 1. The slots in the table, without those that an administrator gave up. If the table is empty or damaged, the
+        #    published slices give more.
         table = dict(self._table)
-        self._remove(table, machine)
-        numbers, others = _known(table, machine.gpus)
+        self._remove_given_up(table, machine)
+        numbers, without_slot = _known(table, machine.gpus)
         self.is_settled = True
-        if others and (self._unread or not table):
+        if without_slot and (self._unread or not table):
             published = self._published()
             if published is None:
                 self.is_settled = False
             else:
                 table |= _adopted(table, published, machine, self._is_removed)
-                numbers, others = _known(table, machine.gpus)
-                self._unread -= set(map(str, table))
+                numbers, without_slot = _known(table, machine.gpus)
+                self._unread -= set(map(str, table))  # these slots are known again
 
         # 2. New GPUs get the driver's number if that slot is free, else the lowest free slot. But while the table is
         # incomplete, a GPU that is not in it may have a slot already.
         unknown: list[Gpu] = []
-        for gpu in others:
+        for gpu in without_slot:
             if self._unread or not self.is_settled:
                 unknown.append(gpu)
             else:
                 taken = table.keys() | numbers.values()
                 numbers[gpu.uuid] = gpu.index if gpu.index not in taken else _lowest_free(taken)
         in_use = {number: _slot(gpu, number) for gpu in machine.gpus if (number := numbers.get(gpu.uuid)) is not None}
-        self._write(table | in_use)
+        self._write(table | in_use)  # ``self._table`` is this table from here on
         present = {gpu.uuid for gpu in machine.gpus}
         away = (slot for slot in self._table.values() if slot.uuid not in present)
         self.missing = tuple(LostGpu(slot.number, slot.pci, slot.uuid) for slot in away)
@@ -169,8 +171,8 @@ class Slots:
             )
         return _numbered(machine, numbers, {gpu.uuid for gpu in unknown})
 
-    def _remove(self, table: dict[int, Slot], machine: Machine) -> None:
-        """Clear the slots of GPUs that are missing and gone for good."""
+    def _remove_given_up(self, table: dict[int, Slot], machine: Machine) -> None:
+        """Remove the slots of missing GPUs that an administrator removed for good, from the table and from the disk."""
         present = {gpu.uuid for gpu in machine.gpus}
         for number, slot in list(table.items()):
             if slot.uuid in present or not self._is_removed(slot.uuid):

@@ -272,9 +272,9 @@ class Daemon:
             except OSError as error:
                 raise SetupError(f"{PROGRAM} cannot be run: {error}; it comes with the NVIDIA driver") from error
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError), process.stdin as its_input:
-                its_input.write(text.encode())  # a line, which a pipe holds
-            if why := _until_it_ends(process, output):
+            with contextlib.suppress(BrokenPipeError), process.stdin as process_input:
+                process_input.write(text.encode())  # does not block: a pipe has room for a line
+            if why := _wait_for_end(process, output):
                 process.kill()
                 try:
                     process.wait(_KILLED_S)
@@ -316,10 +316,11 @@ def _mount(folder: Path, options: str) -> None:
         mount_namespace.mount(folder, options)
 
 
-def _until_it_ends(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
-    """Wait for a process and return why nobody waits any longer; empty where it has ended.
+def _wait_for_end(process: subprocess.Popen[bytes], output: IO[bytes]) -> str:
+    """Wait until a process has ended. Return empty text then, else the reason why the wait was given up.
 
-    What answers may be a client's, which says without end; the output is on a disk.
+    A client may answer in the daemon's place and write without end. So the size of the output, which is a file on a
+    disk, is bounded.
     """
     until = time.monotonic() + _CALL_S
     while time.monotonic() < until:

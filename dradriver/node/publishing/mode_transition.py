@@ -167,12 +167,14 @@ class ModeTransitions:
         decided: dict[str, Mode] = {}
         taints: dict[str, list[dict[str, Any]]] = {}
         for gpu in machine.gpus:
+            # 1. The mode that the policies want, if the GPU can have it.
             before = self._before(gpu, published)
             mode = resource_slices.as_handed_out(gpu, self._mode_by_policies(gpu, labels, before), able)
             if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
                 self.mig_off.add(gpu.uuid)
                 mode = Mode()
 
+            # 2. A GPU whose form changes keeps its mode, with a taint, until nobody uses it.
             if before is None or mode.form == before.form:
                 self.waiting.pop(gpu.uuid, None)
             else:

@@ -28,7 +28,7 @@ _CPU = "CPU Affinity"
 _LINKS = {kind.cell: kind.links for kind in ASCEND.kinds} | {"HCCS_SW": 1}
 _PATHS = {"PIX": PathType.PIX, "PXB": PathType.PXB, "PHB": PathType.PHB, "SYS": PathType.SYS, "NA": PathType.SYS}
 _ALLOWED = ", ".join(["X", *_LINKS, *_PATHS])
-_MOST = 256
+_MOST_NPUS = 256
 
 
 def read(text: str, *, name: str = "", seed: str = "") -> Machine:
@@ -51,7 +51,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     cpus: dict[str, str] = {}
     header = 0
     for number, line in enumerate(text.splitlines(), 1):
-        cells_of_line = line.replace(_CPU, "").split()
+        cells_of_line = line.replace(_CPU, "").split()  # the one heading of two words; the others are NPUs
         # Everything before the header is skipped, and everything after the last row.
         if not devices:
             if cells_of_line and all(map(_NPU.fullmatch, cells_of_line)):
@@ -70,14 +70,16 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     missing = next((device for device in devices if device not in rows), None)
     if missing is not None:
         raise _error(header, f"the row of {missing} is missing; give the whole output of npu-smi info -t topo")
-    if len(set(devices)) < len(devices) or len(devices) > _MOST:
-        raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST} are the most")
+    if len(set(devices)) < len(devices) or len(devices) > _MOST_NPUS:
+        raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST_NPUS} are the most")
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
-    machine = npu_smi_table.told(machine, text)
+    machine = npu_smi_table.with_table(machine, text)
 
-    # The text may have the table of ``npu-smi info``, too, but not always with all NPUs.
-    products = {gpu.product for gpu in machine.gpus} - {""} or {""}
-    blocks = ascend_products.blocks(machine.links, products.pop()) if len(products) == 1 else None
+    # The table of ``npu-smi info`` tells the product, but the text may lack it, or have it for some NPUs only. NPUs of
+    # two products have no known blocks.
+    products = {gpu.product for gpu in machine.gpus if gpu.product}
+    product = next(iter(products), "")
+    blocks = ascend_products.blocks(machine.links, product) if len(products) <= 1 else None
     return check(msgspec.structs.replace(machine, blocks=blocks))
 
 

@@ -81,7 +81,7 @@ def chips(text: str) -> tuple[Chip, ...]:
     )
 
 
-def told(machine: Machine, text: str) -> Machine:
+def with_table(machine: Machine, text: str) -> Machine:
     """Return the machine with bus ids, product and memory by the table of ``npu-smi info`` in the text."""
     known = {chip.index: chip for chip in chips(text)}
     gpus = (

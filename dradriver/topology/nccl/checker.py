@@ -61,6 +61,7 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
         text: The whole file.
         machine: If given, the file must also describe this machine's devices as /sys does and list all its NUMA nodes.
     """
+    # ``broken`` is what ended the reading early, if anything did. It is a finding, too.
     document = parse(text)
     notes = Notes()
     root, broken = document.root, document.broken

@@ -217,53 +217,66 @@ def _header(lines: Sequence[str], after: int) -> int | None:
 
 
 def _matrix(lines: Sequence[str], head: int) -> Found:
-    """Find the lines of one matrix in a pasted text, and join lines that a terminal has wrapped.
+    """Find the lines of one matrix in a pasted text, and the row or header that each wrapped line goes on with.
 
     Lines can have a prefix, for example a log's time or a quoting mark. It is taken from the line before and cut off.
+    What a line below the header is, the first that fits:
+
+    1. Without a word: a gap.
+    2. After a row, a legend or another header: the matrix ends before it.
+    3. A row, see ``_start``.
+    4. Before the first row: the end of a wrapped header.
+    5. Only pieces of headings and cells: the end of a wrapped row. After the last device's row and a gap it is not.
+    6. Anything else after the last device's row: the matrix ends before it.
+    7. A line with a cell: a stray, which is refused later, because a row may have lost its device's name.
+    8. Other text, such as a log's line: ignored.
 
     Args:
         lines: All lines of the text.
-        head: The number of the header line.
+        head: The index of the header line.
     """
     first = _GPU.search(lines[head])
-    matrix = Found(header=Entry(_line(lines, head, first.start() if first else 0), lines[head]))
-    device_names = set(re.findall(r"\S+", matrix.header.start.text)) - {"CPU", "NUMA", "GPU", "ID", "Affinity"}
+    header_line = _line(lines, head, first.start() if first else 0)
+    matrix = Found(header=Entry(header_line, lines[head]), after=len(lines))
+    device_names = _device_names(header_line)
     prefix = lines[head][: first.start()].strip() if first else ""
     is_after_gap = False
-    at = head
     for at in range(head + 1, len(lines)):
         line = lines[at]
-        row_start = _start(line, device_names)
         content_start = line.find(prefix) + len(prefix) if prefix and line.lstrip().startswith(prefix) else 0
-        if not re.search(r"\w", line[content_start:]):
+        content = _line(lines, at, content_start)
+        if not re.search(r"\w", content.text):
             is_after_gap = True
             continue
         if matrix.rows and (_LEGEND.search(line) or _HEADER.search(line)):
+            matrix.after = at
             break
+        row_start = _start(line, device_names)
         if row_start is not None:
             matrix.rows.append(Entry(_line(lines, at, row_start), line))
             prefix = line[:row_start].strip()
-        else:
-            line_rest = _line(lines, at, content_start)
-            entry = matrix.rows[-1] if matrix.rows else matrix.header
-            if not matrix.rows:
-                entry.rest.append(line_rest)
-                device_names |= set(re.findall(r"\S+", line_rest.text))
-            elif _goes_on(line_rest.text) and not (is_after_gap and _is_last(matrix, device_names)):
-                entry.rest.append(line_rest)
-            elif _is_last(matrix, device_names):
-                break
-            elif _HAS_CELL.search(line):
-                matrix.strays.append(line_rest)
+        elif not matrix.rows:
+            matrix.header.rest.append(content)
+            device_names |= _device_names(content)
+        elif _goes_on(content.text) and not (is_after_gap and _is_last(matrix, device_names)):
+            matrix.rows[-1].rest.append(content)
+        elif _is_last(matrix, device_names):
+            matrix.after = at
+            break
+        elif _HAS_CELL.search(line):
+            matrix.strays.append(content)
         is_after_gap = False
-    else:
-        at = len(lines)
-    matrix.after = at
     return matrix
 
 
+def _device_names(header: Line) -> set[str]:
+    """Return the words of a header, or of the end of a wrapped one, that are not words of headings."""
+    heading_words = {word for heading in HEADINGS for word in heading.split()}
+    return set(header.text.split()) - heading_words
+
+
 def _is_last(matrix: Found, names: set[str]) -> bool:
-    """Return whether the last row that was found is that of the last device."""
+    """Return whether the matrix has a row for each device that the header's first line names."""
     devices = [name for name in re.findall(r"\S+", matrix.header.start.text) if name in names]
     return len(matrix.rows) >= len(devices)
 
@@ -273,7 +286,12 @@ def _line(lines: Sequence[str], at: int, start: int) -> Line:
 
 
 def _start(line: str, names: set[str]) -> int | None:
-    """Return where a row begins in a line, None where none does."""
+    """Return where a row begins in a line: at the name of its device, before the first cell. None if it is no row.
+
+    Args:
+        line: The line, with its prefix.
+        names: The devices' names by the header. Some drivers' headers lack those of some cards.
+    """
     row = _ROW.search(line)
     if row is not None:
         return row.start()
@@ -285,7 +303,8 @@ def _start(line: str, names: set[str]) -> int | None:
             break
     else:
         return None
-    unknown = _OTHER.match(line)  # of a card whose name the header has not
+    # The row of a card whose name is not in the header: a word that is no piece of a heading, then only cells.
+    unknown = _OTHER.match(line)
     if first is None and unknown and not _FIRST.fullmatch(unknown[1]) and _goes_on(line[unknown.end(1) :]):
         return unknown.start(1)
     return first

@@ -55,6 +55,48 @@ async def test_a_pod_whose_earlier_claim_stays_is_told_so() -> None:
     assert cluster.note("p", "reason") == f"waits until its earlier claim {claim_of('p')} is gone"
 
 
+@pytest.mark.parametrize(
+    ("error", "at_once"),
+    [
+        (DENIED, True),
+        (ApiError(504, "Timeout"), True),
+        (Unreachable("timeout", timed_out=True), True),
+        (Unreachable("no route to host"), False),
+        (ApiError(503, "ServiceUnavailable", "down"), False),
+    ],
+)
+async def test_a_claim_of_a_gang_is_deleted_after_the_pause_if_the_server_itself_failed_on_another(
+    error: Exception, at_once: bool
+) -> None:
+    cluster = nodes("ab")
+    pods = gang(cluster, 2)
+    create, delete, clock = cluster.client.create, cluster.client.delete, asyncio.get_running_loop().time
+    refused_at: list[float] = []
+    deleted_at: list[float] = []
+
+    async def refusing(resource: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+        if resource is RESOURCE_CLAIMS and body["metadata"]["name"] == claim_of(pods[1]) and not refused_at:
+            await asyncio.sleep(0.1)
+            refused_at.append(clock())
+            raise error
+        return await create(resource, body, *args, **kwargs)
+
+    async def deleting(resource: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        assert name == claim_of(pods[0])
+        deleted_at.append(clock())
+        return await delete(resource, name, *args, **kwargs)
+
+    cluster.client.create = refusing  # type: ignore[assignment, method-assign]
+    cluster.client.delete = deleting  # type: ignore[method-assign]
+    async with working(cluster):
+        for _ in range(20):
+            await asyncio.sleep(1)
+            cluster.schedule()
+    assert len(deleted_at) == 1
+    assert (deleted_at[0] - refused_at[0] < 0.1) == at_once
+    assert bound(cluster, pods) == pods
+
+
 @pytest.mark.parametrize("barrier", [False, True])
 @pytest.mark.parametrize(
     "error", [ApiError(504, "Timeout"), ApiError(500, "InternalError", "x"), Unreachable("timeout", timed_out=True)]

@@ -207,6 +207,14 @@ def test_the_matrix_of_paths_is_found_next_to_other_matrices() -> None:
     assert topo_m.read(p2p + mp + "$ nvidia-smi topo -m\n" + _small() + "\n" + p2p) == topo_m.read(_small())
 
 
+def test_the_matrix_ends_after_its_last_row_though_its_header_is_wrapped_between_headings() -> None:
+    text = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n" + "".join(
+        f"GPU{i}\t{cells}\t0-47\t0\tN/A\n" for i, cells in enumerate(("X\tNV18", "NV18\tX"))
+    )
+    wrapped = text.replace("NUMA Affinity", "NUMA\n Affinity")
+    assert topo_m.read(f"{wrapped}the links NV18 are those of an H100\n") == topo_m.read(text)
+
+
 def test_blanks_and_tabs_mean_the_same() -> None:
     tabs = _small()
     assert topo_m.read(tabs.replace("\t", "    ")) == topo_m.read(tabs)

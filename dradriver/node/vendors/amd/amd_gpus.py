@@ -73,9 +73,9 @@ class AmdGpus:
         self._steady = Debounce()
         self._ras = Ras()
         self._nodes: Mapping[str, KfdNode] = {}
-        self._seen: dict[str, str] = {}  # bus ids of all that ever were, by uuid
+        self._seen: dict[str, str] = {}  # bus ids of all GPUs that ever were, by uuid
         self._links: Mapping[tuple[str, str], int] = {}  # of pairs, by uuid, as they were last told
-        self._silent = 0
+        self._silent = 0  # readings in a row in which nodes of the driver did not answer
         self._told: tuple[Problem, ...] = ()
         self.refused: str | None = None
         self._load: DriverLoad | None = None  # of which the last reading is
@@ -90,28 +90,38 @@ class AmdGpus:
         Raises:
             SetupError: It cannot be read now, which says nothing of its GPUs.
         """
+        # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded anew meanwhile.
         began_s = time.monotonic()
         load = self._load_now()
-        own = os.path.exists(self._root / sysfs.CPUINFO)
-        proc_root = self._proc_root or (self._root if own else Path("/"))
+        has_proc = os.path.exists(self._root / sysfs.CPUINFO)
+        proc_root = self._proc_root or (self._root if has_proc else Path("/"))
         try:
             read = amd_reading.discover(self._root, proc_root=proc_root, earlier=self._links, kept=self._nics)
         except OSError as error:
             raise SetupError(f"the host's {self._root / 'sys'} cannot be looked at: {error}") from error
+
+        # 2. A node that does not answer may do so next time. After some readings what did answer counts.
         self._silent = self._silent + 1 if read.silent else 0
         if 0 < self._silent < READINGS:
             self._tell(read.problems)
             raise SetupError(f"{read.silent} of the driver's nodes did not say what they are")
         self.refused = read.refused
         self._nodes, self.read_s = read.nodes, began_s
+
+        # 3. The links. The next reading uses them for GPUs whose links it cannot read.
         uuids = [gpu.uuid for gpu in read.machine.gpus]
         rows = zip(uuids, read.machine.links, strict=True)
         self._links = {(a, b): count for a, row in rows for b, count in zip(uuids, row, strict=True)}
-        here = {uuid: node.pci for uuid, node in read.nodes.items()}
-        taken = set(here.values())  # where another GPU is now, the one that was there is gone
-        self._seen = {uuid: pci for uuid, pci in self._seen.items() if pci not in taken} | here
+
+        # 4. The faults. A GPU that was seen before and is still on the bus has the fault that the driver lacks it. If
+        #    another GPU is at its bus id now, it is gone.
+        pci_of = {uuid: node.pci for uuid, node in read.nodes.items()}
+        taken = set(pci_of.values())
+        self._seen = {uuid: pci for uuid, pci in self._seen.items() if pci not in taken} | pci_of
         away = [uuid for uuid, pci in self._seen.items() if uuid not in read.nodes and self._device(pci).exists()]
         self.faults = dict.fromkeys(away, (_AWAY,)) | {uuid: self._faults(read, uuid) for uuid in read.nodes}
+
+        # 5. The GPUs that can be handed out.
         machine, left_out = self._usable(read)
         self._load = load
         if self.is_stale():

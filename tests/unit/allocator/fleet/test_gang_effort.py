@@ -58,7 +58,7 @@ def test_equal_pods_cost_nothing() -> None:
 
 def test_a_part_is_spent_by_itself_and_of_the_whole() -> None:
     effort = Effort(100)
-    part = effort.part(2)
+    part = effort.fraction(2)
     assert part.spend(50)
     assert not part.spend(10)
     assert not effort.is_spent
@@ -68,7 +68,7 @@ def test_a_part_is_spent_by_itself_and_of_the_whole() -> None:
 
 def test_a_part_is_spent_when_the_whole_is() -> None:
     effort = Effort(100)
-    part = effort.part(2)
+    part = effort.fraction(2)
     effort.spend(101)
     assert part.is_spent
     assert not part.spend(1)
