@@ -9,8 +9,8 @@ tenants       labels of namespaces             the policies file chooses tenants
 usage         a teller (writing/usage_store)   this replica leads
 idle pods     a teller (idle_pods)             this replica leads
 
-What features keep of the cluster is registered in ``cluster/cache/books.py``, what they have to say of the choice of a
-node in ``placing/node_limits.py``. Nothing below this package imports a feature.
+What features keep of the cluster is registered in ``cluster/cache/feature_books.py``, what they have to say of the
+choice of a node in ``placing/node_limits.py``. Nothing below this package imports a feature.
 """
 
 from __future__ import annotations
