@@ -56,8 +56,10 @@ class Audit:
     async def look(self) -> int:
         """Audit the whole cluster cache once, and put right what differs. Returns how many differences there were."""
         self._found = 0
-        checks = self._objects, self._claim_users, self._holders, self._nics, self._usage, self._free, self._gpu_time
-        for check in checks:
+        for check in (
+            self._objects, self._claim_users, self._holders, self._nics, self._channels, self._usage, self._free,
+            self._gpu_time,
+        ):  # fmt: skip
             await check()
         if self._found > _MOST_LINES:
             logger.error("the books differed from what the API server showed in %d places; put right", self._found)
@@ -170,6 +172,14 @@ class Audit:
             held = frozenset(picture.accounts.nics_of(key))
             if nics.held(key) != held or not nics.sound(key):
                 self._differs("NICs", key, partial(nics.hold_anew, key, held))
+
+    async def _channels(self) -> None:
+        """Compare which claims have NVLink channels; those that pods take are compared with the pods' usage."""
+        claims, channels = self._picture.claims, self._picture.channels
+        async for key in _in_slices(_both(claims, channels.of_claim)):
+            given = claims[key].channels if key in claims else ()
+            if channels.of_claim.get(key, ()) != given:
+                self._differs("holders", key, partial(channels.recount_claim, key))
 
     async def _usage(self) -> None:
         """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""
