@@ -85,9 +85,9 @@ class Audit:
         (stored,) = self._of(RESOURCE_CLAIMS)
         async for key in _in_slices(_both(stored, picture.claims)):
             claim, known = stored.get(key), picture.claims.get(key)
-            # The reflector does not keep a claim of somebody else that has the name of a set and no devices. The cache
-            # knows it from the answer to a write.
-            is_met = claim is None and known is not None and is_set(key) and not (known.ours or known.devices)
+            # The reflector does not keep a claim of somebody else that has the name of a set and nothing that counts.
+            # The cache knows it from the answer to a write.
+            is_met = claim is None and known is not None and is_set(key) and not known.counts
             if claim != known and not (is_met or picture.accounts.ahead(key)):
                 self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, claim)))
 

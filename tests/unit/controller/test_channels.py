@@ -305,6 +305,17 @@ async def test_the_audit_finds_the_channel_of_a_claim_that_an_error_kept_out(mon
     assert await made.audit() == 0
 
 
+async def test_the_audit_finds_a_claim_with_a_channel_whose_end_was_not_taken_in() -> None:
+    made = cluster("a")
+    picture = made.worker.picture
+    made.put(RESOURCE_CLAIMS, domains.claim("theirs", "a"))
+    await made.settle()
+    made.remove(RESOURCE_CLAIMS, "theirs", "default")
+    made.skip(RESOURCE_CLAIMS)
+    assert await made.audit() == 1
+    assert picture.nodes.channels()[picture.nodes.row("a")]
+
+
 async def test_beside_nvidias_driver_of_gpus_it_is_the_same() -> None:
     with bound(NVIDIA):
         made = AddOnCluster()
