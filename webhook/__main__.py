@@ -39,8 +39,6 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     """Return the options on the main program's command line.
 
     If they are wrong, the process ends with usage and status 2.
-
-    It ends with the usage, too.
     """
     made = parser()
     args = made.parse_args(argv, namespace=Options())

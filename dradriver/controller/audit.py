@@ -56,8 +56,10 @@ class Audit:
     async def look(self) -> int:
         """Audit the whole cluster cache once, and put right what differs. Returns how many differences there were."""
         self._found = 0
-        checks = self._objects, self._claim_users, self._holders, self._nics, self._usage, self._free, self._gpu_time
-        for check in checks:
+        for check in (
+            self._objects, self._claim_users, self._holders, self._nics, self._channels, self._usage, self._free,
+            self._gpu_time,
+        ):  # fmt: skip
             await check()
         if self._found > _MOST_LINES:
             logger.error("the books differed from what the API server showed in %d places; put right", self._found)
@@ -83,9 +85,9 @@ class Audit:
         (stored,) = self._of(RESOURCE_CLAIMS)
         async for key in _in_slices(_both(stored, picture.claims)):
             claim, known = stored.get(key), picture.claims.get(key)
-            # The reflector does not keep a claim of somebody else that has the name of a set and no devices. The cache
-            # knows it from the answer to a write.
-            is_met = claim is None and known is not None and is_set(key) and not (known.ours or known.devices)
+            # The reflector does not keep a claim of somebody else that has the name of a set and nothing that counts.
+            # The cache knows it from the answer to a write.
+            is_met = claim is None and known is not None and is_set(key) and not known.counts
             if claim != known and not (is_met or picture.accounts.ahead(key)):
                 self._differs("claims", key, partial(picture.claim_changed, self._change(key, known, claim)))
 
@@ -170,6 +172,14 @@ class Audit:
             held = frozenset(picture.accounts.nics_of(key))
             if nics.held(key) != held or not nics.sound(key):
                 self._differs("NICs", key, partial(nics.hold_anew, key, held))
+
+    async def _channels(self) -> None:
+        """Compare which claims have NVLink channels; those that pods take are compared with the pods' usage."""
+        claims, channels = self._picture.claims, self._picture.channels
+        async for key in _in_slices(_both(claims, channels.of_claim)):
+            given = claims[key].channels if key in claims else ()
+            if channels.of_claim.get(key, ()) != given:
+                self._differs("holders", key, partial(channels.recount_claim, key))
 
     async def _usage(self) -> None:
         """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""

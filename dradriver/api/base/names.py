@@ -23,7 +23,7 @@ CLAIM_PREFIX: Final = "gpus-"  # of all names that the driver makes up; no set t
 SEAT_POOL: Final = "gang/seats"  # of the gang barrier device; a node's name has no slash, so no node has this pool
 SET_REQUEST: Final = "gpus"  # the one request of a claim that several pods share
 
-# Annotations of a pod's author; ``words.py`` says what each is.
+# Annotations of a pod's author; ``vocabulary/annotation_words.py`` says what each is.
 POLICY: Final = PREFIX + "policy"
 REQUIRED: Final = PREFIX + "required"
 PREFERRED: Final = PREFIX + "preferred"

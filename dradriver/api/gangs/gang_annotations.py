@@ -1,6 +1,6 @@
 """What a pod says of the gang that it belongs to: read strictly and noted.
 
-It stands in the resolved request. Who else belongs to the gang says ``gang_of_pod``.
+It stands in the resolved request. ``gang_of_pod`` says who else belongs to the gang.
 """
 
 from __future__ import annotations

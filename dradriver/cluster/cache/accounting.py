@@ -94,7 +94,7 @@ class Books:
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
         )  # fmt: skip
         self.nics = Nics(self.nodes, self._machine_of, self.offered.taint_rules)
-        # NICs are counted next to free GPUs, once any pod requests NICs.
+        # From the first pod on that requests NICs, the NICs of a node are counted again when its GPUs change.
         self.nics.first_requested.add(lambda: self.inventory.marked.add(self._gpus_marked))
         self.weights = Weights()
         self.claim_users = ClaimUsers(self.pods)

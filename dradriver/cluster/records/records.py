@@ -90,6 +90,11 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.metadata.deletion_timestamp is not None
 
     @property
+    def counts(self) -> bool:
+        """Return whether the claim is ours, or was given GPUs, NICs or NVLink channels."""
+        return bool(self.ours or self.devices or self.channels or self.nics)
+
+    @property
     def has_nics(self) -> bool:
         """Return whether the claim was given NICs, or is pinned to some."""
         return bool(self.nics or (self.pin is not None and self.pin.nics))
@@ -139,8 +144,7 @@ def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
 
 def _kept(claim: Claim) -> ClaimRecord | None:
     record = claim_record(claim)
-    counts = record.ours or record.devices or record.channels or record.nics
-    return record if counts or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
+    return record if record.counts or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
 def read_node(data: msgspec.Raw) -> Node:

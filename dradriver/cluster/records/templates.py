@@ -1,4 +1,4 @@
-"""What is known of ResourceClaimTemplates: that they are there, and the specs of those that waiting pods name.
+"""What is known of ResourceClaimTemplates: that they are there, and the specs of those that pods name.
 
 A pod may name others beside the one of its GPUs: of network cards, or of a channel of multi-node NVLink. No scheduler
 places it before they are there, and which nodes have what they ask for is not known before either.
@@ -21,6 +21,8 @@ from dradriver.reason import Cause, Reason
 
 class Templates:
     """Templates, and the pods of ours by those that they name.
+
+    A pod counts for the template of its GPUs while it waits, and for the others until it ends: it has their devices.
 
     Attributes:
         known: All templates, by namespace and name; without their specs, unless whoever told of them had those.
@@ -65,7 +67,7 @@ class Templates:
                 self._keep(template)
 
     def pods(self, key: Key) -> list[Key]:
-        """Return the pods that a template concerns."""
+        """Return the pods that name a template."""
         return sorted(self._named_by.get(key, ()))
 
     def of(self, pod: Pod) -> Template | None:
@@ -92,7 +94,7 @@ class Templates:
         return next((one.domain for one in known if one is not None and one.domain is not None), None)
 
     def _keep(self, key: Key) -> None:
-        """Keep a spec, which never changes, for as long as its template is there and a waiting pod names it."""
+        """Keep a spec, which never changes, for as long as its template is there and a pod names it."""
         known, kept = self.known.get(key), self._whole.pop(key, None)
         if known is None or key not in self._named_by:
             return

@@ -1,6 +1,7 @@
-"""GPUs that are reserved for those that the order has passed by for too long, by the rules of ``queue/reservation.py``.
+"""GPUs that are reserved for those that the order has passed by for too long.
 
-Whoever leads makes, moves and ends them, keeps them over its own end, and counts what stands idle for them.
+The rules are in ``queue/reservation_rules.py``. Whoever leads makes, moves and ends them, keeps them over its own end,
+and counts what stands idle for them.
 """
 
 from __future__ import annotations

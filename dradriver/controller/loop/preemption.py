@@ -7,8 +7,8 @@ lifted     no gate                                             victims are told 
 ending     victims that were told, or whose owner is suspended all of them are gone          given back at the deadline
 free       claims whose victims are gone                       an ordinary promise from now  its own deadlines
 
-Any leader knows all of this from the claims (``api/claims/preempts.py``). No pod is told to end before all claims
-exist and all gates are removed. A pod that was told has another version, and is not told again.
+Any leader knows all of this from the claims (``api/claims/preemption_note.py``). No pod is told to end before all
+claims exist and all gates are removed. A pod that was told has another version, and is not told again.
 """
 
 from __future__ import annotations

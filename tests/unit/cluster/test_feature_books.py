@@ -155,3 +155,14 @@ def test_the_channel_of_a_waiting_pod_follows_its_template(is_read: bool) -> Non
     else:
         picture.template_changed(Change(key, template, None))
     assert not has_channel(picture)
+
+
+def test_the_channel_of_a_running_pod_follows_its_template() -> None:
+    picture, key = cache(), ("default", "t")
+    template = records.known_template(msgspec.Raw(json.dumps(domains.template("t", "d")).encode()))
+    picture.pod_changed(Change(POD, None, pod("t")))
+    assert not has_channel(picture), "nobody knows what its template asks for"
+    picture.template_changed(Change(key, None, template))
+    assert has_channel(picture)
+    picture.template_changed(Change(key, template, None))
+    assert not has_channel(picture)

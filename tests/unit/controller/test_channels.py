@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base.allocating_driver import NVIDIA, bound
+from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.topology.network_levels import FABRIC
@@ -303,6 +304,31 @@ async def test_the_audit_finds_a_slice_that_was_not_taken_in() -> None:
     await made.settle()
     name = domains.resource_slice("a")["metadata"]["name"]
     picture.channels.slice_changed(Change(("", name), picture.channels.slice_of(name), None))
+    assert await made.audit() == 1
+    assert picture.nodes.channels()[picture.nodes.row("a")]
+
+
+async def test_the_audit_finds_the_channel_of_a_claim_that_an_error_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cluster("a")
+    picture = made.worker.picture
+    await made.settle()
+    with monkeypatch.context() as broken:
+        broken.setattr(Picture, "held", lambda *_: 1 / 0)
+        made.put(RESOURCE_CLAIMS, domains.claim("theirs", "a"))
+        with pytest.raises(ZeroDivisionError):
+            made.deliver()
+    assert await made.audit() == 1
+    assert not picture.nodes.channels()[picture.nodes.row("a")]
+    assert await made.audit() == 0
+
+
+async def test_the_audit_finds_a_claim_with_a_channel_whose_end_was_not_taken_in() -> None:
+    made = cluster("a")
+    picture = made.worker.picture
+    made.put(RESOURCE_CLAIMS, domains.claim("theirs", "a"))
+    await made.settle()
+    made.remove(RESOURCE_CLAIMS, "theirs", "default")
+    made.skip(RESOURCE_CLAIMS)
     assert await made.audit() == 1
     assert picture.nodes.channels()[picture.nodes.row("a")]
 
