@@ -53,6 +53,11 @@ class Caps(Limit):
         self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
         self._users: dict[tuple[str, Cap], tuple[float, str]] = {}
 
+    @property
+    def matters(self) -> bool:
+        """Whether caps can keep a workload from GPUs: a tenant has one, or namespaces by labels, maybe unread."""
+        return self._tenants.by_labels or any(tenant.cap for tenant in self._tenants.named.values())
+
     def regroup(self) -> None:
         """Apply other namespaces or caps of tenants."""
         self._use.clear()

@@ -192,7 +192,7 @@ class Scene:
         picture.fleets.follow(self.policies)
         self.limits = Limits(picture)
         self.caps = Caps(self.tenants, picture, self.limits.eased)
-        self.limits.put(self.caps, in_force=bool(self.policies.tenants))
+        self.limits.put(self.caps, in_force=self.caps.matters)
         reserved = ReadReservations(self.own.reserved, Terms.of(self.policies.queue.reservation))
         self.limits.put(reserved, in_force=bool(self.own.reserved))
         picture.inventory.reserve({gpu: held.who for held in self.own.reserved for gpu in held.gpus})

@@ -1,7 +1,7 @@
 """Registers the controller's features: limits that keep GPUs from workloads, and tellers that say what happened.
 
 feature       registers                        does something while
-caps          a limit (queue/caps)             the policies file has tenants
+caps          a limit (queue/caps)             a tenant has a cap, or namespaces by labels
 reservations  a limit (reservations)           GPUs are reserved for a workload that has waited long
 partitions    views of the cluster (fleets)    the policies file gives tenants nodes or GPUs of their own
 NICs          slices for the cluster cache     a pod has requested NICs
@@ -59,7 +59,7 @@ class FeatureLimits:
         worker.followed.add(self._follow)
 
     def _follow(self, policies: Policies) -> None:
-        self._limits.put(self.caps, in_force=bool(policies.tenants))
+        self._limits.put(self.caps, in_force=self.caps.matters)
         self.reservations.follow(policies)
 
 
@@ -117,9 +117,8 @@ class Features:
 
     async def lead(self, tasks: asyncio.TaskGroup) -> None:
         """Run the registered features while this replica leads; returns once it knows what a leader has to."""
-        tellers = [self._idle.run, self._namespaces.tell]
-        for teller in tellers:
-            tasks.create_task(always(teller))
+        tasks.create_task(always(self._idle.run))
+        tasks.create_task(always(self._namespaces.tell))
         if self._usage is not None:
             tasks.create_task(always(self._usage.run))
             if self._worker.tenants.named:  # else nobody's turn depends on it
