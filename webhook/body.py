@@ -26,10 +26,10 @@ class Body:
 
     def __init__(self, content: StreamReader, *, limit: asyncio.Timeout, grace_s: float = GRACE_S) -> None:
         self._content, self._limit, self._grace_s = content, limit, grace_s
-        self._parts: list[bytes] = []
-        self._is_read_now = False
-        self.length = 0
-        self.is_cut_off = False
+        self._parts: list[bytes] = []  # what has come so far
+        self._is_read_now = False  # whether the server waits for the sender now
+        self.length = 0  # bytes that have come so far
+        self.is_cut_off = False  # whether the request was ended because others need its bytes
 
     async def read(self, most: int, *, is_waited_for: Callable[[], bool] = bool) -> bool:
         """Read until the request's body ends or has more than so many bytes; return whether it ended.

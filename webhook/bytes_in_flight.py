@@ -46,10 +46,10 @@ class Budget:
 
     def __init__(self, size: int, *, term_s: float = TERM_S) -> None:
         self._free, self._term_s = size, term_s
-        self._waiting: list[_Loan] = []
+        self._waiting: list[_Loan] = []  # loans that wait for free bytes
         self._lent: dict[_Loan, None] = {}  # the oldest first
         self._held: collections.Counter[str] = collections.Counter()  # bytes by address
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # the next look whether a loan's term is over
 
     def is_waited_for(self) -> bool:
         """Return whether a body waits for bytes in flight."""

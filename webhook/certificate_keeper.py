@@ -54,7 +54,7 @@ class Keeper:
         self._configurations = dict(configurations)
         self._context = context
         self._now = now
-        self._served: certificates.Bundle | None = None
+        self._served: certificates.Bundle | None = None  # the certificates that are served; None at first
 
     def ready(self) -> bool:
         """Return whether the API server trusts the certificate that is served, and that has not expired."""

@@ -45,8 +45,8 @@ class Endpoint:
     def __init__(self, admission: Admission, *, wait_s: float = WAIT_S, grace_s: float = GRACE_S) -> None:
         self._admission = admission
         self._wait_s, self._grace_s = wait_s, grace_s
-        self._large = Budget(LARGE_BYTES)
-        self._large_answer = asyncio.Lock()
+        self._large = Budget(LARGE_BYTES)  # bytes of large bodies that may be in memory at once
+        self._large_answer = asyncio.Lock()  # held while a large body is answered: one at a time
         self._pause_end = 0.0  # by the loop's clock: until then no large body is answered
 
     async def handle(self, http: web.BaseRequest) -> web.Response:

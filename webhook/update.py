@@ -90,7 +90,8 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
 def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple[str | None, list[str]]:
     """Return the note (annotation) of the pod's resolved request, and warnings.
 
-    The note stays as it is unless annotations changed while the pod is gated; then it is made again.
+    The note is made again if annotations changed while the pod is gated, or if the live pod's note cannot be read.
+    Otherwise it stays as it is.
 
     Args:
         live: The pod as stored.
@@ -100,12 +101,16 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
     Raises:
         WordError: An annotation that was added or changed is bad.
     """
+    # ``asks``: the GPUs that the live pod's containers ask for; None if nothing says it any more.
+    # ``noted``: the live pod's note as it was read; None if it is missing or cannot be read.
     note = live.written.get(names.REQUEST)
     asks, noted = _asks(live)
     texts, old_texts = sent.texts, was_sent.texts
     is_unchanged = texts == old_texts
 
-    # 1. Nothing to do, or too late.
+    # 1. Nothing to do, or too late. A new note is made only if it is known what the containers ask for. Changed
+    #    annotations also need the pod's gate: without it, the pod has its place. If a gated pod's changes do nothing,
+    #    the reason is that its note is missing.
     if is_unchanged and noted is not None:
         return note, []
     if texts.get(names.SHARED_CLAIM) != old_texts.get(names.SHARED_CLAIM):
@@ -131,6 +136,7 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
         # Unchanged annotations without a readable note are of an earlier release. They must not block the update.
         if is_unchanged:
             return note, []
+        # An error that the old annotations have, too, becomes a warning. A new one is raised.
         _refuse_what_is_new(error, sent, was_sent, lambda annotations: _read(annotations, live, asks, noted))
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
@@ -173,23 +179,27 @@ def _has_parts(asks: Asks) -> bool:
 
 
 def _asks(live: pod_view.Pod) -> tuple[Asks | None, Resolved | None]:
-    """Return the GPUs of the live pod's containers, None where nothing tells, and its note, None where it is none."""
+    """Return the GPUs that the live pod's containers ask for, and its note; each is None if it is not known.
+
+    The webhook removes GPU limits when a pod is created, so only the note has all of them. Without a readable note the
+    GPUs are known if one container uses the pod's claim and an annotation has their number.
+    """
     try:
         note = resolved.read(live.written)
         return note.asked, note
     except WordError:
         pass
     users = [c.name for c in live.app_containers if pod_view.UsedClaim(names.POD_CLAIM, c.name) in c.claims]
-    # In a queue words say nothing: what was charged stood in limits, which are gone.
+    # The annotation of a queued pod does not count: the queue charged the limits, which are gone.
     count = None if live.queued else values.gpu_count(live.words.get(names.GPUS, ""))
     return ({users[0]: count} if count is not None and len(users) == 1 else None), None
 
 
 def _read_too_late(sent: Annotations, was_sent: Annotations) -> list[str]:
-    """Return a warning if words changed that nobody reads any more.
+    """Return a warning if annotations changed that the driver reads no more; no warning if none changed.
 
     Raises:
-        WordError: A word that was added or changed is bad.
+        WordError: An annotation that was added or changed is bad.
     """
     if sent.texts == was_sent.texts:
         return []
@@ -203,13 +213,15 @@ def _read_too_late(sent: Annotations, was_sent: Annotations) -> list[str]:
 def _refuse_what_is_new(
     error: WordError, sent: Annotations, was_sent: Annotations, read: Callable[[Annotations], object]
 ) -> None:
-    """Raise unless the words were wrong before, and those that were added or changed are right by themselves.
+    """Raise an error of the sent annotations, unless the old ones were wrong before this change, too.
+
+    If the old ones were wrong, the added and changed annotations must still be right by themselves.
 
     Args:
-        error: What is wrong.
-        sent: The words as sent.
-        was_sent: The words as they were.
-        read: Reads all words; raises what is wrong.
+        error: What is wrong with the annotations as sent.
+        sent: The annotations as sent.
+        was_sent: The annotations of the stored pod.
+        read: Reads all annotations; raises WordError if something is wrong.
 
     Raises:
         WordError: What is wrong is new.

@@ -123,6 +123,7 @@ def plan(
     A line of --batch has the options as keys: {"machine": "dgx1-v100", "free": [0, 1, 4], "gpus": 2, "policy":
     "nvlink"}. bandwidth is the line rate of the ring's weakest step in one direction, busbw what all-reduce will reach.
     """
+    # 1. Refuse options that exclude each other. ``file`` is the policies file; "-" is standard input.
     if batch and file == "-":
         raise click.UsageError("standard input has the questions of --batch; give --policies a file")
     cluster_options = {
@@ -135,6 +136,7 @@ def plan(
             f"only --gang PODSxGPUS looks at a cluster: give it, or leave out {', '.join(unused_options)}"
         )
 
+    # 2. With --batch, answer the questions of standard input. With --gang, --batch is refused below.
     file_policies = None if file is None else load(file)
     policies = file_policies or DEFAULTS
     if batch and gang is None:
@@ -142,6 +144,8 @@ def plan(
         return
     if gang is None and source is None:
         raise click.UsageError("give --machine FILE|PROFILE, --gang PODSxGPUS or --batch")
+
+    # 3. With --gang, look for nodes of a cluster.
     question = Question(
         machine=source or "",
         free=None if free is None else numbers(free, option="--free"),
@@ -158,6 +162,7 @@ def plan(
         # Imported here: it reads a cluster, and planning offline must start fast.
         from dradriver.cli import plan_gang
 
+        # Options that are about one machine: ``plan_gang.gpus`` refuses them, and returns the GPUs of each pod.
         machine_options = {
             "--machine": source, "--free": free, "--gpus": gpus, "--containers": containers, "--batch": batch or None,
             "--message-size": words["message_size"] or None, "--parts": words["parts"] or None,
@@ -167,6 +172,8 @@ def plan(
         plan_gang.run(gang, pod_question, near, file=file_policies, driver=driver, output=output)
         return
 
+    # 4. Else choose GPUs of one machine. If the machine's source does not say the product, the CPUs or NCCL's version,
+    #    ``told`` adds them to the machine from the options. A product that was added is no longer part of the request.
     machine, question = told(read_machine(question.machine), question, policies)
     warn_of(machine)
     if output == "json":
@@ -281,6 +288,7 @@ def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate 
         rows.append(("all-reduce", f"{took} estimated for a message of this size"))
     if len(choice.containers) > 1:
         rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
+    # Preferences of the request that the chosen set does not have.
     if choice.fallback:
         rows.append(("not had", ", ".join(word.value for word in choice.fallback)))
     return report(table(rows=rows))

@@ -96,6 +96,9 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
     """Return the machine and the question of ``gputopo plan``, after facts in the question are moved into the machine.
 
+    The facts are the product, the CPUs and NCCL's version. The returned question has no product or CPU if the machine
+    had no product and got the one of the question; otherwise it is the same question.
+
     Raises:
         TopologyError: A product, CPU or NCCL that is not known.
         PlanError: The machine's GPUs are another vendor's.

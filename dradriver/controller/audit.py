@@ -45,7 +45,7 @@ class Audit:
         """``shown`` are the live stores of all reflectors that fill the picture."""
         self._picture = picture
         self._shown = shown
-        self._found = 0
+        self._found = 0  # differences that the running audit has found so far
 
     async def run(self) -> None:
         """Audit the cluster cache every minute, until cancelled."""
@@ -66,6 +66,7 @@ class Audit:
         return self._found
 
     def _of(self, resource: Resource) -> list[Mapping[Key, Any]]:
+        """Return the stores of all reflectors of a resource. Only ResourceSlices have several."""
         return [store for kind, store in self._shown if kind is resource]
 
     # What the reflectors show, object by object.
@@ -83,7 +84,7 @@ class Audit:
     async def _claims(self) -> None:
         picture = self._picture
         (stored,) = self._of(RESOURCE_CLAIMS)
-        async for key in _in_slices(_both(stored, picture.claims)):
+        async for key in _in_slices(_union(stored, picture.claims)):
             claim, known = stored.get(key), picture.claims.get(key)
             # The reflector does not keep a claim of somebody else that has the name of a set and nothing that counts.
             # The cache knows it from the answer to a write.
@@ -94,7 +95,7 @@ class Audit:
     async def _pods(self) -> None:
         picture = self._picture
         (stored,) = self._of(PODS)
-        async for key in _in_slices(_both(stored, picture.pods)):
+        async for key in _in_slices(_union(stored, picture.pods)):
             record, known = stored.get(key), picture.pods.get(key)
             pod = record if isinstance(record, Pod) else None  # what pods of others use is counted by node
             if pod is not known and pod != known and not picture.pod_is_ahead(key):
@@ -103,7 +104,7 @@ class Audit:
     async def _nodes(self) -> None:
         picture = self._picture
         (stored,) = self._of(NODES)
-        async for key in _in_slices(_both(stored, (("", name) for name in picture.nodes.names()))):
+        async for key in _in_slices(_union(stored, (("", name) for name in picture.nodes.names()))):
             if not picture.nodes.is_as(key[1], stored.get(key)):
                 self._differs("nodes", key, partial(picture.node_changed, self._change(key, None, stored.get(key))))
 
@@ -132,7 +133,7 @@ class Audit:
         """Compare slices of a kind that is kept as it is published: all of these names, and all that are shown."""
         stores = self._of(RESOURCE_SLICES)
         offered = {key: None for store in stores for key, one in store.items() if isinstance(one, kind)}
-        async for key in _in_slices(_both(offered, (("", name) for name in names))):
+        async for key in _in_slices(_union(offered, (("", name) for name in names))):
             shown = next((one for store in stores if isinstance(one := store.get(key), kind)), None)
             known = known_of(key[1])
             if shown is not known and shown != known:
@@ -158,7 +159,7 @@ class Audit:
 
     async def _holders(self) -> None:
         picture, holds = self._picture, self._picture.inventory.holds
-        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), holds.claims())):
+        async for key in _in_slices(_union(picture.claims, picture.accounts.intended(), holds.claims())):
             held = picture.held(key)
             if holds.of(key) != held or not holds.sound(key):
                 self._differs("holders", key, partial(picture.inventory.hold_anew, key, held))
@@ -168,7 +169,7 @@ class Audit:
 
     async def _nics(self) -> None:
         picture, nics = self._picture, self._picture.nics
-        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), nics.claims())):
+        async for key in _in_slices(_union(picture.claims, picture.accounts.intended(), nics.claims())):
             held = frozenset(picture.accounts.nics_of(key))
             if nics.held(key) != held or not nics.sound(key):
                 self._differs("NICs", key, partial(nics.hold_anew, key, held))
@@ -176,36 +177,46 @@ class Audit:
     async def _channels(self) -> None:
         """Compare which claims have NVLink channels; those that pods take are compared with the pods' usage."""
         claims, channels = self._picture.claims, self._picture.channels
-        async for key in _in_slices(_both(claims, channels.of_claim)):
+        async for key in _in_slices(_union(claims, channels.of_claim)):
             given = claims[key].channels if key in claims else ()
             if channels.of_claim.get(key, ()) != given:
                 self._differs("holders", key, partial(channels.recount_claim, key))
 
     async def _usage(self) -> None:
-        """Compare what pods take from nodes: added up in slices first, and again at once where that differs."""
-        nodes, taking = self._picture.nodes, self._picture.node_usage
-        async for key in _in_slices(_both(self._picture.pods, taking.pods())):
-            if taking.recount(key) or self._picture.channels.recount(key):
+        """Compare what pods take from nodes with the cluster cache: pod by pod, then summed up by node."""
+        nodes, usage_of_ours = self._picture.nodes, self._picture.node_usage
+
+        # 1. Count again what each of our pods takes from its node, and its NVLink channel. ``recount`` also corrects
+        #    the figure, and returns whether it was wrong.
+        async for key in _in_slices(_union(self._picture.pods, usage_of_ours.pods())):
+            if usage_of_ours.recount(key) or self._picture.channels.recount(key):
                 self._differs("usage", key)
         async for key in _in_slices(self._picture.channels.pods()):
             if self._picture.channels.recount(key):
                 self._differs("usage", key)
-        (pods,) = self._of(PODS)
+
+        # 2. Sum up by node. ``shown_pods`` are the pods that the API server shows. ``_add`` counts only the foreign
+        #    ones among them: what ours take is in ``usage_of_ours``, which also counts pods that are not bound yet.
+        (shown_pods,) = self._of(PODS)
         sums: dict[str, collections.Counter[str]] = {}
-        async for key in _in_slices(tuple(pods)):
-            _add(sums, pods.get(key))
-        async for key in _in_slices(taking.pods()):
-            _add(sums, taking.by(key))
-        suspects = {name for name in _both(sums, nodes.used()) if _plain(sums.get(name)) != nodes.used().get(name, {})}
+        async for key in _in_slices(tuple(shown_pods)):
+            _add(sums, shown_pods.get(key))
+        async for key in _in_slices(usage_of_ours.pods()):
+            _add(sums, usage_of_ours.by(key))
+        suspects = {
+            name for name in _union(sums, nodes.used()) if _without_zeros(sums.get(name)) != nodes.used().get(name, {})
+        }
         if not suspects:
             return
+
+        # 3. Pods may have changed between two slices. So sum up the suspected nodes again without a pause.
         exactly: dict[str, collections.Counter[str]] = {}
-        for pod in pods.values():
+        for pod in shown_pods.values():
             _add(exactly, pod, suspects)
-        for key in taking.pods():
-            _add(exactly, taking.by(key), suspects)
+        for key in usage_of_ours.pods():
+            _add(exactly, usage_of_ours.by(key), suspects)
         for name in sorted(suspects):
-            amounts = _plain(exactly.get(name))
+            amounts = _without_zeros(exactly.get(name))
             if amounts != nodes.used().get(name, {}):
                 self._differs("usage", ("", name), partial(nodes.set_used, name, amounts))
 
@@ -217,7 +228,7 @@ class Audit:
 
     async def _gpu_time(self) -> None:
         picture, gpu_time = self._picture, self._picture.gpu_time
-        async for key in _in_slices(_both(picture.claims, picture.accounts.intended(), gpu_time.claims())):
+        async for key in _in_slices(_union(picture.claims, picture.accounts.intended(), gpu_time.claims())):
             held, given = picture.held(key), picture.accounts.given(key)
             if not gpu_time.counts(key, held, given=given):
                 self._differs("gpu time", key, partial(gpu_time.holds, key, held, given=given))
@@ -238,7 +249,8 @@ class Audit:
                 logger.exception("%s of %s: an error in this program", book, "/".join(key))
 
 
-def _both(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:
+def _union(first: Mapping[K, object], *others: Iterable[K]) -> list[K]:
+    """Return the keys of all of these, each once."""
     return [*first, *dict.fromkeys(key for some in others for key in some if key not in first)]
 
 
@@ -254,7 +266,13 @@ async def _in_slices(keys: Collection[K]) -> AsyncIterator[K]:
 
 
 def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collection[str] | None = None) -> None:
-    """Add what a foreign pod takes, or one of ours, given as node and amounts; ``only`` of some nodes."""
+    """Add what a pod takes to the sum of its node.
+
+    Args:
+        sums: The sums, by node.
+        entry: A foreign pod, or the node and amounts of one of ours. Anything else is ignored, as are our own pods.
+        only: The nodes to add to; None for all.
+    """
     if isinstance(entry, Foreign):
         node, takes = entry.node, entry.takes
     elif isinstance(entry, tuple):
@@ -267,5 +285,6 @@ def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collect
             total[resource] += amount
 
 
-def _plain(total: Mapping[str, int] | None) -> Amounts:
+def _without_zeros(total: Mapping[str, int] | None) -> Amounts:
+    """Return a sum without the resources of which nothing is taken, as the cluster cache stores it."""
     return {resource: amount for resource, amount in (total or {}).items() if amount}

@@ -132,7 +132,10 @@ class _Status(msgspec.Struct):
 def from_status(
     body: bytes | msgspec.Raw, *, status: int = 0, retry_after: str | None = None, request: str = ""
 ) -> ApiError:
-    """Return the error for a failed request, by the Status object in the answer; a body of another form is its message.
+    """Return the error for a failed request.
+
+    Code, reason, message and details are those of the Status object in the body. If the body is no Status object, its
+    first 200 bytes are the message.
 
     Args:
         body: The body of the answer, or the object of an ERROR event.

@@ -67,7 +67,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._api = ApiServer(client, options.node)
         self._events = Recorder(client, component=COMPONENT, instance=options.node)
-        self._new_policies: Event[[Policies]] = Event()
+        self._new_policies: Event[[Policies]] = Event()  # called with the policies whenever the file changes them
         self._policies = PoliciesFile(options.policies, on_change=self._new_policies)
         self._objects = NodeObjects(client, options.node)
         self._modes = ModeTransitions(
@@ -319,6 +319,7 @@ async def run(
     """
     client = client_of(options, server)
     agent = Agent(options, client, check_s=check_s, reconcile_s=reconcile_s)
+    # ``agent.gpus`` is the vendor's word, not a count: "nvidia's", or "nvidia's simulated".
     logger.info("agent of node %s, %s GPUs", options.node, agent.gpus)
     async with serve_health(options.health_port, ready=lambda: agent.ready), client:
         await agent.run()

@@ -17,7 +17,8 @@ from dradriver.topology.synthetic import synthetic_uuid
 _JSON = re.compile(r"\s*\{(?!\w)")  # markup begins with {code}
 _PROFILE = re.compile(r"^(product|gpus)[ \t]*:", re.MULTILINE)  # whose comments may show a matrix
 _XML = re.compile(r"<(system|cpu|pci|gpu)\b")  # markup begins with <pre>
-_LIST = re.compile(r"\s*\[\s*\{")  # of objects: a prompt may begin with a bracket, too
+# A JSON list of objects, as amd-smi prints it. A bracket alone may begin a shell's prompt.
+_LIST = re.compile(r"\s*\[\s*\{")
 _MOST_BYTES = 1 << 20  # a topo -m text of 72 GPUs has 50 KB
 
 
@@ -38,10 +39,13 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
         return profiles.load(source, seed=seed)
     path = Path(source)
     pasted = _text(path)
+
+    # All readers but that of matrices get the text with "\n" as the only line end. The reader of matrices gets the text
+    # as it was pasted: it removes colour codes first, and one between "\r" and "\n" would make two lines of one here.
     text = re.sub(r"\r*\n|\r", "\n", pasted)
 
     # The order matters: a later test would also fit some texts of an earlier kind. A matrix can begin with "<" if it
-    # was copied from a page with markup, so "<" alone does not make a text XML.
+    # was copied from a page with markup. So a text with a matrix is XML only if it has a tag of a topology file.
     try:
         if _JSON.match(text):
             return _with_seed(machine_codec.decode(text), seed)

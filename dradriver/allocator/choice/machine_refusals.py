@@ -62,6 +62,7 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     if gpus > free_count:
         numbers_text = f" ({gpu_numbers(offered)})" if free_count else ""
         return f"{free_count} of {tables.size} GPUs are free{numbers_text}"
+    # ``usable`` leaves out free GPUs of another product or kind than the requested one: they are not "such" GPUs.
     if gpus > usable.bit_count():
         numbers_text = f" ({gpu_numbers(usable)})" if usable else ""
         return f"{usable.bit_count()} of {free_count} free GPUs are such{numbers_text}{_products(machine, request)}"

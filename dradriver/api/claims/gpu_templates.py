@@ -41,7 +41,9 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         WordError: It has alternatives, another class, fields that only the scheduler reads, or an impossible count.
     """
-    device_driver, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
+    # ``driver`` is the DRA driver that allocates the GPUs, by the process's option ``--ledger``: this one (``OURS``),
+    # NVIDIA's or AMD's. Only this one has classes for parts of GPUs.
+    driver, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
     if "firstAvailable" in request:
         raise WordError(
             f"{where}: firstAvailable is a ladder that only the scheduler climbs; write exactly, and the ladder as "
@@ -55,7 +57,7 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
             f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
             f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
         )
-    classes = (*device_driver.vendor_of, *(_PARTS if device_driver is OURS else ()))
+    classes = (*driver.vendor_of, *(_PARTS if driver is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
             f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
@@ -71,11 +73,12 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
     count = exactly.get("count", 1)
     if not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
         raise WordError(f"{where}: count {shown(str(count))}; write a whole number from 1 to {values.MOST_GPUS}")
-    is_fraction = exactly["deviceClassName"] not in device_driver.vendor_of
+    # ``vendor_of`` has the classes of whole GPUs, so any other class is one of parts.
+    is_fraction = exactly["deviceClassName"] not in driver.vendor_of
     if is_fraction and count > 1:
         raise WordError(f"{where}: count {count} of parts of GPUs; write a request for each of them")
     if not is_fraction and exactly.get("capacity"):
-        cure = f"write the class {names.SHARE_CLASS}, or none" if device_driver is OURS else f"write {names.MIN_MEMORY}"
+        cure = f"write the class {names.SHARE_CLASS}, or none" if driver is OURS else f"write {names.MIN_MEMORY}"
         raise WordError(f"{where}: capacity asks for a part of a GPU; {cure}")
     return exactly
 

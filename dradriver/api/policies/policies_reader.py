@@ -55,6 +55,7 @@ def read(text: bytes, *, source: str) -> Policies:
         document = yamltext.read(text.decode("utf-8-sig"), _FORM, source=source)
     except UnicodeDecodeError as error:
         raise PoliciesError(f"{source}:1: not UTF-8: {error}") from None
+    # Helm writes an unquoted ``off`` as ``false``. Fields whose values include ``off`` get it back.
     _restore_off(document.data)
     sections = document.convert(Sections)
     try:
@@ -65,6 +66,7 @@ def read(text: bytes, *, source: str) -> Policies:
         _check_preemption(sections)
     except _PlacedError as error:
         raise document.refusal(error.place, error.says) from None
+    # 6 bytes, because a metric's value is a float, which holds integers of up to 53 bits exactly.
     digest = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
     return Policies(**{name: getattr(sections, name) for name in Sections.__struct_fields__}, digest=digest)
 
@@ -90,7 +92,10 @@ class _PlacedError(Exception):
 
 
 def _restore_off(data: object) -> None:
-    """Make ``off`` of a ``false`` that can be nothing else: Helm reads an unquoted ``off`` as a bool (YAML 1.1)."""
+    """Replace ``false`` by ``off`` in place, in the fields ``mig`` and ``nccl``, which have no value ``false``.
+
+    Helm reads an unquoted ``off`` as a bool (YAML 1.1), and writes it into the policies file as ``false``.
+    """
 
     def put(place: Any, key: str) -> None:
         if isinstance(place, dict) and place.get(key) == "false":

@@ -75,6 +75,7 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
             client_key=str(status.get("clientKeyData") or "").encode(),
         )
     except (ConfigException, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
+        # An OSError means that the plugin could not be started, so ``spec`` was read as a dict.
         hint = spec.get("installHint") if isinstance(error, OSError) else None
         hint = f"; {hint[:_MOST_TOLD]}" if isinstance(hint, str) and hint else ""
         raise ConfigError(

@@ -93,15 +93,15 @@ class Scene:
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
         self._lists = Lists(client, server)
-        self._is_empty = False
+        self._is_empty = False  # whether no slice with GPUs is published, so that no place can be looked for
         self._client = client
         self._server = server
         self.policies = policies
         self.own = own or Own()
         self.tenants = self.own.tenants(policies, {})
-        self._filled: set[str] = set()
+        self._filled: set[str] = set()  # nodes whose other pods were read
         self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
-        self._labels: dict[str, Mapping[str, str]] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}  # by namespace: its labels
 
     async def read(self, *, pods_too: bool = True) -> None:
         """List the cluster once, and fill a cluster cache with it as the controller does.
@@ -213,7 +213,10 @@ class Scene:
 
     @property
     def whole(self) -> bool:
-        """Return whether the listed cluster has all objects without which no place can be looked for."""
+        """Return whether the listed cluster has all objects without which no place can be looked for.
+
+        These are slices, claims and nodes. If they could not be read, or no slice is published, ``unread`` says so.
+        """
         return self.sees_agents and not self._is_empty
 
     def agents_gone(self) -> dict[str, frozenset[str]]:

@@ -142,7 +142,7 @@ class Simulation:
         self._gpu_hours = {key: _gpu_hours(workload, now) for key, workload in self._movable.items()}
         self._where = where
         self._open = open_nodes(scene)
-        self._kept: dict[Device, Usage] = {}
+        self._kept: dict[Device, Usage] = {}  # GPUs that the moves so far have freed, which stay free
 
     def moves(self, size: int, most: int) -> Iterator[Move]:
         """Yield at most ``most`` simulated moves, each of which frees a set of ``size`` GPUs, cheapest first."""

@@ -43,6 +43,8 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
         return Verdict(reason=str(error))
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
         return Verdict(reason="it is being deleted, and gets no place any more")
+    # Slices, claims or nodes could not be read, or no slice is published, so the pod's place is not known. What the
+    # scheduler says of the pod stands in the pod itself.
     if not scene.whole:
         return Verdict(reason=said(pod))
     place = None if claim is None else given(scene, claim.key, request)
@@ -83,7 +85,7 @@ def _waits(pod: Pod, progress: Static) -> str:
 
 
 def said(pod: Pod) -> str:
-    """Return what the scheduler says of a pod, static or not, that it has not bound."""
+    """Return what the scheduler says, in the pod's condition, of a pod that it has not bound, static or not."""
     return (
         "the scheduler has yet to bind it"
         if pod.refused is None

@@ -79,7 +79,8 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
         raise NotReadyError
     (member,) = await _members(scene, [pod])
 
-    # 2. What keeps the controller from looking for a place. Of a pod without a gate only its claim counts by now.
+    # 2. What keeps the controller from looking for a place. A pod waits for what it lacks only while it has its gate
+    #    and no claim. Its annotations count only while it has its gate; after that only its claim counts.
     is_waiting = pod.gated and scene.picture.claim_of(pod) is None
     lacking = scene.picture.lacking_of(pod)
     if is_waiting and lacking is not None:
@@ -88,11 +89,13 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
         _check_request(member)
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
         raise NotReadyError("it is being deleted, and gets no place any more")
+    # Without slices, claims and nodes no place can be looked for. ``scene.unread`` names what is missing, and the
+    # command prints that, so the error needs no message.
     if not scene.whole:
         raise NotReadyError
 
     # 3. A late pod of a gang is shown as the gang's member, for which places near the gang are searched. What happens
-    #    to it next is decided for the pod alone.
+    #    to it next is decided for the pod alone, which is ``PendingWorkload(member)``.
     await _read_nics(scene, [member])
     return PodWorkload(scene, gang_member or member, PendingWorkload(member), gang)
 

@@ -54,6 +54,7 @@ class Judge:
         """Begin; of each request its driver, what a NIC must be (None for no NIC) and which taints it may have."""
         self._requests = requests
         self._read = tuple({term.attribute for _, terms, _ in requests for term in terms or ()})
+        # Answers of ``of`` by all that it reads of a NIC: driver, taints and attributes.
         self._memo: dict[tuple[object, ...], tuple[bool, ...]] = {}
 
     def of(self, nic: Nic) -> tuple[bool, ...]:
@@ -123,11 +124,11 @@ class Counts:
         self.clock = 0
         self.short = Short(self)
         self._nodes, self._source = nodes, source
-        self._changed_at: Ints = np.zeros(0, np.int64)
+        self._changed_at: Ints = np.zeros(0, np.int64)  # the clock when each node last changed: (rows,)
         self._random = random.Random(0)  # noqa: S311  # chance, no secret
-        self._known: dict[_Wish, _Known] = {}
-        self._judges: dict[tuple[NicRequest, ...], Judge] = {}
-        self._ended: dict[NicAsk, dict[str, int]] = {}  # nodes, and when that was
+        self._known: dict[_Wish, _Known] = {}  # the counts of each wish
+        self._judges: dict[tuple[NicRequest, ...], Judge] = {}  # the judge of each group of requests
+        self._ended: dict[NicAsk, dict[str, int]] = {}  # by request: nodes not searched completely, and the clock then
 
     def changed(self, node: str) -> None:
         """Note that a node's NIC count may differ: its NICs, their claims, its machine or its free GPUs changed."""
@@ -277,6 +278,7 @@ class _InCommon:
         self.enough = False
         self._attribute, self._counts = one[0], {at: kind.count for at, kind in enumerate(kinds) if one in kind.alike}
         self._all = sum(self._counts.values())
+        # By the attribute's value: the addresses of NICs that have it, and how many of each kind do.
         self._having: dict[tuple[type, object], tuple[set[str], Counter[int]]] = {}
 
     def add(self, nic: Nic, own: Sequence[bool]) -> None:

@@ -51,9 +51,10 @@ class Nics:
             machine_of: Returns a node's machine.
             taint_rules: The administrators' rules, which can taint NICs.
         """
-        self.asked = False
-        self.first_requested: Event[[]] = Event()
-        self.known: set[str] = set()
+        # Slices of NICs are read only from the first request for NICs on.
+        self.asked = False  # whether a pod has requested NICs
+        self.first_requested: Event[[]] = Event()  # called once, by the first request: the reflectors begin to read
+        self.known: set[str] = set()  # names of the drivers whose NIC slices have all been read
         self._nodes, self._taint_rules = nodes, taint_rules
         self._machine_of = machine_of
         # What drivers publish. A pool is a driver and the pool's name.
@@ -62,10 +63,12 @@ class Nics:
         self._pools: dict[str, dict[tuple[str, str], tuple[Nic, ...]]] = {}  # by node and pool
         self._classes: dict[str, tuple[str, ...]] = {}  # the selectors of each DeviceClass
         self._ways: dict[str, Ways] = {}  # by node: the paths between NICs and GPUs
-        # What claims have. A place is a node and a PCI address: several drivers may publish one NIC.
-        self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}  # by pool; also of NICs that are not shown now
-        self.of_claim: dict[Key, frozenset[Given | Place]] = {}
-        self._places: dict[Key, frozenset[Place]] = {}  # by claim
+        # What claims have. ``Given`` names a NIC by driver, pool and device, as an allocation does. ``Place`` names it
+        # by node and PCI address, as a pin does. Several drivers may publish one NIC, so conflicts are found by place.
+        # ``_place_of`` also keeps the place of a NIC that a claim has and that its driver has stopped publishing.
+        self._place_of: dict[tuple[str, str], dict[Given, Place]] = {}  # by pool: the place of each NIC
+        self.of_claim: dict[Key, frozenset[Given | Place]] = {}  # by claim: its NICs as the claim names them
+        self._places: dict[Key, frozenset[Place]] = {}  # by claim: the places of these NICs, as far as they are known
         self._holders: dict[Place, set[Key]] = {}  # the claims with a NIC at a place
         self._given_of: dict[tuple[str, str], set[Key]] = {}  # by pool: claims with NICs of it
         self.counts = Counts(nodes, self)

@@ -145,7 +145,7 @@ class Neighbours:
         self._nodes, self._pods, self._place_of = nodes, pods, place_of
         self._of: dict[str, set[Key]] = {}  # pods by namespace
         self._terms: dict[Apart, set[Key]] = {}  # pods that want to be apart from others, alike ones under one term
-        self._rules: dict[Key, Rules] = {}
+        self._rules: dict[Key, Rules] = {}  # by pod: its rules
 
     def pod_changed(self, key: Key, pod: Pod | None) -> None:
         """Update the anti-affinity rules by a pod of ours, or its end."""

@@ -63,16 +63,16 @@ class Gangs:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._of: dict[Key, Membership] = {}
-        self._pods: dict[Key, dict[Key, None]] = {}
-        self._running: dict[Key, set[Key]] = {}
-        self._done: dict[Key, tuple[Key, str]] = {}  # pods that ended well: their gang, and what made them
-        self._done_of: dict[Key, collections.Counter[str]] = {}  # how many those are, by gang and maker
-        self._failed: dict[Key, dict[Key, _Failed]] = {}  # pods that failed, by gang
-        self._failed_in: dict[Key, Key] = {}  # the gangs of these
-        self._others: dict[Key, Key] = {}  # pods of PodGroups that are no members: which group
-        self._others_of: collections.Counter[Key] = collections.Counter()
-        self._none: set[Key] = set()  # gangs that turned out to be none
+        self._of: dict[Key, Membership] = {}  # by living pod: its membership
+        self._pods: dict[Key, dict[Key, None]] = {}  # by gang: its living pods, in the order in which they were seen
+        self._running: dict[Key, set[Key]] = {}  # by gang: its pods that are bound or may start
+        self._done: dict[Key, tuple[Key, str]] = {}  # by pod that ended well: its gang, and its maker's uid
+        self._done_of: dict[Key, collections.Counter[str]] = {}  # by gang and maker: number of pods in ``_done``
+        self._failed: dict[Key, dict[Key, _Failed]] = {}  # by gang: its pods that failed
+        self._failed_in: dict[Key, Key] = {}  # by failed pod: its gang
+        self._others: dict[Key, Key] = {}  # by pod without GPUs: its PodGroup
+        self._others_of: collections.Counter[Key] = collections.Counter()  # by PodGroup: number of pods in ``_others``
+        self._none: set[Key] = set()  # keys of gangs whose owner makes no gang
         self._waits: dict[Key, Reason] = {}  # why a pod that asks for a gang is in none
 
     def __contains__(self, gang: Key) -> bool:
@@ -88,12 +88,14 @@ class Gangs:
         Args:
             key: The pod's namespace and name.
             pod: The pod; None once it is deleted.
-            told: Returns whether the pod's claim lets it start. It is called for living pods of gangs only.
+            told: Returns whether the gang barrier device in the pod's claim lets it start. It is called for living pods
+                of gangs only.
 
         Returns:
             The gangs that the controller must look at again.
         """
-        # 1. Forget what was known of the pod.
+        # 1. Forget how the pod of this name ended, or why it was in no gang. Whether a gang has started does not depend
+        #    on that. ``_done`` has pods that ended well, and ``_count_done`` keeps their number for each gang.
         old = self._of.get(key)
         self._waits.pop(key, None)
         if key in self._done:
@@ -108,7 +110,9 @@ class Gangs:
         if old is None and new is None:
             return ()
 
-        # 3. Move it to its gang, which can be another than before.
+        # 3. Move it to its gang, which can be another than before. ``gangs`` and ``had_started`` have the old gang
+        #    first. So their last entry is of the gang that the pod is in now, or of the one that it has just left.
+        #    ``_leave`` also deletes the pod's membership.
         gangs = [membership.gang for membership in (old, new) if membership is not None]
         had_started = [self.started(gang) for gang in gangs]
         if old is not None and (new is None or new.gang != old.gang):
@@ -128,6 +132,7 @@ class Gangs:
         return tuple(dict.fromkeys(gangs)) if has_changed or not had_started[-1] else ()
 
     def _remember_end(self, key: Key, pod: Pod, membership: Membership) -> None:
+        """Remember that a pod of a gang ended well, or failed; one that was deleted before is not remembered."""
         if pod.status.phase == "Succeeded":
             self._done[key] = membership.gang, membership.maker
             self._count_done(membership.gang, membership.maker, 1)
@@ -242,6 +247,7 @@ class Gangs:
         return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""))
 
     def _forget_failed(self, key: Key) -> None:
+        """Forget that a pod of this name failed, if it did."""
         if (gang := self._failed_in.pop(key, None)) is None:
             return
         del self._failed[gang][key]
@@ -249,6 +255,7 @@ class Gangs:
             del self._failed[gang]
 
     def _count_done(self, gang: Key, maker: str, more: int) -> None:
+        """Add to the number of pods of a gang and a maker that ended well; ``more`` is 1 or -1."""
         counts = self._done_of.setdefault(gang, collections.Counter())
         counts[maker] += more
         if not counts[maker]:
@@ -257,6 +264,7 @@ class Gangs:
             del self._done_of[gang]
 
     def _leave(self, key: Key, gang: Key) -> None:
+        """Remove a pod from its gang, and the gang if this was its last pod."""
         del self._of[key]
         del self._pods[gang][key]
         self._running[gang].discard(key)

@@ -22,7 +22,7 @@ class NodeUsage:
             promised: Gives the node that a pod is promised to; empty for none.
         """
         self._nodes, self._pods, self._promised = nodes, pods, promised
-        self._taken: dict[Key, tuple[str, Amounts]] = {}
+        self._taken: dict[Key, tuple[str, Amounts]] = {}  # by pod: its node, and what it takes there
 
     def by(self, pod: Key) -> tuple[str, Amounts] | None:
         """Return the node whose resources a pod takes, and what; None for nothing."""

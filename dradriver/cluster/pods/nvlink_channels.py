@@ -52,11 +52,11 @@ class Channels:
             templates: What claims those pods ask for.
             node_of: Gives the node that a pod is on or promised; None for none.
         """
-        self.of_claim: dict[Key, tuple[str, ...]] = {}
-        self.of_pod: dict[Key, str] = {}
+        self.of_claim: dict[Key, tuple[str, ...]] = {}  # by claim: the nodes whose channel it was given
+        self.of_pod: dict[Key, str] = {}  # by pod: the node whose channel it takes
         self._nodes, self._known, self._templates, self._node_of = nodes, pods, templates, node_of
         self._records = claims
-        self._slices: dict[str, ChannelSlice] = {}
+        self._slices: dict[str, ChannelSlice] = {}  # by the slice's name
         self._offered: dict[str, set[str]] = {}  # names of the slices that offer a node's channel, by node
         self._claims: dict[str, dict[Key, frozenset[Key]]] = {}  # by node, who was given it, with the pods it is for
         self._pods: dict[str, set[Key]] = {}  # by node, pods that are promised it and want its channel

@@ -23,6 +23,7 @@ class Refusals:
     """Nodes by kind of pod."""
 
     def __init__(self) -> None:
+        # By kind of pod: nodes that refused it, and until when that counts by the loop's clock; the oldest first.
         self._nodes: OrderedDict[Likes, OrderedDict[str, float]] = OrderedDict()
 
     def add(self, pod: Pod, node: str, now: float) -> None:

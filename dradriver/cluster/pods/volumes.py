@@ -54,8 +54,8 @@ class Volumes:
     """Claims of storage by the waiting pods of ours that name them, and where those are that were read."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Where | Unbound] = {}
-        self._named_by: dict[Key, set[Key]] = {}
+        self._known: dict[Key, Where | Unbound] = {}  # by volume claim: where its volume is, as far as that was read
+        self._named_by: dict[Key, set[Key]] = {}  # by volume claim: the waiting pods that name it
         self._same: dict[Where, Where] = {}  # thousands of volumes are in a few places
 
     def pod_changed(self, key: Key, old: Pod | None, new: Pod | None) -> None:
@@ -117,7 +117,7 @@ class VolumeReader:
         self._client = client
         self._volumes = volumes
         self._news = news
-        self._forbidden = False
+        self._forbidden = False  # whether the log says that volume claims may not be read
         self._first = WorkQueue(self._work, pause_s=FIRST_PAUSE_S)
         self._again = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 

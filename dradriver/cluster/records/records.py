@@ -50,7 +50,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         users: Uids of those it is reserved for.
         set: What it was chosen for, if pods share it that ask for the same; None where it is one pod's.
         planned: What it says of the plan of its pod's gang; None where it was made for a pod alone.
-        seat: The seat that it was allocated; None for none.
+        seat: The gang barrier device (seat) that it was allocated; None for none.
         idle: That all it was given does nothing, as its node's agent says; None where it does not say so.
         idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
         channels: The nodes whose channel of multi-node NVLink it was given.
@@ -111,7 +111,8 @@ def claim_record(claim: Claim) -> ClaimRecord:
     is_handed_over = label == names.LABEL_HANDED_OVER
     allocation = claim.status.allocation
     drivers = set() if allocation is None else {result.driver for result in allocation.devices.results}
-    says_idle = any(idleness.MARK in bytes(status.data) for status in claim.status.devices)  # of hardly any claim
+    # Hardly any claim has a device that its node's agent reports as idle. So look for the mark before decoding.
+    says_idle = any(idleness.MARK in bytes(status.data) for status in claim.status.devices)
     return ClaimRecord(
         metadata=claim.metadata.bare,
         ours=ours,

@@ -63,18 +63,21 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
         most: How many nodes to return.
 
     Raises:
-        NoPlaceError: Nothing fits. The message does not change with every event, unless the snapshot has only a few
-            nodes.
+        NoPlaceError: Nothing fits. The message has no figures that change with every event. If the snapshot has only a
+            few nodes (``Snapshot.is_few``), it need not say why, and may say "no such node" alone.
     """
     picture = snapshot.picture
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
 
-    # 1. The nodes that the pod fits on.
+    # 1. The nodes that the pod fits on, by resources, (anti-)affinity and the limits of the features that it uses.
     limits = node_limits.concerning(wish)
     fit = snapshot.narrowed(eligible(snapshot, wish))
     for limit in limits:
         wish, fit = limit.narrowed(picture, wish, fit)
+
+    # If no node fits, the search below would look for the causes on all nodes. A caller that asks about a few nodes
+    # only tries whether they have a place, so it does not need the causes.
     if snapshot.is_few and not fit.any():
         raise NoPlaceError("no such node")
 
@@ -84,7 +87,8 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
         with contextlib.suppress(NoPlaceError):
             return _placement(snapshot, wish, fit & snapshot.eligible(ask_of_all), limits, most)
 
-    # 3. A node without pods that the scheduler would have to wait for: they exclude this pod until they have ended.
+    # 3. A node without pods that the scheduler would have to wait for: they exclude this pod until they have ended. If
+    #    the cluster cache does not have this pod, it is excluded from no node (``fit & False``).
     shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if shunned.any():
         with contextlib.suppress(NoPlaceError):

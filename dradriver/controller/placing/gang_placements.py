@@ -43,7 +43,8 @@ def placements_of(
         terms: What the pods of the gang ask for as a whole.
         placed: The GPUs of all members in the plan.
         plan_choice: The plan.
-        kept: The members that have their places already, from ``_kept``.
+        kept: The members that keep their places: for each its place, which is not used here, and what its claim says of
+            the gang's plan; None if the claim does not say it.
         hostnames: The nodes that the pods may use, and their hostname labels.
 
     Raises:
@@ -65,14 +66,20 @@ def placements_of(
             for member, by_request in uuids.items()
         ]
         digest, size = gang_plan_note.digest(terms.identity, places), len(placed)
+
+    # Members that replace lost pods get the indices of these: ``terms.home`` has the places of lost pods. The bound
+    # leaves an index for each new member, whichever indices the kept members have.
     index = _indices(list(uuids), size + len(placed), kept_plans, terms.home)
 
+    # A seat is a gang barrier device: the scheduler binds no pod of the gang before all have their places.
     has_seat = has_seats(picture, hostnames)
     gpus = {member: (placed[member].node, by_request) for member, by_request in uuids.items()}
     nics = gang_nics.chosen(picture, gpus)
     placements: dict[Member, Placement] = {}
     for member, by_request in uuids.items():
         choice = placed[member]
+        # A member that joins later can have an index beyond the plan's size. Its claim then says a larger size than the
+        # other claims do, so that each index is below the size next to it.
         planned = Planned(
             gang=terms.identity,
             plan=digest,
@@ -100,9 +107,15 @@ def placements_of(
 def _indices(
     members: Sequence[Member], most: int, kept_plans: Collection[Planned], home: Mapping[Member, Kept]
 ) -> dict[Member, int]:
-    """Return an index in the plan below ``most`` for each new member that no kept member has.
+    """Return an index in the plan for each new member, different from those of the kept members.
 
     A member that replaces a lost pod gets the index of that pod if it is free; all others get the lowest free ones.
+
+    Args:
+        members: The new members.
+        most: All indices are below this number. It must leave a free index for each new member.
+        kept_plans: What the claims of the kept members say of the plan, with their indices.
+        home: The places of lost pods, by the new members that replace them.
     """
     free = dict.fromkeys(range(most))
     for planned in kept_plans:

@@ -89,7 +89,7 @@ class Executor:
         self._reasons = reasons
         self._agenda = agenda
         self._workloads = workloads
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()  # the writes that run now
 
     def can_write(self, workload: PendingWorkload) -> bool:
         """Return whether the executor may write a workload now; if not, it is looked at again once it may."""

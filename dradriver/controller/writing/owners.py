@@ -52,8 +52,8 @@ class Owners:
         self._picture = picture
         self._look = look
         self._check_pause = check_pause
-        self._gathering: dict[str, _Batch] = {}  # by the claim's uid, as all below
-        self._writing: dict[str, asyncio.Task[ClaimRecord]] = {}
+        self._gathering: dict[str, _Batch] = {}  # by the claim's uid: pods that the next write adds
+        self._writing: dict[str, asyncio.Task[ClaimRecord]] = {}  # by the claim's uid: the write that runs now
 
     async def adopt(self, pod: Pod, uid: str) -> ClaimRecord:
         """Make a pod one of the owners of the claim that it shares.

@@ -41,8 +41,8 @@ class Placed:
         self._picture = picture
         self._lanes = lanes
         self._record = record
-        self._events: OrderedDict[Key, tuple[Pod, str]] = OrderedDict()
-        self._some = asyncio.Event()
+        self._events: OrderedDict[Key, tuple[Pod, str]] = OrderedDict()  # by pod: Events to write, the oldest first
+        self._some = asyncio.Event()  # set while there are Events to write
 
     def lifted(self, member: Member, placement: Placement, began: float) -> None:
         """Note that a placed pod's gate was removed in an attempt that began at a time of the loop's clock."""

@@ -73,9 +73,14 @@ def recorder(
 
 
 class _Told:
-    """What one pod should say, its own trouble, and when it may be written next, by the loop's clock.
+    """What the annotation of one waiting pod should say.
 
-    ``hurried`` is whether that was once sooner than it would have been.
+    Attributes:
+        uid: The pod's uid.
+        reason: Why the pod waits; None for nothing.
+        own: The last reason that is a fault of the pod itself; None for none.
+        due: When the annotation may be written next, by the loop's clock.
+        hurried: Whether ``due`` was once made earlier.
     """
 
     __slots__ = ("due", "hurried", "own", "reason", "uid")
@@ -120,7 +125,7 @@ class Reasons:
         self._record = record
         self._first_s = first_s
         self._again_s = again_s
-        self._told: dict[Key, _Told] = {}
+        self._told: dict[Key, _Told] = {}  # by pod
         self._due = WorkQueue(self._work, pause_s=again_s)
 
     def want(self, pod: Pod, reason: Reason | None, *, own: bool = False) -> None:

@@ -24,6 +24,8 @@ class ReservationStore:
     def __init__(self, client: Client, *, namespace: str) -> None:
         """``namespace`` is the driver's."""
         self._client, self._namespace = client, namespace
+        # The ConfigMap's resource version (empty if there is none), the uid of the DeviceClass that owns it, and the
+        # error that was last logged.
         self._version = self._class = self._warned = ""
 
     async def load(self) -> reservation_config_map.Written:

@@ -63,12 +63,12 @@ class SeatSlice:
         self._client = client
         self._picture = picture
         self._record = record
-        self._woken = asyncio.Event()
-        self._looked = asyncio.Event()
+        self._woken = asyncio.Event()  # set to have the slice looked at now
+        self._looked = asyncio.Event()  # set once it is known whether seats work, while this replica leads
         self._asked_s = 0.0  # how long the server asked to be left alone
         self._class = ""  # the uid of the DeviceClass
         self._classless = False  # whether that was missing: Helm makes it a moment after the controller
-        self._said: str | None = None
+        self._said: str | None = None  # the reason last logged why seats do not work: empty if they do, None at first
 
     def wake(self) -> None:
         """Have the slice of seats looked at again at once: something changed."""

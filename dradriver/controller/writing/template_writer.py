@@ -69,7 +69,7 @@ class TemplateWriter:
         self._templates = templates
         self._record = record
         self._grace_s = grace_s
-        self._pods: dict[Key, Static] = {}
+        self._pods: dict[Key, Static] = {}  # pods that name a template
         self._users: dict[Key, dict[Key, None]] = {}  # pods by the templates they name
         self._judged: dict[Key, _Judged] = {}  # templates in use that are as they should be, or that we cannot help
         self._unused: OrderedDict[Key, float] = OrderedDict()  # since when, by the loop's clock, the oldest first

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 PERIOD_S: Final = 60.0
 FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have had
 FIRST_RETRY_S: Final = 1.0
-_LATE_H: Final = 6  # hours that the hour's ConfigMap has beside its own, where their day cannot be written
+_LATE_H: Final = 6  # earlier hours at most in the current hour's ConfigMap, while those of days cannot be written
 _CONFLICT: Final = 409
 _SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has counted is not counted again
 _SLACK_S: Final = 0.01  # what is written is rounded
@@ -93,9 +93,9 @@ class UsageStore:
 
         Args:
             client: The API server.
-            picture: Says who has what.
-            tenants: Whose usage decides whose turn it is.
-            namespace: The driver's.
+            picture: The cluster cache, which counts the GPU time of claims.
+            tenants: The tenants. What they have used decides their order in the queue.
+            namespace: The driver's namespace, which has the ConfigMaps.
             clock: Gives seconds since the epoch.
         """
         self._client = client
@@ -103,13 +103,15 @@ class UsageStore:
         self._tenants = tenants
         self._namespace = namespace
         self._clock = clock
-        self._versions: dict[str, str] = {}
-        self._until: dict[str, float] = {}  # until when was counted what we read or wrote last, by name
-        self._late: set[int] = set()  # hours of which their day's does not have all
-        self._due = False  # the hour's has to be written
-        self._warned: dict[str, str] = {}  # what is wrong with each, by name
-        self._class = ""
-        self._loaded = asyncio.Event()
+
+        # One ConfigMap has the usage of the current hour. Each of the others has the past hours of one day.
+        self._versions: dict[str, str] = {}  # by ConfigMap: the resource version last read or written
+        self._until: dict[str, float] = {}  # by ConfigMap: until when its usage was counted, seconds since the epoch
+        self._late: set[int] = set()  # hours of which the ConfigMap of their day does not have all usage yet
+        self._due = False  # whether the ConfigMap of the current hour must be written
+        self._warned: dict[str, str] = {}  # by ConfigMap: the error that was last logged; "" for reading all of them
+        self._class = ""  # the uid of the DeviceClass that owns the ConfigMaps: they are deleted with it
+        self._loaded = asyncio.Event()  # set once all ConfigMaps were read, while this replica leads
         self.keep_days = MOST_DAYS
 
     async def first_load(self) -> None:
@@ -207,8 +209,9 @@ class UsageStore:
         self._late |= grown
         self._late &= gpu_time.hours.keys()
         self._due |= current in grown
-        # The hour's has what no day has yet, too: it is written over what it had of the hour before. It says until when
-        # all was counted, so what it has no room for is in its day before.
+        # The ConfigMap of the current hour also has late hours, because writing it replaces what it had of the hour
+        # before. It says until when all usage was counted. Late hours that are too old for it must therefore be written
+        # to the ConfigMap of their day first.
         oldest = current - _LATE_H
         await self._put_days({hour // DAY_H for hour in self._late if hour < oldest}, current)
         if self._due:
@@ -302,7 +305,7 @@ class UsageStore:
         self._versions[name] = stored["metadata"]["resourceVersion"]
 
     def _warn(self, name: str, error: DriverError, then: str) -> None:
-        """Say what is wrong with one, once as long as it is the same."""
+        """Log what is wrong with a ConfigMap, once as long as it is the same."""
         cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
         if self._warned.get(name) != cause:
             self._warned[name] = cause

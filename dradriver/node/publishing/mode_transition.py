@@ -99,14 +99,16 @@ class ModeTransitions:
         self._mps = mps
         self._clock = clock
         self._wall = wall
-        self._warned_of_mps: set[str] = set()  # uuids
+        self._warned_of_mps: set[str] = set()  # uuids of GPUs that the policies file shares by MPS while MPS is off
         self._remembered = remembered
-        self.modes: dict[str, Mode] = {} if remembered is None else remembered.read()
-        self.waiting: dict[str, _Waiting] = {}
-        self.to_confirm: set[str] = set()
-        self._next_question = -math.inf  # earliest time of the next question about any GPU, by the clock
-        self.mig_off: set[str] = set()
-        self.uncut: set[str] = set()
+
+        # What ``decide`` has decided, by the GPU's uuid.
+        self.modes: dict[str, Mode] = {} if remembered is None else remembered.read()  # the mode of each GPU
+        self.waiting: dict[str, _Waiting] = {}  # GPUs that keep their mode, tainted, until no claim uses them
+        self.to_confirm: set[str] = set()  # waiting GPUs of which the API server must say that no claim has them
+        self._next_question = -math.inf  # earliest time of the next such question to the API server, by the clock
+        self.mig_off: set[str] = set()  # GPUs that should be sliced and stay whole, because MIG mode is off
+        self.uncut: set[str] = set()  # GPUs that should be divided, of a vendor whose GPUs cannot be divided
 
     def sharing(self, gpu: Gpu) -> Sharing:
         """Return how a GPU is shared now, while its mode may change.

@@ -34,7 +34,7 @@ class NodeObjects:
         self.name = name
         self.node_changed: Event[[Change[Node]]] = Event()
         self.slice_changed: Event[[Change[ResourceSlice]]] = Event()
-        self._earlier: Machine | None = None
+        self._earlier: Machine | None = None  # the machine that the node's slices last described, by any agent
         self._nodes = Reflector(
             client, NODES, Node, field_selector=f"metadata.name={name}", on_change=self.node_changed
         )

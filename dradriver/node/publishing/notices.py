@@ -23,9 +23,10 @@ class Notices:
     def __init__(self, events: Recorder | None) -> None:
         """Nothing was told yet; without ``events`` all is for the log and the metrics alone."""
         self._events = events
-        self._lacking: frozenset[str] = frozenset()
-        self._mig_off: frozenset[str] = frozenset()
-        self._no_parts = False
+        # What was said last: only news is said again.
+        self._lacking: frozenset[str] = frozenset()  # names of slice features that the API server lacks
+        self._mig_off: frozenset[str] = frozenset()  # uuids of GPUs whose MIG mode must be turned on
+        self._no_parts = False  # whether the policies file divides GPUs that cannot be divided
 
     async def withheld(self, node: Node, why: str | None, *, twice: bool) -> None:
         """Give notice of the reason why the node publishes nothing, or that nothing prevents it any more.

@@ -127,7 +127,7 @@ class Publisher:
         self._features: SliceFeatures | None = None  # fields that the API server keeps; None: ask before the next write
         self._beside = beside_device_plugin
         self._refused = refused
-        self._wake = asyncio.Event()
+        self._wake = asyncio.Event()  # set to have the slices compared and written now
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting
         self._kubelet_is_up.set()
         objects.node_changed.add(self._node_changed)
@@ -135,8 +135,8 @@ class Publisher:
         self._own: dict[str, str] = {}  # resource versions of our slices as last written or listed, by name
         self._last: tuple[list[pool.Object], int] | None = None  # the slices last published, and their generation
         self._has_gone_instances = False  # whether claims have MIG instances that do not exist
-        self._repair_at: asyncio.TimerHandle | None = None
-        self._tolerated: dict[str, frozenset[str]] = {}
+        self._repair_at: asyncio.TimerHandle | None = None  # the next delayed repair of slices that others changed
+        self._tolerated: dict[str, frozenset[str]] = {}  # by slice: fields that the API server does not keep
         self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
         self.published = False
         self.withheld: str | None = None

@@ -23,7 +23,7 @@ class Remembered:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, Mode] = {}
+        self._known: dict[str, Mode] = {}  # the modes in the file, by the GPU's uuid
 
     def read(self) -> dict[str, Mode]:
         """Return the remembered modes of GPUs, by uuid, without those that cannot be read."""

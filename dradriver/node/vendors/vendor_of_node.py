@@ -19,7 +19,7 @@ _NVIDIA: Final = "0x10de"
 _AMD: Final = f"0x{amd_products.PCI_VENDOR}"
 _DISPLAY: Final = "0x03"
 _COMPUTES: Final = ("0x0302", "0x12")  # 3D controllers, and processing accelerators
-_UNKNOWN: Final = f"0x{amd_products.HYGON}"  # its DCUs show as AMD's GPUs do, by a fork of AMD's driver
+_HYGON: Final = f"0x{amd_products.HYGON}"  # its DCUs show as AMD's GPUs do, by a fork of AMD's driver
 
 
 class Present(NamedTuple):
@@ -45,14 +45,15 @@ def look(root: Path) -> Present:
     Args:
         root: Folder that contains the host's /sys.
     """
-    # 1. Count the devices. ``large``: vendors with GPUs for data centres. ``unknown``: GPUs of AMD's forks.
+    # 1. Count the devices. ``large``: vendors with GPUs for data centres. ``forks``: devices of Hygon, whose driver is
+    #    a fork of AMD's; they are not published.
     tree, devices = PciTree(root), root / "sys/bus/pci/devices"
     gpu_counts: Counter[Vendor] = Counter()
     large: set[Vendor] = set()
-    unknown = 0
+    forks = 0
     for busid in sysfs.entries(devices):
         kind, made_by = tree.pci_class(busid), tree.vendor(busid)
-        unknown += made_by == _UNKNOWN and kind.startswith((_DISPLAY, *_COMPUTES))
+        forks += made_by == _HYGON and kind.startswith((_DISPLAY, *_COMPUTES))
         vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)
         if vendor is None or not kind.startswith((_DISPLAY, *_COMPUTES)):
             continue
@@ -61,7 +62,7 @@ def look(root: Path) -> Present:
         if is_product or kind.startswith(_COMPUTES):
             large.add(vendor)
 
-    # 2. Choose.
+    # 2. Choose. If there are GPUs for data centres, only they count. AMD is chosen if all GPUs that count are AMD's.
     if len(large) > 1:
         text = "the node has GPUs of NVIDIA and of AMD for data centres, and publishes one vendor's only"
         return Present(NVIDIA, f"{text}; name it in the chart (discovery: nvml or amd), or part them")
@@ -75,8 +76,8 @@ def look(root: Path) -> Present:
         count = f"{gpu_counts[other]} device{'s' if gpu_counts[other] > 1 else ''} of {other.word} left out"
         published = f"{gpu_counts[chosen]} of {chosen.word}, {why}"
         left_out = f"{count} beside {published}; the chart's discovery names another vendor"
-    if unknown:
-        many = "s" if unknown > 1 else ""
-        of_forks = f"{unknown} device{many} of {amd_products.maker(amd_products.HYGON)} left out: they are not AMD's"
+    if forks:
+        many = "s" if forks > 1 else ""
+        of_forks = f"{forks} device{many} of {amd_products.maker(amd_products.HYGON)} left out: they are not AMD's"
         left_out = f"{left_out}; {of_forks}" if left_out else of_forks
     return Present(chosen, left_out=left_out)

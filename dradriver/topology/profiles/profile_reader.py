@@ -133,7 +133,8 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
     """Return the number of links of each pair: through switches, or as the profile lists them by pair.
 
     Raises:
-        TopologyError: Both ways are used, a pair is odd or given twice, or a GPU has too many links.
+        TopologyError: Both ways are used, the rate of a link is missing, a pair does not name two different GPUs or is
+            given twice, or a GPU has too many links.
     """
     link_counts = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
     if any(gpu.switch_links for gpu in gpus) and profile.links:
@@ -147,6 +148,7 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
     seen_pairs: set[frozenset[int]] = set()
     gpu_links = [0] * len(gpus)
     for pair, count in profile.links.items():
+        # A text that is no pair becomes (0, 0), which the next check refuses as it refuses any GPU paired with itself.
         match = _PAIR.fullmatch(pair)
         i, j = (int(match[1]), int(match[2])) if match else (0, 0)
         if i == j or max(i, j) >= len(gpus):

@@ -100,7 +100,7 @@ class BaseSpecification:
         self._again_s = 0.0  # when an attempt with the same GPUs and files is made again, by the clock
         self._why: dict[str, str] = {}  # reasons by uuid, and by ``DRIVER`` for the nodes of every container
         self._gone_s: float | None = None  # since when files that the specification names are missing on the host
-        self._remembered = False
+        self._remembered = False  # whether this agent has read the mark that earlier agents left in ``_gone``
         self._gone = self._path.with_suffix(_GONE)  # marks that time for the next agent; runtimes ignore the file
 
     def keep(self, machine: Machine) -> dict[str, str]:

@@ -74,9 +74,10 @@ class Hardware:
         Args:
             driver_root: Root of the file system that holds the driver; None asks the dynamic linker.
             host_root: Where the host's /sys and /dev are; so is /proc/cpuinfo if it is there, else this process's own.
-            base: What makes GPUs usable in containers: one that it does not have is left out. None leaves none out.
-            released: Gives the reason why nobody may hold the driver now; None where there is none.
-            nics: The network cards that an agent before this one saw.
+            base: The file that makes GPUs usable in containers. A GPU that it lacks is left out of the machine. None
+                leaves none out.
+            released: Returns the reason why no process may hold the driver now; None if the driver may be held.
+            nics: The network cards that earlier readings saw, maybe those of an earlier agent.
         """
         self._nics = KeptNics() if nics is None else nics
         self._base = base
@@ -84,15 +85,15 @@ class Hardware:
         self._host_root = host_root
         self._released = released
         self._session = Session(driver_root=driver_root, host_root=host_root)
-        self._answers = Answers()
-        self._steady = Debounce()
-        self._incomplete = 0
-        self._told: tuple[Problem, ...] = ()
-        self._worked = False
-        self._seen: set[str] = set()
-        self._gone: set[str] = set()
-        self._rows: dict[str, bool] = {}
-        self._load: DriverLoad | None = None  # of which the last reading is
+        self._answers = Answers()  # NVML's last good answers: a question that fails once changes nothing
+        self._debounce = Debounce()  # holds back a change of the machine until several readings show it
+        self._incomplete = 0  # readings in a row in which a GPU did not say who it is, or that found no GPU at all
+        self._logged: tuple[Problem, ...] = ()  # problems of the last reading, which are not logged again
+        self._worked = False  # whether NVML could be used once in this process
+        self._seen: set[str] = set()  # uuids of all GPUs that any reading found
+        self._gone: set[str] = set()  # uuids of seen GPUs that are missing now: lost, or in need of a reset
+        self._row_waits: dict[str, bool] = {}  # by uuid: whether a bad memory row waits for a reset to be remapped
+        self._load: DriverLoad | None = None  # the load of the kernel module in which the last reading was made
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the CDI id of a GPU in NVIDIA's own specification, which brings its device nodes and libraries."""
@@ -169,14 +170,14 @@ class Hardware:
         if self.is_stale():
             raise SetupError("the driver was loaded anew while its GPUs were read")
         self._tell((*read.problems, *unnamed))
-        return self._steady.machine(machine)
+        return self._debounce.machine(machine)
 
     def _were_reset(self, read: nvidia_reading.Reading) -> frozenset[str]:
         """Return the GPUs whose bad row waits no more, and those that NVML had called lost or in need of a reset."""
         there = {gpu.uuid for gpu in read.machine.gpus}
-        remapped = {uuid for uuid, waits in read.rows.items() if self._rows.get(uuid) and not waits}
+        remapped = {uuid for uuid, waits in read.rows.items() if self._row_waits.get(uuid) and not waits}
         back = self._gone & there
-        self._rows |= read.rows
+        self._row_waits |= read.rows
         self._seen |= there
         self._gone -= there
         if not read.silent:  # else nobody knows which of them is lost
@@ -240,5 +241,5 @@ class Hardware:
         return machine.subset([i for i, gpu in enumerate(machine.gpus) if gpu.uuid not in wrong]), told
 
     def _tell(self, problems: tuple[Problem, ...]) -> None:
-        log_changes(logger, self._told, problems)
-        self._told = problems
+        log_changes(logger, self._logged, problems)
+        self._logged = problems

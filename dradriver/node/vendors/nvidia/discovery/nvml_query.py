@@ -39,11 +39,11 @@ class Answers:
     """
 
     def __init__(self) -> None:
-        self._known: dict[_Key, object] = {}
-        self._facts: dict[_Key, object] = {}
-        self._while: dict[str, object] = {}
-        self._session: object = None
-        self._readings = 0
+        self._known: dict[_Key, object] = {}  # the last good answer to each question
+        self._facts: dict[_Key, object] = {}  # answers that need not be asked again in this session
+        self._while: dict[str, object] = {}  # by GPU: the state in which its facts were learned
+        self._session: object = None  # the NVML session of the facts
+        self._readings = 0  # readings since the facts were last forgotten
 
     def begin(self, session: object) -> None:
         """Begin a reading in an NVML session; forget all facts of another session, and those that are old.

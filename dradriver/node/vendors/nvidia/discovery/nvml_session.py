@@ -26,11 +26,11 @@ class Session:
     def __init__(self, *, driver_root: Path | None, host_root: Path) -> None:
         self._driver_root = driver_root
         self._host_root = host_root
-        self._nvml: Nvml | None = None
-        self._seen: tuple[str, ...] = ()
-        self._stale = False
-        self._wait = 1
-        self._waited = 0
+        self._nvml: Nvml | None = None  # the open session; None while there is none
+        self._seen: tuple[str, ...] = ()  # bus ids of the driver's GPUs when the session began
+        self._stale = False  # whether the next call of ``nvml`` must begin another session
+        self._wait = 1  # readings with lost GPUs after which another session begins
+        self._waited = 0  # readings with lost GPUs since the last such session
 
     @property
     def open(self) -> bool:

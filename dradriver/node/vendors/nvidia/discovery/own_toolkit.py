@@ -51,7 +51,7 @@ class OwnToolkit:
         self._copies = tuple(copies)
         self._host_root = host_root
         self._host = "" if host_root == Path("/") else str(host_root)
-        self._said = ""
+        self._said = ""  # the closed folder that the last warning named
 
     def ready(self) -> Toolkit:
         """Return the image's own toolkit, its hooks' programs copied to the host.
