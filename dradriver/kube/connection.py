@@ -36,7 +36,7 @@ class Connection:
         self._config = config
         self._user_agent = user_agent
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
-        self._session: aiohttp.ClientSession | None = None
+        self._session: aiohttp.ClientSession | None = None  # the open session; None outside of ``async with``
         self.date = ""
 
     async def __aenter__(self) -> Self:

@@ -73,8 +73,8 @@ class Isolated(Generic[T]):
         self._plural = plural
         self._read = codec.reader(read)
         self._on_unread = on_unread
-        self._minute = 0.0
-        self._lines = 0
+        self._minute = 0.0  # when the current minute of log lines began, by the monotonic clock
+        self._lines = 0  # objects that could not be read in this minute
 
     def __call__(self, data: msgspec.Raw) -> T | None:
         """Return what is kept of an object; None for nothing, also where it cannot be read."""

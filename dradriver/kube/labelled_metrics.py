@@ -83,7 +83,7 @@ class Names(Collector):
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
         self._most = most
-        self._rows: dict[Hashable, tuple[tuple[str, ...], ...]] = {}
+        self._rows: dict[Hashable, tuple[tuple[str, ...], ...]] = {}  # by key: its series, as label values
         registry.register(self)
 
     def set(self, key: Hashable, rows: Iterable[tuple[str, ...]]) -> None:
@@ -121,7 +121,7 @@ class Amounts(Collector):
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
         self._most = most
-        self._amounts: dict[tuple[str, ...], float] = {}
+        self._amounts: dict[tuple[str, ...], float] = {}  # the gauge by label values
         registry.register(self)
 
     def set(self, amounts: Mapping[Name, float], *, always: Collection[str] = ()) -> None:
@@ -163,8 +163,8 @@ class _Largest:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._sums: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._sums: dict[str, float] = {}  # by name: the sum of what was counted
+        self._told: set[str] = set()  # names that have series of their own
         self._least = 0.0  # no sum of those that are told apart is less
 
     def name(self, name: str, amount: float) -> tuple[str, str | None]:
@@ -210,7 +210,7 @@ class Totals(Collector):
         self.words = {label: (said,) for label, said in labels.items()}
         self._text = text
         self._largest = _Largest(most)
-        self._totals: dict[tuple[str, ...], float] = {}
+        self._totals: dict[tuple[str, ...], float] = {}  # the counter by label values
         self._shown: dict[tuple[str, ...], float] = {}  # as they were collected last
         registry.register(self)
 
@@ -256,8 +256,8 @@ class Spans(Collector):
         self._text = text
         self._buckets = (*buckets, math.inf)
         self._largest = _Largest(most)
-        self._seen: dict[tuple[str, ...], tuple[list[int], float]] = {}
-        self._shown: set[tuple[str, ...]] = set()
+        self._seen: dict[tuple[str, ...], tuple[list[int], float]] = {}  # by label values: bucket counts and the sum
+        self._shown: set[tuple[str, ...]] = set()  # label values that were collected before
         registry.register(self)
 
     def observe(self, seconds: float, name: str, *words: str) -> None:

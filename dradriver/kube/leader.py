@@ -88,6 +88,7 @@ class LeaderElector:
         self._observed: tuple[Any, ...] = ()  # holder, renewTime, acquireTime and leaseTransitions, as last read
         self._observed_at = 0.0  # when these changed, by the loop's clock
         self._renewed_at: float | None = None  # when the last successful renewal was sent; None while not the leader
+        # Runs after the lease was lost: it ends the process if the work has not ended in time.
         self._watchdog: asyncio.TimerHandle | None = None
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:

@@ -48,8 +48,8 @@ class OptionalReflector(Generic[T]):
         self._read = read
         self._on_change = on_change
         self._look_s = look_s
-        self._asked = asyncio.Event()
-        self._reflector: Reflector[T] | None = None
+        self._asked = asyncio.Event()  # set once the server was asked which versions it has
+        self._reflector: Reflector[T] | None = None  # follows the version that the server has; None for none
 
     async def synced(self) -> None:
         """Wait until all objects of the optional kind are known, or the server has none, or does not say."""

@@ -84,7 +84,7 @@ class Reflector(Generic[T]):
             on_trouble: Called with the error each time following fails, and with None when it works again.
         """
         self._on_trouble = on_trouble
-        self._is_in_trouble = False
+        self._is_in_trouble = False  # whether ``on_trouble`` was last called with an error
         self._client = client
         self._resource = resource
         self._namespace = namespace
@@ -96,9 +96,9 @@ class Reflector(Generic[T]):
         # Complete reads have numbers. ``refresh`` asks for a new one by raising the first of the two.
         self._wanted = 1
         self._stored = 0
-        self._replaced = asyncio.Event()
-        self._turn: asyncio.Timeout | None = None
-        self._unknown_types: set[str] = set()
+        self._replaced = asyncio.Event()  # set after each complete read, and then replaced by another
+        self._turn: asyncio.Timeout | None = None  # the current read or watch, which ``refresh`` can end
+        self._unknown_types: set[str] = set()  # types of watch events that the log has named
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
         self._failures = self._absences = 0  # in a row: errors of a server, and attempts that reached no server
         self._version_had_expired = False  # whether the last turn ended with 410: everything must be read again

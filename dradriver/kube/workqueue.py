@@ -36,9 +36,9 @@ class WorkQueue:
         self._work = work
         self._pause_s = pause_s
         self._longest_s = longest_s
-        self._due: dict[str, OrderedDict[Key, None]] = {}
+        self._due: dict[str, OrderedDict[Key, None]] = {}  # by namespace: objects to work on now
         self._line: OrderedDict[str, None] = OrderedDict()  # namespaces with something due that nobody works in
-        self._busy: set[str] = set()
+        self._busy: set[str] = set()  # namespaces in which an object is worked on
         self._pauses: dict[Key, tuple[int, float]] = {}  # how often it failed in a row, and until when to leave it
         self._later: list[tuple[float, Key]] = []  # a heap of the pauses' ends
         self.woken = asyncio.Event()

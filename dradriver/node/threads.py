@@ -20,8 +20,8 @@ class Thread:
     def __init__(self, name: str) -> None:
         """Keep the name; the thread starts with the first work."""
         self._name = name
-        self._works: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._started = False
+        self._works: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # work that waits for the thread
+        self._started = False  # whether the thread was started
 
     async def run(self, work: Callable[[], T], *, question: bool = False) -> T:
         """Return what the work in the thread returns, once all work before it is done.

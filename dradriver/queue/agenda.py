@@ -18,9 +18,9 @@ class Agenda:
 
     def __init__(self) -> None:
         """Make an empty agenda that takes nothing before ``begin``."""
-        self._is_open = False
-        self._keys: OrderedDict[Key, None] = OrderedDict()
-        self._timers: list[tuple[float, Key]] = []
+        self._is_open = False  # whether this replica leads, so that keys are taken
+        self._keys: OrderedDict[Key, None] = OrderedDict()  # keys to look at now, the oldest first
+        self._timers: list[tuple[float, Key]] = []  # a heap of keys to look at later, by time
         self._earliest: dict[Key, float] = {}  # the first of the timers of each key
         self._woken = asyncio.Event()
 

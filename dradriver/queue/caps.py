@@ -51,7 +51,7 @@ class Caps(Limit):
         """
         self._tenants, self._picture, self._eased, self._wake = tenants, picture, eased, wake
         self._use: dict[str, dict[str, float]] = {}  # GPUs by product, of tenants that were asked about
-        self._users: dict[tuple[str, Cap], tuple[float, str]] = {}
+        self._users: dict[tuple[str, Cap], tuple[float, str]] = {}  # ``_who``'s answers, and when they were found
 
     @property
     def matters(self) -> bool:

@@ -17,7 +17,7 @@ class Entries:
     def __init__(self, tenants: Tenants) -> None:
         """Begin with none."""
         self._tenants = tenants
-        self._number = 0
+        self._number = 0  # workloads that were seen to be admitted so far
 
     def look(self, workload: PendingWorkload, newest: str) -> None:
         """Set a workload's position by the time at which Kueue admitted it; call this while it is not in the queue.

@@ -119,7 +119,7 @@ class Limits:
     def __init__(self, picture: Picture) -> None:
         """Begin with none in force."""
         self._picture = picture
-        self._in_force: list[Limit] = []
+        self._in_force: list[Limit] = []  # the limits in the order in which they came into force
         self.eased: set[str] = set()
 
     def put(self, limit: Limit, *, in_force: bool) -> None:

@@ -30,11 +30,11 @@ class Tenants:
         """Begin as without a file."""
         self.shares = shares
         self.by_labels = False
-        self._tenants: Mapping[str, Tenant] = {}
-        self._named: dict[str, str] = {}
+        self._tenants: Mapping[str, Tenant] = {}  # the tenants of the policies file, by name
+        self._named: dict[str, str] = {}  # by namespace that the file names: its tenant
         self._labels: dict[str, Mapping[str, str]] = {}  # of each namespace
         self._labelled: dict[str, str] = {}  # tenants by namespace, of those that none names
-        self._weights: dict[str, float] = {}
+        self._weights: dict[str, float] = {}  # by tenant: its weight
 
     def follow(self, policies: Policies) -> bool:
         """Apply the tenants of the policies in force. Returns whether the order or the caps may differ now."""

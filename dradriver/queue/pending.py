@@ -44,7 +44,7 @@ class Member:
         self.near = ""
         self.may_nominate = True
         self.memory = PodMemory()
-        self._wish: PlacementRequest | WordError | None = None
+        self._wish: PlacementRequest | WordError | None = None  # the request, or why it is bad; None until it is read
 
     @property
     def uid(self) -> str:
@@ -151,8 +151,8 @@ class PendingWorkload:
         self._is_whole = key is None
         self._was_held = False  # whether gates of others held it at the last look
         self._was_let_in = False  # whether the last of these gates has been removed since
-        self._tries_in_vain = 0
-        self._no_place_since: float | None = None
+        self._tries_in_vain = 0  # searches that found no place
+        self._no_place_since: float | None = None  # since when there is no place; None if there may be one
 
     @property
     def lead(self) -> Member:

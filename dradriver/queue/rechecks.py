@@ -49,7 +49,7 @@ class Rechecks:
             queue: Called with a group that may find a place, to have it stand in the queue.
         """
         self._nodes, self._free, self._open_rows, self._queue = nodes, free, open_rows, queue
-        self._groups: dict[tuple[Kind, str, Closed], Group] = {}
+        self._groups: dict[tuple[Kind, str, Closed], Group] = {}  # groups by kind, tenant and denied GPUs
         self._looked_at = NEVER  # the nodes' clock at the last ``_plan``
         self._since = NEVER  # the nodes' clock up to which all groups were rechecked
         self._left: dict[str, Iterator[Group]] = {}  # by namespace: the groups to recheck in later rounds
@@ -190,6 +190,7 @@ class Asking:
         """``wake`` is called when a rest is over."""
         self._rechecks = rechecks
         self._wake = wake
+        # When the rest after a long round ends, by the loop's clock, and what the current round has cost so far.
         self._not_before = self._spent_s = 0.0
         self._answered = False  # a round is over, and not all that it found a place for are served
 

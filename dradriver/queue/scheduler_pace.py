@@ -20,8 +20,8 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, dict[Key, None]] = {}
-        self._scheduler: dict[Key, str] = {}
+        self._waiting: dict[str, dict[Key, None]] = {}  # by scheduler: pods that it has said nothing of yet
+        self._scheduler: dict[Key, str] = {}  # by such a pod: its scheduler
         self._bound: collections.OrderedDict[str, collections.deque[float]] = collections.OrderedDict()  # latest last
 
     def room(self, scheduler: str, now: float) -> bool:

@@ -60,9 +60,9 @@ class Shares:
         self.ahead_s = ahead_s
         self.lowered: Event[[str | None]] = Event()
         self._epoch = clock()
-        self._of: Callable[[str], str] = _itself
-        self._namespaces: dict[str, _Account] = {}
-        self._tenants: dict[str, _Account] = {}
+        self._of: Callable[[str], str] = _itself  # function that returns the tenant of a namespace
+        self._namespaces: dict[str, _Account] = {}  # usage by namespace
+        self._tenants: dict[str, _Account] = {}  # usage by tenant
 
     def regroup(self, of: Callable[[str], str]) -> None:
         """Assign namespaces to these tenants, with the GPU time that they have had."""

@@ -28,8 +28,8 @@ class Turns:
     def __init__(self, turn: Callable[[str], Turn | None]) -> None:
         """Begin with no tenant; ``turn`` gives that of a tenant's first workload, None if none may be served."""
         self._turn = turn
-        self._heap: list[tuple[Turn, str]] = []
-        self._stands: dict[str, Turn] = {}
+        self._heap: list[tuple[Turn, str]] = []  # tenants by turn, also by turns that count no more
+        self._stands: dict[str, Turn] = {}  # by tenant: its entry in the heap that counts
 
     def put(self, tenant: str) -> None:
         """Note that a tenant's turn may come earlier than before."""

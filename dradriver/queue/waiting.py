@@ -74,13 +74,13 @@ class Queue:
         self._share = share
         self._partition = partition
         self._closed = closed
-        self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}
+        self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}  # all waiting workloads
         self._lines: dict[tuple[Kind, str], Line] = {}  # by equivalence class and tenant
         self._capped_lines: dict[str, set[Line]] = {}  # by tenant: the lines that a cap denies some GPUs
         # By tenant: a heap of the lines that may find a place. The number makes entries comparable.
         self._heads: dict[str, list[tuple[Order, int, Line]]] = {}
         self._turns = Turns(self._turn)
-        self._heap_entries = 0
+        self._heap_entries = 0  # entries made so far, which number them
         self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
     def __len__(self) -> int:

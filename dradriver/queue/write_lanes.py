@@ -66,7 +66,7 @@ class Slot:
         self.since: float | None = None
         self.slow = self.revoked = False
         self._lanes, self._namespace, self._on_slow = lanes, namespace, on_slow
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # rings when the write becomes slow
         self.begin()
 
     def begin(self) -> None:
@@ -101,9 +101,9 @@ class _Flow:
 
     def __init__(self, *, longest_s: float) -> None:
         self._longest_s = longest_s
-        self.most = MOST
-        self.paused_until = 0.0
-        self._failures = 0
+        self.most = MOST  # workloads that may be written at once
+        self.paused_until = 0.0  # the end of the last pause, by the loop's clock
+        self._failures = 0  # pauses since the last success
 
     @property
     def limited(self) -> bool:
@@ -128,7 +128,7 @@ class _Lane(_Flow):
 
     def __init__(self) -> None:
         super().__init__(longest_s=LONGEST_QUOTA_S)
-        self.under_way = self.slow = 0
+        self.under_way = self.slow = 0  # workloads that are written, and those with a slow write
 
 
 class Lanes:
@@ -153,12 +153,12 @@ class Lanes:
         self.successes = 0
         self._on_room = on_room
         self._pace = Pace()
-        self._server = _Flow(longest_s=LONGEST_PAUSE_S)
-        self._fast = self._slow = 0
-        self._lanes: dict[str, _Lane] = {}
+        self._server = _Flow(longest_s=LONGEST_PAUSE_S)  # limits the writes of all namespaces together
+        self._fast = self._slow = 0  # workloads that are written: without, and with a slow write
+        self._lanes: dict[str, _Lane] = {}  # by namespace: its lane
         self._lots: dict[Obstacle, list[tuple[Order, Key]]] = {}  # heaps; who waits no more is dropped at the top
-        self._waiting: dict[Key, tuple[Obstacle, Order]] = {}
-        self._size: dict[Obstacle, int] = {}
+        self._waiting: dict[Key, tuple[Obstacle, Order]] = {}  # by waiting workload: what it waits for
+        self._size: dict[Obstacle, int] = {}  # by obstacle: number of workloads that wait for it
 
     # Who may write.
 

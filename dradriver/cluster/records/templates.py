@@ -32,8 +32,8 @@ class Templates:
     def __init__(self) -> None:
         self.known: dict[Key, Template] = {}
         self.nic_classes: Mapping[str, str] = DEFAULTS.nics.every
-        self._whole: dict[Key, Template] = {}
-        self._named_by: dict[Key, set[Key]] = {}
+        self._whole: dict[Key, Template] = {}  # templates with their specs, for as long as a pod names them
+        self._named_by: dict[Key, set[Key]] = {}  # by template: the pods that name it
 
     def changed(self, key: Key, new: Template | None) -> None:
         """Update the known ResourceClaimTemplates by what a reflector shows."""

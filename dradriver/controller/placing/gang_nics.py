@@ -79,16 +79,16 @@ class Search:
         # What the next snapshot leaves out.
         self._rows: Bools | None = None
         self._avoided: set[str] = set()
-        self._fleet: Fleet | None = None
+        self._fleet: Fleet | None = None  # the GPUs without those that cannot have NICs; None for all
 
         # What this search has learned so far.
         self._looks = 0
         self._tries = Tries(every_node=True)
-        self._seen: set[str] = set()
-        self._short: set[str] = set()
+        self._seen: set[str] = set()  # nodes whose NICs were searched for a plan
+        self._short: set[str] = set()  # nodes of these that had too few NICs
         self._apart: dict[str, frozenset[int]] = {}  # by node: GPUs that can all have NICs
         self._pods: dict[str, Mapping[Member, Mapping[str, int]]] = {}  # by node: its pods when it was short
-        self._has_dealt = self._has_learned = False
+        self._has_dealt = self._has_learned = False  # whether ``deal`` was called; whether later searches know more
         self.sets: dict[Member, Dealt] = {}
 
         # What earlier searches have learned. Only for the tenant's own fleet: another has other GPUs in each search.

@@ -48,7 +48,7 @@ class Tries:
         self.ended = False
         self.starved: set[str] = set()
         self._every_node = every_node
-        self._work_left = MOST_WORK
+        self._work_left = MOST_WORK  # effort left for all nodes together
         self._is_first: dict[str, bool] = {}  # by node: whether it was the first node of the search
         # The current node, how many tries it has left, and what it costs to go through its NICs once.
         self._node, self._node_tries_left, self._node_work = "", 0, 0

@@ -266,7 +266,7 @@ class _Ends:
 
     def __init__(self, picture: Picture, now: float, workload: PendingWorkload | None = None) -> None:
         self._picture, self._now, self._workload = picture, now, workload
-        self._at: dict[Key, float | None] = {}
+        self._at: dict[Key, float | None] = {}  # by claim: its end; None if it is not known
 
     def of(self, claim: Key) -> float | None:
         if claim not in self._at:

@@ -14,9 +14,9 @@ class RunningWorkloads:
     def __init__(self, picture: Picture) -> None:
         """``picture`` is the cluster cache, which each call reads."""
         self._picture, self._workloads = picture, Workloads(picture)
-        self._running: tuple[Workload, ...] = ()
-        self._ending: tuple[WorkloadPod, ...] = ()
-        self._version = -1
+        self._running: tuple[Workload, ...] = ()  # workloads that can be ended as a whole
+        self._ending: tuple[WorkloadPod, ...] = ()  # pods that end already
+        self._version = -1  # the version of the cluster cache that both were read from
 
     def all(self) -> tuple[Sequence[Workload], Sequence[WorkloadPod]]:
         """Return the workloads that can be ended as a whole, and the pods of any workload that end already.
