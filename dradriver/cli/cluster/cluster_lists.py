@@ -88,14 +88,14 @@ class Lists:
 
     @contextlib.contextmanager
     def warnings(self) -> Iterator[None]:
-        """Add to ``unread`` what the controller's code logs of machines that it cannot use."""
+        """Add to ``unread`` what the cluster cache logs of machines that it cannot use."""
         unread = self.unread
 
         class Collecting(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
                 unread.append(plain(record.getMessage()))
 
-        handler, logger = Collecting(logging.WARNING), logging.getLogger("dradriver.controller")
+        handler, logger = Collecting(logging.WARNING), logging.getLogger("dradriver.cluster")
         logger.addHandler(handler)
         try:
             yield

@@ -9,7 +9,7 @@ import pytest
 from dradriver.allocator.request import Amount
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.slices import resource_slices
-from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES
+from dradriver.kube.resources import DEVICE_TAINT_RULES, NODES, RESOURCE_SLICES
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.unit.cli.test_explain_gangs import seat
@@ -151,3 +151,14 @@ async def test_what_an_administrators_rule_taints_is_not_free_and_explain_names_
     assert (await shell.data("free"))["free"] == 8
     shell.api.fail(path="devicetaintrules", status=403, reason="Forbidden", message="no")
     assert "ask for the verb list" in (await shell.run("free")).stderr
+
+
+async def test_a_machine_that_cannot_be_used_is_told_of(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.node("n2")
+    for piece in cluster.all(RESOURCE_SLICES):
+        if piece["spec"]["nodeName"] == "n2":
+            cluster.put(RESOURCE_SLICES, piece | {"spec": piece["spec"] | {"nodeName": "n3"}})
+    said = await shell.run("free")
+    assert said.stdout.startswith("8 of 8 GPUs are free on 1 node")
+    assert "pool n2: its slices are not those of the node of that name; its GPUs are not used" in said.stderr
