@@ -33,7 +33,7 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     CPU and memory stays counted, so a way that is named does help.
     """
     scene, pending = workload.scene, workload.pending
-    members = [m for m in pending.members if m in pending.wanting or gang_plan.has_claim(scene.picture, m)]
+    members = gang_plan.members_to_plan(scene.picture, pending.members, pending.wanting)
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
     def would_do(claims: Collection[Key]) -> bool:

@@ -69,8 +69,9 @@ class GangWorkload(Workload):
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
         """Return the controller's plan for the workload of a gang: places near the members that have one."""
-        members = [m for m in self.pending.members if m in offer.members or gang_plan.has_claim(self.scene.picture, m)]
-        return plan(offer.snapshot, members, terms_of(self.scene.picture, self.pending))
+        picture = self.scene.picture
+        members = gang_plan.members_to_plan(picture, self.pending.members, offer.members)
+        return plan(offer.snapshot, members, terms_of(picture, self.pending))
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of a gang has places."""

@@ -105,8 +105,7 @@ class Planner:
         """Return the members of a gang that have claims or want places, and what finds these places."""
         terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
-        wanting = frozenset(offer.members)
-        members = [m for m in workload.members if m in wanting or gang_plan.has_claim(self._picture, m)]
+        members = gang_plan.members_to_plan(self._picture, workload.members, frozenset(offer.members))
 
         def search(avoid: Collection[str], effort: Effort) -> Places:
             return plan(offer.snapshot.avoiding(avoid), members, msgspec.structs.replace(terms, effort=effort))

@@ -222,6 +222,11 @@ def has_claim(picture: Picture, member: Member) -> bool:
     return claim is not None and claim.owned_by(member.uid)
 
 
+def members_to_plan(picture: Picture, members: Sequence[Member], wanting: Collection[Member]) -> list[Member]:
+    """Return the members of a gang that a plan is made for: those that want places, and those that have claims."""
+    return [member for member in members if member in wanting or has_claim(picture, member)]
+
+
 def is_placed(picture: Picture, member: Member) -> bool:
     """Return whether a member of a gang has a claim of its own, or one is about to be created for it."""
     return has_claim(picture, member) or _intended(picture, member) is not None
