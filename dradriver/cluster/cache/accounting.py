@@ -187,9 +187,9 @@ class Books:
                 self._set_member(pod)
 
     def _touch_made_by(self, template: Key) -> None:
-        """Count again what the pods take that name a template, and have the controller look at them again."""
+        """Tell the books of features of the pods that name a template, and have the controller look at these again."""
         for pod in self.templates.pods(template):
-            self._recount(pod)
+            self._feature_books.recount_pod(pod)
             self._touch(pod)
         self.version += 1
 
