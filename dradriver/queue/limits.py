@@ -150,7 +150,7 @@ class Limits:
     # What limits are asked.
 
     def closed(self, workload: PendingWorkload) -> Closed:
-        """Return the products of GPUs that the limit keeps from a workload now."""
+        """Return the products of GPUs that any limit keeps from a workload now."""
         closed = ANYWHERE
         for limit in self._in_force:
             closed |= limit.closed(workload)
@@ -187,11 +187,11 @@ class Limits:
         return Offer(members, snapshot.among(rows), why)
 
     def reserved(self, workload: PendingWorkload) -> str:
-        """Return the name under which the limit reserves GPUs for a workload; empty if it reserves none."""
+        """Return the name under which a limit reserves GPUs for a workload; empty if none does."""
         return next(filter(None, (limit.reserved(workload) for limit in self._in_force)), "")
 
     def whose(self, workload: PendingWorkload, later_s: float = 0.0) -> tuple[str, ...]:
-        """Return whose reserved GPUs the limit leaves to a workload that begins so many seconds from now.
+        """Return whose reserved GPUs the limits leave to a workload that begins so many seconds from now.
 
         Raises:
             WordError: Its request cannot be read.
