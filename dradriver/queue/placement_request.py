@@ -21,7 +21,7 @@ from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.nic_requests import NicAsk
 from dradriver.api.vocabulary.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.nodes.pod_demands import Ask, Where, ask_of
-from dradriver.cluster.pods.anti_affinity import Rules, rules_of
+from dradriver.cluster.pods.pod_rules import Rules, rules_of
 from dradriver.cluster.records.templates import beside, missing
 from dradriver.reason import Reason
 

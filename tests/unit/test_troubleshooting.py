@@ -18,7 +18,7 @@ from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.cli.cluster.free_gpus import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster.nodes import node_table, selector_classes
-from dradriver.cluster.pods import anti_affinity, nvlink_channels
+from dradriver.cluster.pods import neighbours, nvlink_channels
 from dradriver.controller.placing import ranking
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -513,6 +513,7 @@ def test_every_reason_that_is_made_has_a_row() -> None:
     made = said.reasons(source for path, source in SOURCES.items() if "cli" not in path.parts)
     assert len(made) > 25
     made.discard("there was no place for it")  # only after "handed over to the scheduler"
+    made.discard("only the scheduler knows …")  # an answer to the controller, which writes it on no pod
     assert [text for text in sorted(made) if not any(row in text for row in quoted("Reasons"))] == []
 
 
@@ -642,7 +643,7 @@ def test_all_causes_are_there() -> None:
         node_table.GONE,
         selector_classes.TOO_MANY,
     }
-    known |= {ranking.UNKNOWN_KIND, anti_affinity.BESIDE, selector_classes.ELSEWHERE}
+    known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, selector_classes.ELSEWHERE}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

@@ -98,17 +98,18 @@ class PodAffinityTerm(Part, frozen=True):
     namespace_selector: LabelSelector | None = None
 
 
-class PodAntiAffinity(Part, frozen=True):
-    """Only what is required."""
+class PodAffinity(Part, frozen=True):
+    """Pod affinity, or pod anti-affinity: only what is required."""
 
     required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
 
 
 class Affinity(Part, frozen=True):
-    """Node affinity, and pod anti-affinity."""
+    """Node affinity, pod affinity and pod anti-affinity."""
 
     node_affinity: NodeAffinity | None = None
-    pod_anti_affinity: PodAntiAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
 
 
 class TopologySpread(Part, frozen=True):
@@ -137,6 +138,13 @@ class Volume(Part, frozen=True):
     name: str = ""
     persistent_volume_claim: VolumeClaimName | None = None
     ephemeral: EphemeralVolume | None = None
+
+
+class ResourceClaimStatus(Part, frozen=True):
+    """Which ResourceClaim Kubernetes made for an entry of a pod's ``spec.resourceClaims`` from a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
 
 
 class SchedulingGroup(Part, frozen=True):
@@ -188,6 +196,7 @@ class PodStatus(Part, frozen=True):
     init_container_statuses: list[ContainerStatus] = []
     allocated_resources: dict[str, str] | None = None  # of the pod as a whole, as ``spec.resources``
     resources: ResourceRequirements | None = None
+    resource_claim_statuses: list[ResourceClaimStatus] = []
 
 
 class Pod(Part, frozen=True):

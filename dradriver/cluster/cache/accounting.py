@@ -17,15 +17,16 @@ from dradriver.cluster.gpus.offered_slices import Offered
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.nics.nic_inventory import Nics
 from dradriver.cluster.nodes.node_table import NodeTable
-from dradriver.cluster.pods.anti_affinity import Neighbours
 from dradriver.cluster.pods.claim_accounts import Accounts
 from dradriver.cluster.pods.claim_users import MOST, ClaimUsers
 from dradriver.cluster.pods.gang_pods import Gangs
 from dradriver.cluster.pods.gpu_time import GpuTime, Who, whose
 from dradriver.cluster.pods.kept_places import KeptPlaces, is_lost
+from dradriver.cluster.pods.neighbours import Neighbours
 from dradriver.cluster.pods.node_usage import NodeUsage
 from dradriver.cluster.pods.nvlink_channels import Channels
 from dradriver.cluster.pods.scheduler_refusals import Refusals
+from dradriver.cluster.pods.unknown_rules import what_only_the_scheduler_knows
 from dradriver.cluster.pods.volumes import Volumes
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.cluster.records.templates import Templates
@@ -124,6 +125,12 @@ class Books:
         """Return the template or volume without which a waiting pod cannot start; None for nothing."""
         return self.templates.lacking_of(pod) or self.volumes.lacking_of(pod)
 
+    def only_scheduler_knows(self, pod: Pod) -> Reason | None:
+        """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all."""
+        return what_only_the_scheduler_knows(
+            pod, is_known_claim=self._is_allocated, is_known_template=self.templates.is_of_domain
+        )
+
     def held(self, key: Key) -> Mapping[Device, Usage]:
         """Return what a claim counts as holding in the accounting, of the devices as they are handed out here."""
         given = self.offered.given(key, self.claims.get(key))
@@ -215,6 +222,10 @@ class Books:
 
     def _results_of(self, claim: Key) -> Mapping[Device, Usage] | None:
         return self.offered.results(self.claims.get(claim))
+
+    def _is_allocated(self, claim: Key) -> bool:
+        known = self.claims.get(claim)
+        return known is not None and known.devices is not None
 
     def _machine_of(self, node: str) -> Machine | None:
         pool = self.inventory.pool(node)

@@ -6,7 +6,9 @@ claim_accounts  where each claim stands, what it uses, and where its pods count
 claim_users  the pods of each claim, and the leader of those that share one
 scheduler_refusals  nodes on which the scheduler found no room, by equivalence class of pods
 volumes      where the volumes of waiting pods are, read when a pod names one
-anti_affinity  pods of ours that must not share a node
+pod_rules    what a pod requires of pods next to it: affinity, anti-affinity, topology spread
+neighbours   where the pods are that these rules are about
+unknown_rules  which rules of a pod only the scheduler can evaluate
 nvlink_channels  which claim uses a node's channel of multi-node NVLink
 node_usage   CPU, memory and other resources that our pods use on nodes
 gpu_time     which fraction of which GPUs each claim uses

@@ -240,15 +240,22 @@ def _affinity(required: NodeSelector) -> list[Terms]:
 
 def claims_of(pod: Pod) -> tuple[Key, ...]:
     """Return the claims of volumes that a pod names, each once."""
-    own, namespace = pod.metadata.name, pod.metadata.namespace
+    return tuple((pod.metadata.namespace, name) for name in _claim_names(pod)[:MOST_CLAIMS])
+
+
+def has_more_claims(pod: Pod) -> bool:
+    """Return whether a pod names more claims of volumes than the controller looks at."""
+    return len(pod.spec.volumes) > MOST_CLAIMS and len(_claim_names(pod)) > MOST_CLAIMS
+
+
+def _claim_names(pod: Pod) -> list[str]:
     named: dict[str, None] = {}
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             named[volume.persistent_volume_claim.claim_name] = None
         elif volume.ephemeral is not None:
-            named[f"{own}-{volume.name}"] = None
-    good = [name for name in named if 0 < len(name) <= _LONGEST and "/" not in name and name not in (".", "..")]
-    return tuple((namespace, name) for name in good[:MOST_CLAIMS])
+            named[f"{pod.metadata.name}-{volume.name}"] = None
+    return [name for name in named if 0 < len(name) <= _LONGEST and "/" not in name and name not in (".", "..")]
 
 
 def _named(pod: Pod | None) -> tuple[Key, ...]:

@@ -93,6 +93,11 @@ class Templates:
         known = (self.known.get((pod.metadata.namespace, name)) for name in beside(pod))
         return next((one.domain for one in known if one is not None and one.domain is not None), None)
 
+    def is_of_domain(self, template: Key) -> bool:
+        """Return whether a template is of a ComputeDomain's channels."""
+        known = self.known.get(template)
+        return known is not None and known.domain is not None
+
     def _keep(self, key: Key) -> None:
         """Keep a spec, which never changes, for as long as its template is there and a pod names it."""
         known, kept = self.known.get(key), self._whole.pop(key, None)

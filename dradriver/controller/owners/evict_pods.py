@@ -12,7 +12,7 @@ from dradriver.api.base.objects import Metadata, Part
 from dradriver.api.base.pods import LabelSelector, Pod
 from dradriver.api.gangs import suspendable_owners
 from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.pods.anti_affinity import chosen_by
+from dradriver.cluster.pods.pod_rules import chosen_by
 from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS

@@ -21,7 +21,7 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.pod_demands import longest
-from dradriver.cluster.pods import anti_affinity
+from dradriver.cluster.pods import pod_rules
 from dradriver.controller.placing import gang_nics
 from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
@@ -169,7 +169,7 @@ def _role(
 
     # Two columns of which each node has one: the place of a pod that does not tolerate others of its kind on its node,
     # and the channel of multi-node NVLink. The last columns may be missing if the role does not need them.
-    is_one_a_node = anti_affinity.one_a_node(wish.rules)
+    is_one_a_node = pod_rules.one_a_node(wish.rules)
     if picture.channels.domain_of(wish.pod) is not None:
         needs = (*needs, int(is_one_a_node), 1)
     elif is_one_a_node:

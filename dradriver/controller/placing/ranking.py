@@ -17,7 +17,7 @@ from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.pods.anti_affinity import BESIDE
+from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.controller.placing.node_limit import Choices, NodeLimit, NodeLimitError, Rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause

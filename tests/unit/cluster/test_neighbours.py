@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dradriver.api.base import names
-from dradriver.cluster.pods.anti_affinity import MOST_PODS
+from dradriver.cluster.pods.neighbours import MOST_PODS
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import working

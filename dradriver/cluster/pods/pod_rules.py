@@ -1,0 +1,224 @@
+"""What a pod requires of pods next to it: pod affinity, pod anti-affinity and topology spread, as records.
+
+``neighbours`` evaluates the rules, ``unknown_rules`` says which of them the controller cannot evaluate. The API server
+writes ``matchLabelKeys`` and ``mismatchLabelKeys`` of a term into its label selector when a pod is created
+(registry/core/pod/strategy.go, Kubernetes 1.35), so the selector says all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from dradriver.api.base.affinity import HOSTNAME
+from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffinityTerm, TopologySpread
+from dradriver.cluster.nodes.expressions import holds
+
+MOST: Final = 200  # rules, expressions and values of one pod; the scheduler alone judges a pod with more
+NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"  # the API server sets this label of each namespace to its name
+_HARD: Final = "DoNotSchedule"
+
+Labels = Mapping[str, str]
+
+
+class Chosen(msgspec.Struct, frozen=True, gc=False):
+    """Pods by namespace and labels.
+
+    Attributes:
+        namespaces: Their namespaces; None for all.
+        expressions: What holds of their labels: key, operator and values.
+    """
+
+    namespaces: frozenset[str] | None
+    expressions: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+    def has(self, namespace: str, labels: Labels) -> bool:
+        """Return whether the selector of a rule selects a pod."""
+        if self.namespaces is not None and namespace not in self.namespaces:
+            return False
+        return all(holds(labels.get(key), operator, values) for key, operator, values in self.expressions)
+
+
+class Apart(msgspec.Struct, frozen=True, gc=False):
+    """A term of required anti-affinity: not in one place with these pods.
+
+    Attributes:
+        place: The nodes' label whose value is the place.
+        pods: Which pods.
+    """
+
+    place: str
+    pods: Chosen
+
+
+class Together(msgspec.Struct, frozen=True, gc=False):
+    """A term of required affinity: in one place with one of these pods.
+
+    Attributes:
+        place: The nodes' label whose value is the place.
+        pods: Which pods.
+    """
+
+    place: str
+    pods: Chosen
+
+
+class Spread(msgspec.Struct, frozen=True, gc=False):
+    """A topology spread constraint that a pod must keep.
+
+    Attributes:
+        place: The nodes' label whose value is the place.
+        skew: By how many pods a place may have more than the one with fewest.
+        pods: Which pods are counted.
+    """
+
+    place: str
+    skew: int
+    pods: Chosen
+
+
+class Rules(msgspec.Struct, frozen=True, gc=False):
+    """What a pod requires of pods next to it; pods of equal rules and labels find a place together or not at all.
+
+    Attributes:
+        namespace: The pod's namespace.
+        labels: The pod's labels, sorted.
+        apart: Its anti-affinity.
+        together: Its affinity. The scheduler counts only pods that all of these terms select.
+        spread: Its spread constraints.
+    """
+
+    namespace: str
+    labels: tuple[tuple[str, str], ...]
+    apart: tuple[Apart, ...] = ()
+    together: tuple[Together, ...] = ()
+    spread: tuple[Spread, ...] = ()
+
+
+def rules_of(pod: Pod) -> Rules | None:
+    """Return what a pod requires of pods next to it, as far as the controller can know it. Never raises.
+
+    Returns:
+        None if the pod has no such rules, or more than the controller looks at.
+    """
+    apart_terms, together_terms, constraints = _apart_terms(pod), _together_terms(pod), _constraints(pod)
+    if not (apart_terms or together_terms or constraints) or is_oversize(pod):
+        return None
+    namespace, labels = pod.metadata.namespace, pod.metadata.labels
+
+    apart = tuple(
+        Apart(term.topology_key, chosen)
+        for term in apart_terms
+        if term.topology_key and (chosen := _chosen_by_term(term, namespace)) is not None
+    )
+    together = _together(together_terms, namespace)
+    spread = tuple(_spread(constraints, namespace, labels))
+    if not (apart or together or spread):
+        return None
+    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread)
+
+
+def is_oversize(pod: Pod) -> bool:
+    """Return whether a pod's rules about other pods have more expressions and values than the controller looks at."""
+    terms = (*_apart_terms(pod), *_together_terms(pod))
+    selectors = [term.label_selector for term in terms]
+    selectors += [constraint.label_selector for constraint in _constraints(pod)]
+    return sum(map(_size, selectors)) > MOST
+
+
+def has_unknown_namespaces(pod: Pod) -> bool:
+    """Return whether a pod's affinity or anti-affinity selects namespaces by labels that the controller does not know.
+
+    It knows the names of namespaces, so it can evaluate an empty selector, and one by the label of the name.
+    """
+    terms = (*_apart_terms(pod), *_together_terms(pod))
+    return any(_namespaces(term, pod.metadata.namespace)[1] for term in terms)
+
+
+def one_a_node(rules: Rules | None) -> bool:
+    """Return whether pods with these anti-affinity rules and labels need a node each."""
+    if rules is None:
+        return False
+    labels = dict(rules.labels)
+    return any(term.place == HOSTNAME and term.pods.has(rules.namespace, labels) for term in rules.apart)
+
+
+def chosen_by(
+    selector: LabelSelector | None, namespaces: frozenset[str] | None, more: Iterable[NodeRequirement] = ()
+) -> Chosen | None:
+    """Return the pods that a label selector selects; None if it selects none."""
+    if selector is None:
+        return None
+    pairs = [(key, "In", (value,)) for key, value in sorted(selector.match_labels.items())]
+    others = [
+        (expression.key, expression.operator, tuple(expression.values))
+        for expression in (*selector.match_expressions, *more)
+    ]
+    return Chosen(namespaces, (*pairs, *others))
+
+
+def _together(terms: Sequence[PodAffinityTerm], namespace: str) -> tuple[Together, ...]:
+    """Return the terms of required affinity; none if the controller does not know all that they select."""
+    together = []
+    for term in terms:
+        chosen, is_unknown = _chosen_by_term(term, namespace), _namespaces(term, namespace)[1]
+        if is_unknown or not term.topology_key:
+            return ()
+        # A term without a label selector selects no pod, so no node can ever have the pod.
+        together.append(Together(term.topology_key, Chosen(frozenset(), ()) if chosen is None else chosen))
+    return tuple(together)
+
+
+def _spread(constraints: Iterable[TopologySpread], namespace: str, labels: Labels) -> Iterable[Spread]:
+    for constraint in constraints:
+        same_labels = [
+            NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels
+        ]
+        chosen = chosen_by(constraint.label_selector, frozenset({namespace}), same_labels)
+        # The scheduler counts no pod for a selector without expressions (podtopologyspread/common.go, Kubernetes 1.36).
+        if chosen is not None and chosen.expressions and constraint.topology_key:
+            yield Spread(constraint.topology_key, max(constraint.max_skew, 1), chosen)
+
+
+def _chosen_by_term(term: PodAffinityTerm, pod_namespace: str) -> Chosen | None:
+    return chosen_by(term.label_selector, _namespaces(term, pod_namespace)[0])
+
+
+def _namespaces(term: PodAffinityTerm, pod_namespace: str) -> tuple[frozenset[str] | None, bool]:
+    """Return the namespaces that a term selects, None for all; and whether it may select more than these."""
+    names, selector = frozenset(term.namespaces), term.namespace_selector
+    if selector is None:
+        return names or frozenset({pod_namespace}), False
+    expressions = [(key, "In", [value]) for key, value in selector.match_labels.items()]
+    expressions += [(e.key, e.operator, e.values) for e in selector.match_expressions]
+    if not expressions:  # an empty selector selects all namespaces
+        return None, False
+    if any(key != NAMESPACE_NAME or operator != "In" for key, operator, _ in expressions):
+        return names, True
+    return names | frozenset.intersection(*(frozenset(values) for _, _, values in expressions)), False
+
+
+def _apart_terms(pod: Pod) -> list[PodAffinityTerm]:
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.pod_anti_affinity is None:
+        return []
+    return affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution
+
+
+def _together_terms(pod: Pod) -> list[PodAffinityTerm]:
+    affinity = pod.spec.affinity
+    if affinity is None or affinity.pod_affinity is None:
+        return []
+    return affinity.pod_affinity.required_during_scheduling_ignored_during_execution
+
+
+def _constraints(pod: Pod) -> list[TopologySpread]:
+    return [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == _HARD]
+
+
+def _size(selector: LabelSelector | None) -> int:
+    if selector is None:
+        return 1
+    return 1 + len(selector.match_labels) + sum(1 + len(expression.values) for expression in selector.match_expressions)

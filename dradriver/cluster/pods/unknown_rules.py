@@ -1,0 +1,74 @@
+"""What only the scheduler knows of the nodes that a pod can have. Pure; ``Books.only_scheduler_knows`` calls it.
+
+A pod that is narrowed to a few nodes can never have another one. If a rule of the pod cannot be evaluated here, it may
+keep the pod from all of these nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.api.vocabulary.messages import shown
+from dradriver.cluster.pods import pod_rules, volumes
+from dradriver.reason import Cause, Reason
+
+
+def what_only_the_scheduler_knows(
+    pod: Pod, *, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]
+) -> Reason | None:
+    """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all.
+
+    Args:
+        pod: The pod.
+        is_known_claim: Returns whether the controller knows which nodes a ResourceClaim of another driver leaves: it is
+            allocated.
+        is_known_template: The same of a ResourceClaimTemplate whose claim is not allocated: the controller knows the
+            nodes with a free channel of multi-node NVLink.
+    """
+    return _claims(pod, is_known_claim, is_known_template) or _pods(pod) or _volumes(pod)
+
+
+def claim_made(pod: Pod, entry: str) -> Key | None:
+    """Return the ResourceClaim that Kubernetes made for an entry of ``spec.resourceClaims``; None if not made yet."""
+    statuses = pod.status.resource_claim_statuses
+    made = next((status.resource_claim_name for status in statuses if status.name == entry), None)
+    return (pod.metadata.namespace, made) if made else None
+
+
+def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]) -> Reason | None:
+    if not pod.spec.resource_claims:
+        return None
+    gpus = names.POD_CLAIM if pod.template is None else pod.template[0]
+    for entry in pod.spec.resource_claims:
+        if entry.name == gpus:
+            continue
+        named, template = entry.resource_claim_name, entry.resource_claim_template_name
+        claim = (pod.metadata.namespace, named) if named else claim_made(pod, entry.name)
+        if claim is not None and is_known_claim(claim):
+            continue
+        if template and is_known_template((pod.metadata.namespace, template)):
+            continue
+        which = f"ResourceClaimTemplate {shown(template)}" if template else f"ResourceClaim {shown(named or '')}"
+        return _reason(f"which nodes have the devices of {which}")
+    return None
+
+
+def _pods(pod: Pod) -> Reason | None:
+    if pod_rules.is_oversize(pod):
+        return _reason(f"what pod affinity and topology spread with more than {pod_rules.MOST} labels select")
+    if pod_rules.has_unknown_namespaces(pod):
+        return _reason("the labels of namespaces, by which the pod's affinity selects pods")
+    return None
+
+
+def _volumes(pod: Pod) -> Reason | None:
+    if volumes.has_more_claims(pod):
+        return _reason(f"where the volumes of a pod with more than {volumes.MOST_CLAIMS} PersistentVolumeClaims are")
+    return None
+
+
+def _reason(what: str) -> Reason:
+    return Reason(Cause.SCHEDULER, f"only the scheduler knows {what}")
