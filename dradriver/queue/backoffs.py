@@ -9,6 +9,7 @@ from dradriver.kube.backoff import wait_s
 
 LONGEST_BACKOFF_S: Final = 120.0
 LOST_S: Final = 0.25  # the first pause after a claim vanished
+MOST_REFUSALS: Final = 3  # nodes that a scheduler refuses before it chooses for itself, or a pod waits for longer
 _MOVED_S: Final = 0.1  # usually an event comes first
 _LONGEST_MOVED_S: Final = 6.4
 
@@ -20,12 +21,14 @@ class Failures:
         not_before: When it may be tried again, by the loop's clock.
         times: How often in a row it was refused, or its promise not kept.
         tried: Nodes on which its promise was not kept.
+        refusals: How often the scheduler refused the node of its tentative placement, since its request changed.
     """
 
     def __init__(self) -> None:
         self.not_before = 0.0
         self.times = 0
         self.tried: list[str] = []
+        self.refusals = 0
         self._moved = 0  # how often in a row another writer was first
         self._again = 0  # how often in a row all was taken back, after the first time
         self._anew_at = -math.inf  # when it might begin anew the last time
@@ -76,5 +79,5 @@ class Failures:
 
     def forgive(self) -> None:
         """Forget all failures and the back-off: the workload requests something else now."""
-        self.not_before, self.times, self._anew_at = 0.0, 0, -math.inf
+        self.not_before, self.times, self.refusals, self._anew_at = 0.0, 0, 0, -math.inf
         self.tried.clear()

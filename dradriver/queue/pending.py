@@ -14,6 +14,8 @@ from dradriver.cluster.nodes.pod_demands import Where, longest
 from dradriver.queue.backoffs import Failures
 from dradriver.queue.memory import GangMemory, PodMemory
 from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
+from dradriver.queue.scheduler_pace import OPEN
+from dradriver.reason import Reason
 
 IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
 
@@ -26,6 +28,7 @@ class Member:
         pod: The pod as it was last looked at.
         template: The template of its claim, as it was then.
         volumes: Where its volumes are, as far as that was known then.
+        unknown: Which of its rules only the scheduler can evaluate, as it was then; None for none.
         has: How many GPUs each request of its claim has, where it keeps that; else empty.
         joins: The uid of the claim of others that it wants to share; empty where it wants one of its own.
         memory: What is remembered of it; ``observe`` writes it, and who deletes its claim.
@@ -33,12 +36,15 @@ class Member:
         near: The gang whose others it is to be near; empty for a pod alone.
     """
 
-    def __init__(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> None:
+    def __init__(
+        self, pod: Pod, template: Template | None = None, volumes: Where = (), unknown: Reason | None = None
+    ) -> None:
         """Take in a pod; what it asks for is read when somebody wants to know."""
         self.key: Key = (pod.metadata.namespace, pod.metadata.name)
         self.pod = pod
         self.template = template
         self.volumes = volumes
+        self.unknown = unknown
         self.has: Sequence[int] = ()
         self.joins = ""
         self.near = ""
@@ -60,12 +66,20 @@ class Member:
         """
         if self._wish is None:
             try:
-                self._wish = read_wish(self.pod, self.template, self.volumes, self.has)
+                self._wish = read_wish(self.pod, self.template, self.volumes, self.has, self.unknown)
             except WordError as error:
                 self._wish = error
         if isinstance(self._wish, WordError):
             raise self._wish
         return self._wish
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the pending pod is not confined to a few nodes; no pod is whose request cannot be read."""
+        try:
+            return bool(self.wish.open)
+        except WordError:
+            return False
 
     @property
     def kind(self) -> Kind:
@@ -78,11 +92,13 @@ class Member:
         gang = f"{self.key[0]}/{self.near}" if self.near else ""
         return request, ask, self.joins or gang or where, alone, rules, nics, reserved
 
-    def update(self, pod: Pod, template: Template | None = None, volumes: Where = ()) -> bool:
+    def update(
+        self, pod: Pod, template: Template | None = None, volumes: Where = (), unknown: Reason | None = None
+    ) -> bool:
         """Store a newer state of the pending pod. Return whether its request may have changed."""
         old, self.pod = self.pod, pod
-        if template is not self.template or volumes != self.volumes:
-            self.template, self.volumes, self._wish = template, volumes, None
+        if template is not self.template or volumes != self.volumes or unknown != self.unknown:
+            self.template, self.volumes, self.unknown, self._wish = template, volumes, unknown, None
             return True
         if pod.metadata.resource_version == old.metadata.resource_version:
             return False
@@ -194,9 +210,14 @@ class PendingWorkload:
         return "/".join((*self.key, "" if self.is_gang else self.lead.uid))
 
     @property
+    def is_open(self) -> bool:
+        """Whether the pending workload is a single pod that is not confined to a few nodes."""
+        return not self.is_gang and self.lead.is_open
+
+    @property
     def scheduler(self) -> str:
         """Return who is to bind the pending workload, as scheduler and namespace: silent pods hold up no others'."""
-        return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}"
+        return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}{OPEN if self.is_open else ''}"
 
     def trust(self, highest: int | None) -> None:
         """Let no priority of the pending workload above this count; call it while the workload is not in the queue."""

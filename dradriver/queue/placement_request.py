@@ -42,7 +42,9 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         ask: What the pod asks of a node.
         template: What its claim takes from a template; None for none.
         shared: Whether it shares the GPUs with all pods that name this claim.
-        alone: The claim spec with which the scheduler gets the pod if no place is found; None if the pod waits then.
+        alone: The claim spec with which the scheduler may get the pod, pinned to no GPU; None if it never does.
+        hands_over: Whether the scheduler gets the pod if no place is found; else the pod waits.
+        open: Why the pod is not confined to a few nodes: what only the scheduler knows of it. Empty if it is confined.
         rules: Its (anti-)affinity to other pods; None for none.
         spot: ``prefer`` or ``avoid`` if the pod says so of spot nodes; else empty.
         beside: Templates that it names in addition to that of its GPUs: not every node may have what they request.
@@ -59,6 +61,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     template: claim_templates.TemplateRequest | None = None
     shared: bool = False
     alone: dict[str, Any] | None = None
+    hands_over: bool = False
+    open: str = ""
     rules: Rules | None = None
     spot: str = ""
     nics: NicAsk | None = None
@@ -73,11 +77,15 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         """
         is_independent = isinstance(self.request, Whole) and not self.beside
         namespace = "" if is_independent else "/".join((self.claim[0], *self.beside))
-        return self.request, self.ask, namespace, self.alone is not None, self.rules, self.nics, ""
+        return self.request, self.ask, namespace, self.hands_over, self.rules, self.nics, ""
 
 
 def read_wish(
-    pod: Pod, template: Template | None = None, volumes: Where = (), has: Sequence[int] = ()
+    pod: Pod,
+    template: Template | None = None,
+    volumes: Where = (),
+    has: Sequence[int] = (),
+    unknown: Reason | None = None,
 ) -> PlacementRequest:
     """Return the placement request of a pod, from its annotation, its template and its volumes.
 
@@ -87,6 +95,7 @@ def read_wish(
         volumes: Where its volumes are, as far as known.
         has: For a pod that keeps its place, how many whole GPUs each request of its claim has: the template may have
             changed since. Empty for any other pod.
+        unknown: Which of the pod's rules only the scheduler can evaluate; None for none.
 
     Raises:
         WordError: The pod was changed after its admission into something that cannot be placed, or its template is
@@ -94,8 +103,10 @@ def read_wish(
     """
     resolved_request = resolved.read(pod.metadata.annotations)
     container_names = {container.name for container in (*pod.spec.init_containers, *pod.spec.containers)}
-    if unknown := sorted(set(resolved_request.containers) - container_names):
-        raise WordError(f"{names.REQUEST}: the pod has no container {unknown[0][:63]!r}; create the pod anew")
+    if missing_containers := sorted(set(resolved_request.containers) - container_names):
+        raise WordError(
+            f"{names.REQUEST}: the pod has no container {missing_containers[0][:63]!r}; create the pod anew"
+        )
     key = _checked_claim(pod, resolved_request.shared)
     is_shared = is_set(key)
     ask = ask_of(pod, volumes)
@@ -111,23 +122,23 @@ def read_wish(
         ask=msgspec.structs.replace(ask, lasts_s=0) if is_shared else ask,
         spot="" if resolved_request.spot is msgspec.UNSET else resolved_request.spot,
         beside=beside(pod),
+        open=_open(pod, unknown),
         # All pods of a shared set are on one node, whatever their affinity says.
         rules=None if is_shared else rules_of(pod),
     )
 
     # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
     # allocated, admission refuses the annotation.
-    can_hand_over = not _narrowed(pod) and resolved_request.when_full == HAND_OVER and current_ledger() is OURS
+    hands_over = resolved_request.when_full == HAND_OVER
+    can_hand_over = not _narrowed(pod) and current_ledger() is OURS and (hands_over or wish.open != "")
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:
         templated = _by_template(wish, pod.template[1], template)
-        alone = _alone(templated, wish.request) if can_hand_over else None
-        return msgspec.structs.replace(templated, alone=alone)
-    if can_hand_over:
-        alone = claim_alternatives.spec(resolved_request, keep_env=wish.keep_env)
-        return msgspec.structs.replace(wish, alone=alone)
-    return wish
+        wish, alone = templated, _alone(templated, wish.request) if can_hand_over else None
+    else:
+        alone = _alone_by_limits(resolved_request, wish, hands_over) if can_hand_over else None
+    return msgspec.structs.replace(wish, alone=alone, hands_over=hands_over and alone is not None)
 
 
 def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
@@ -148,6 +159,15 @@ def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
 def _narrowed(pod: Pod) -> bool:
     """Return whether a pod was placed and may use some nodes only; a pod handed over to the scheduler may use any."""
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
+
+
+def _open(pod: Pod, unknown: Reason | None) -> str:
+    """Return why a pod is not confined to a few nodes; empty if it is, or will be when its gate is removed."""
+    if _narrowed(pod):
+        return ""
+    if unknown is not None:
+        return unknown.text
+    return "" if pod.gated else "only the scheduler knows which nodes the pod may use"
 
 
 def _by_template(wish: PlacementRequest, name: str, template: Template | None) -> PlacementRequest:
@@ -188,6 +208,22 @@ def _alone(wish: PlacementRequest, annotated: Request) -> dict[str, Any] | None:
     try:
         return claim_alternatives.demanding(wish.template.spec, request, wish.requests)
     except WordError:
+        return None
+
+
+def _alone_by_limits(
+    resolved_request: resolved.Resolved, wish: PlacementRequest, hands_over: bool
+) -> dict[str, Any] | None:
+    """Return the claim spec that the scheduler gets for a pod with limits; None if no claim can express the request.
+
+    Raises:
+        WordError: No claim can, and the pod says that the scheduler gets it.
+    """
+    try:
+        return claim_alternatives.spec(resolved_request, keep_env=wish.keep_env)
+    except WordError:
+        if hands_over:
+            raise
         return None
 
 

@@ -8,6 +8,8 @@ from typing import Final
 from dradriver.api.claims.pins import Key
 
 LEAST: Final = 128
+OPEN: Final = "/open"  # ends the name under which pods that are not confined to nodes wait for their scheduler
+MOST_OPEN: Final = 8  # of these in one namespace: the scheduler looks at all nodes for each, 0.2 ms a node
 WINDOW_S: Final = 10.0  # over which a scheduler's speed is taken
 AHEAD_S: Final = 15.0  # of its work that may wait for it
 
@@ -27,6 +29,8 @@ class Pace:
     def room(self, scheduler: str, now: float) -> bool:
         """Return whether another pod's gate may be removed for a scheduler."""
         waiting = len(self._waiting.get(scheduler, ()))
+        if scheduler.endswith(OPEN):
+            return waiting < MOST_OPEN
         if waiting < LEAST:
             return True
         bound = self._bound.get(scheduler, collections.deque())

@@ -94,7 +94,8 @@ class PodWorkload(Workload):
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of one pod has a place."""
         lifted = "" if self.asked.pod.gated else "the promise that it had has ended; "
-        return f"{lifted}there is a place for it on {found[self.asked].node} now"
+        is_refusable = f"; {self.asked.wish.open}, and may refuse this node" if self.asked.is_open else ""
+        return f"{lifted}there is a place for it on {found[self.asked].node} now{is_refusable}"
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
         """Return the verdict on the workload of one pod without a place: why, what is nearest, what would make one."""
@@ -104,11 +105,10 @@ class PodWorkload(Workload):
         if isinstance(why, NoNicsError) and wish.nics is not None:  # the same
             nodes = [scene.picture.nodes.name(row) for row in np.flatnonzero(fit).tolist()]
             return Verdict(reason=why.stable, nearest=figures(scene.picture, wish.nics, nodes))
-        lifted = (
-            ""
-            if self.asked.pod.gated
-            else "the promise that it had has ended, and it can go to no other node than its own: "
-        )
+        lifted = ""
+        if not self.asked.pod.gated:
+            confined = "" if self.asked.is_open else ", and it can go to no other node than its own"
+            lifted = f"the promise that it had has ended{confined}: "
         return Verdict(
             reason=f"{lifted}{why.stable}",
             nearest=self._nearest(wish, fit, why.stable),

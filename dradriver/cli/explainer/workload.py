@@ -119,7 +119,7 @@ class Workload(abc.ABC):
                 offer = scene.limits.offer(pending)
                 why = offer.why
                 found = self.plan(offer)
-                if not await scene.fill({node for place in found.values() for node in place.hostnames}):
+                if not await scene.fill({node for place in found.values() for node in (place.node, *place.hostnames)}):
                     break
                 self.most_nodes *= 2
         except NoPlaceError as error:

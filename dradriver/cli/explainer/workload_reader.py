@@ -121,7 +121,12 @@ async def _members(scene: Scene, pods: Sequence[Pod]) -> list[Member]:
     """Return pods with their templates, and where their volumes are."""
     places = await asyncio.gather(*map(scene.volumes_of, pods))
     return [
-        Member(pod, scene.picture.templates.of(pod), () if isinstance(where, Unbound) else where)
+        Member(
+            pod,
+            scene.picture.templates.of(pod),
+            () if isinstance(where, Unbound) else where,
+            scene.picture.only_scheduler_knows(pod),
+        )
         for pod, where in zip(pods, places, strict=True)
     ]
 

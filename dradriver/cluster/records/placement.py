@@ -16,6 +16,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         choice: What was chosen, with the node and the machine's numbers of that time.
         hostnames: The pod's nodes, of a pod alone the chosen one first: ``kubernetes.io/hostname`` labels by node name.
+            Empty for a pod that is not confined to nodes (``PlacementRequest.open``).
         uuids: The chosen GPUs by the claim's requests, in the order of ``choice.containers`` and their parts.
         addresses: The chosen GPUs' addresses on the PCI bus by uuid, where that is what tells them apart.
         compute: Compute slices of the node's MIG profiles, by the profile's name; none where nothing asks for them.

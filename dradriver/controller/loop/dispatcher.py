@@ -120,14 +120,15 @@ class Dispatcher:
             near: The gang that runs and that the pod comes to; empty for none.
         """
         template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
+        unknown = self._picture.only_scheduler_knows(pod)
         workload = self._workloads.get(key)
         has_left_gang = workload is not None and not workload.busy and workload.lead.near not in ("", near)
         if workload is None or workload.lead.uid != pod.metadata.uid or has_left_gang:  # also another pod of that name
             self._disband(key)
-            workload = PendingWorkload(Member(pod, template, volumes))
+            workload = PendingWorkload(Member(pod, template, volumes, unknown))
             workload.lead.near = near
             self._workloads.add(workload)
-        elif not workload.busy and workload.lead.update(pod, template, volumes):
+        elif not workload.busy and workload.lead.update(pod, template, volumes, unknown):
             workload.forgive()
         return workload
 
@@ -224,7 +225,9 @@ class Dispatcher:
         pod = member.pod
         claim = self._picture.claim_of(pod)
         seated = claim is not None and claim.seat is not None
-        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or seated or pod.refused is not None:
+        # A pod that is not confined to nodes costs its scheduler more, also when it is tried again after a refusal.
+        is_answered = seated or (pod.refused is not None and not workload.is_open)
+        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or is_answered:
             self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
         else:
             self._lanes.lifted(member.key, workload.scheduler)

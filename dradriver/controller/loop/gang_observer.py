@@ -74,9 +74,10 @@ class GangObserver:
         for pod_key in self._picture.gangs.pods(key):
             pod = self._picture.pods[pod_key]
             template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
+            unknown = self._picture.only_scheduler_knows(pod)
             if (member := known.get(pod.metadata.uid)) is None:
-                member, is_changed = Member(pod, template, volumes), True
-            elif member.update(pod, template, volumes):
+                member, is_changed = Member(pod, template, volumes, unknown), True
+            elif member.update(pod, template, volumes, unknown):
                 is_changed = True
             member.near = key[1]
             members.append((member, self._picture.gangs.rank(pod_key)))

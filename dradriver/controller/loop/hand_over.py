@@ -1,4 +1,8 @@
-"""Whether kube-scheduler gets a pod for which the controller has no place (annotation ``when-full: hand-over``)."""
+"""Says whether kube-scheduler gets a pod: it has no place, or the scheduler refused several.
+
+The first is for pods with the annotation ``when-full: hand-over``, the second for pods with rules that only the
+scheduler can evaluate.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from dradriver.api.claims.claim_builder import digest
 from dradriver.api.vocabulary.values import HAND_OVER
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.deadlines import Deadlines
+from dradriver.queue.backoffs import MOST_REFUSALS
 from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
@@ -40,12 +45,23 @@ class HandOver:
 
         None if the pod does not want it, or if it waits for a limit, such as the cap of its tenant.
         """
-        if workload.is_gang or workload.lead.wish.alone is None or self._limits.closed(workload):
+        if workload.is_gang or not workload.lead.wish.hands_over or self._limits.closed(workload):
             return None
         if tenant := self._tenants.kept_from_scheduler(workload.key[0]):
             return Reason(Cause.RESERVED, _KEPT.format(tenant))
         # The pod that has its place may just be ending.
         return workload.looks_since(now) + self._deadlines.hand_over_s
+
+    def refused(self, workload: PendingWorkload) -> Reason | None:
+        """Return why the scheduler is to choose the node of a pod that has a place; None if it is not.
+
+        It has refused the nodes of several tentative placements, for rules that the controller does not know.
+        """
+        if not workload.is_open or workload.failures.refusals < MOST_REFUSALS or workload.lead.wish.alone is None:
+            return None
+        if self._limits.closed(workload) or self._tenants.kept_from_scheduler(workload.key[0]):
+            return None
+        return Reason(Cause.SCHEDULER, f"it refused {MOST_REFUSALS} nodes: {workload.lead.wish.open}")
 
     def can_write(self, workload: PendingWorkload) -> bool:
         """Return whether a pod can be handed over now: nothing keeps its writes waiting."""

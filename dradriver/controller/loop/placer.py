@@ -90,6 +90,10 @@ class Placer:
             self._queue.leave(workload)
             self.wait(workload, wait)
             return
+        if (why := self._hand_over.refused(workload)) is not None:
+            self._queue.leave(workload)
+            self._executor.hand_over(workload, why)
+            return
         plan = self._planner.plan(workload, rows)
         if workload.is_gang:  # a single pod may lose its place at once, and is handed over for having waited since
             workload.finds_place()

@@ -192,7 +192,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         other_nodes = [choice.node for choice in ranked if choice.node != node]
     return Placement(
         choice=pin.choice,
-        hostnames=_hostnames(picture, [node, *other_nodes], MOST_NODES),
+        hostnames={} if wish.open else _hostnames(picture, [node, *other_nodes], MOST_NODES),
         uuids=pin.uuids,
         texts=pin.texts | ({} if claim.planned is None else gang_plan_note.texts(claim.planned, ())),
         placed=pin.placed,
@@ -315,7 +315,7 @@ def _placement(
     is_mig, uuids = isinstance(wish.request, Mig), chosen_gpus.uuids(picture, wish, first)
     placement = Placement(
         choice=first,
-        hostnames=_hostnames(picture, [choice.node for choice in choices], most),
+        hostnames={} if wish.open else _hostnames(picture, [choice.node for choice in choices], most),
         uuids=uuids,
         texts=result_annotations.written(first, picture.inventory.uuids(first.node)),
         addresses=picture.inventory.addresses(first.node),

@@ -31,7 +31,7 @@ class Settle(msgspec.Struct, frozen=True):
     Attributes:
         texts: Annotations of a single pod; None for those to be removed.
         joins: The claim that a single pod shares with others and does not belong to yet.
-        unnominate: Members of a gang for which no plan needs CPU any more that the scheduler keeps for them.
+        unnominate: Pods for which no plan needs CPU any more that the scheduler keeps for them on a node.
     """
 
     texts: dict[str, str | None] = {}

@@ -19,7 +19,15 @@ from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.steps.actions import Go, OpenGates, Place, Release, Settle, Step, Wait
 from dradriver.controller.steps.deadlines import BOUND_S, OVERLOOKED_S, UNSEATED_S, Deadlines
 from dradriver.controller.steps.observe import Phase, PodState
-from dradriver.controller.steps.rules import broken_by, freed_at, other_gate, other_gates, patience, scheduler_says
+from dradriver.controller.steps.rules import (
+    broken_by,
+    freed_at,
+    is_preempting,
+    other_gate,
+    other_gates,
+    patience,
+    scheduler_says,
+)
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason
 from dradriver.queue.memory import PodMemory
 from dradriver.queue.pending import Member
@@ -72,6 +80,8 @@ def pod_step(state: PodState, picture: Picture, now: float, deadlines: Deadlines
 
 def _unclaimed(member: Member, picture: Picture, now: float) -> Step:
     pod = member.pod
+    if pod.status.nominated_node_name and member.may_nominate and member.is_open:
+        return Settle(unnominate=(member,))
     if pod.gated and (others := other_gates(pod)):
         # A set that is promised to a pod which another gate still holds would be of use to nobody.
         return Wait(reason=other_gate(others))
@@ -215,7 +225,7 @@ def _gated(state: PodState, claim: ClaimRecord, now: float, deadlines: Deadlines
 def _tentative(member: Member, claim: ClaimRecord, picture: Picture, now: float, deadlines: Deadlines) -> Step:
     pod, memory = member.pod, member.memory
     until, cause = memory.placed_at + deadlines.promise_s, WithdrawReason.OVERDUE
-    if memory.unschedulable_at is not None and not pod.status.nominated_node_name:
+    if memory.unschedulable_at is not None and not is_preempting(pod):
         if _is_overlooked(memory, claim, picture):
             # kube-scheduler counts twice what it allocates of a shared device and sees allocated at the same time, and
             # then lets a pod wait until some other device is given back (seen with Kubernetes 1.36.3).

@@ -58,10 +58,19 @@ def patience(member: Member, deadlines: Deadlines) -> float | None:
     What it said of the claim before it may say again, and then nothing is written: it has had the time to.
     """
     memory = member.memory
-    if memory.unschedulable_at is None or member.pod.status.nominated_node_name:
+    if memory.unschedulable_at is None or is_preempting(member.pod):
         return None
     pause_s = 0.0 if memory.refused_before is None else SCHEDULER_PAUSE_S
     return memory.unschedulable_at + deadlines.unschedulable_s + pause_s
+
+
+def is_preempting(pod: Pod) -> bool:
+    """Return whether the scheduler has other pods end for a pod that it refused: it nominates a node for the pod.
+
+    The controller nominates nodes, too. Where the scheduler finds no room and nobody to end, it removes a nomination in
+    the same write (``schedule_one.go``, ``preemption.go``, Kubernetes 1.35), unless the pod may not preempt.
+    """
+    return bool(pod.status.nominated_node_name) and pod.spec.preemption_policy != "Never"
 
 
 def scheduler_says(pod: Pod, refused: str | None) -> Reason:

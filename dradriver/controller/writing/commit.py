@@ -90,6 +90,9 @@ class Commit:
                 # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
                 await self._writer.pods.annotate(member.pod, placement.texts)
                 self._writer.go_on(slot)
+                if not placement.hostnames:
+                    await self._nominate(member, placement.node)
+                    self._writer.go_on(slot)
             made.append(await self._writer.create(member.pod, member.wish, placement))
 
         began = asyncio.get_running_loop().time()
@@ -162,16 +165,19 @@ class Commit:
         claims = [member.wish.claim for member in places]
         # Also the last gate of a gang that has not started: its other pods wait for this one.
         is_gang = any(self._picture.gangs.gathers(member.key) for member in places)
-        if is_gang and not all(place.seat for place in places.values()):
-            # Nothing keeps the first ones from being bound: the scheduler keeps CPU and memory for the others.
-            await self._each((partial(self._nominate, m, place.node) for m, place in places.items()), slot)
+        # Where nothing keeps the first pods of a gang from being bound, the scheduler keeps CPU and memory for the
+        # others. A pod that is not confined to nodes costs the scheduler less if it need not look at all nodes.
+        is_unseated = is_gang and not all(place.seat for place in places.values())
+        nominated = [member for member, place in places.items() if is_unseated or not place.hostnames]
+        await self._each((partial(self._nominate, member, places[member].node) for member in nominated), slot)
 
         async def remove_gate(member: Member, placement: Placement) -> None:
             for key in claims:  # one whose creation hung may have been revoked, so that others get its GPUs
                 if (claim := self._picture.claims.get(key)) is None or claim.deleting:
                     raise MovedOnError(f"claim {'/'.join(key)} is gone again")
-            # Other writes of a gang change its pods meanwhile. A single pod must be the one that was decided about.
-            pod = self._now(member) if is_gang else member.pod
+            # Other writes of a gang change its pods meanwhile, as a nomination does. Any other pod must be the one that
+            # was decided about.
+            pod = self._now(member) if is_gang or member in nominated else member.pod
             if pod.gated:  # another leader may have removed it meanwhile
                 await self._writer.pods.lift(pod, placement)
 
@@ -329,7 +335,10 @@ class Commit:
         return True
 
     async def _nominate(self, member: Member, node: str | None) -> None:
-        """Have the scheduler keep a gated pod's CPU and memory on its node; where we may not, it stays as it is."""
+        """Have the scheduler keep a pod's CPU and memory on its node, and try this node first; None for no node.
+
+        If the controller may not write the status of pods, the pod stays as it is.
+        """
         pod = self._now(member)
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": node}}
         name, namespace = pod.metadata.name, pod.metadata.namespace

@@ -31,7 +31,7 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.backoffs import LONGEST_BACKOFF_S
+from dradriver.queue.backoffs import LONGEST_BACKOFF_S, MOST_REFUSALS
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.workload_register import WorkloadRegister
 from dradriver.queue.write_lanes import SLOW_S, Lanes, Slot
@@ -118,6 +118,8 @@ class Executor:
             self._picture.joins(joining.key, place.node)
             self.start(workload, lambda slot: self.commit.join(joining, place, slot))
             return
+        if workload.is_open:  # it counts at once: others are planned while it is written
+            self._lanes.lifted(workload.key, workload.scheduler)
         for member, place in plan.items():
             self._picture.promise(member.wish.claim, member.key, place)
         if len(plan) > 1:
@@ -167,6 +169,7 @@ class Executor:
         if step.cause is WithdrawReason.BYPASSED:
             return  # it is told why when it is looked at again
         now = asyncio.get_running_loop().time()
+        workload.failures.refusals += bool(step.refused)
         for claim in step.claims:
             for member in step.refused:
                 if claim.owned_by(member.uid) and claim.pin is not None:
@@ -179,8 +182,10 @@ class Executor:
             step.reason,
             first_s=OBJECT_BACKOFF_S if is_first else PROMISE_BACKOFF_S,
             longest_s=REFUSED_BACKOFF_S if step.cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S,
-            # A single pod goes through its nodes without waiting longer for each.
-            counts=workload.is_gang or step.cause is not WithdrawReason.UNSCHEDULABLE,
+            # A single pod goes through its few nodes without waiting longer for each.
+            counts=workload.is_gang
+            or step.cause is not WithdrawReason.UNSCHEDULABLE
+            or (workload.is_open and workload.failures.refusals >= MOST_REFUSALS),
         )
 
     def ask(self, workload: PendingWorkload) -> None:

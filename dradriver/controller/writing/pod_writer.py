@@ -25,14 +25,15 @@ class PodWriter:
         self._client, self._picture = client, picture
 
     async def lift(self, pod: Pod, placement: Placement) -> None:
-        """Take our gate from a pod: narrow it to its nodes and note what was chosen, all in one patch.
+        """Take our gate from a pod: confine it to its nodes and note what was chosen, all in one patch.
 
         Raises:
             MovedOnError: The pod was changed or deleted meanwhile.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        await self._lift(pod, {names.AFFINITY: affinity.note(pod)} | placement.texts, placement.hostnames)
+        note = {names.AFFINITY: affinity.note(pod)} if placement.hostnames else {}
+        await self._lift(pod, note | placement.texts, placement.hostnames)
 
     async def hand_over(self, pod: Pod, why: str) -> None:
         """Take our gate from a pod that has no place, and note why. It raises what ``lift`` raises."""

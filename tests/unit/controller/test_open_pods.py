@@ -1,0 +1,148 @@
+"""Pods with rules that only the scheduler can evaluate are confined to no node; a refusal moves their GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dradriver.api.base import names
+from dradriver.api.policies.policies_reader import read
+from dradriver.kube.resources import PODS
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.troubles import working
+
+OTHER = {"name": "fpga", "resourceClaimName": "fpga"}
+REFUSAL = "0/4 nodes are available: 4 cannot allocate all claims."
+
+
+def admit(cluster: GpuCluster, name: str, **changes: Any) -> None:
+    """Create a pod that names a claim of another driver, which is not allocated, next to its GPUs."""
+    pod = cluster.admitted(name, 4, **changes)
+    pod["spec"]["resourceClaims"].append(OTHER)
+    cluster.put(PODS, pod)
+
+
+def refuse(cluster: GpuCluster, name: str) -> None:
+    """Have the scheduler say that it finds no room for a pod, and remove a nomination, as it does when it says so."""
+    pod = cluster.get_pod(name)
+    refusal = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": REFUSAL}
+    may_preempt = pod["spec"].get("preemptionPolicy") != "Never"
+    kept = {} if may_preempt else {"nominatedNodeName": pod["status"].get("nominatedNodeName", "")}
+    cluster.put(PODS, pod | {"status": {"phase": "Pending", "conditions": [refusal], **kept}})
+
+
+def nodes(cluster: GpuCluster, count: int) -> None:
+    """Create nodes with eight free GPUs each."""
+    for number in range(count):
+        cluster.node(f"n{number}")
+
+
+async def refused(cluster: GpuCluster, name: str, times: int) -> list[str]:
+    """Refuse each placement of a pod, so many times. Returns the nodes that it had."""
+    tried = []
+    for _ in range(times):
+        tried.append(cluster.gpus(name)[0])
+        before = cluster.claim(name)
+        assert before is not None
+        refuse(cluster, name)
+        async with asyncio.timeout(600):
+            while (claim := cluster.claim(name)) is None or claim["metadata"]["uid"] == before["metadata"]["uid"]:
+                await asyncio.sleep(0.5)
+                cluster.deliver()
+    return tried
+
+
+async def test_it_is_confined_to_no_node_and_its_node_is_nominated() -> None:
+    cluster = GpuCluster()
+    nodes(cluster, 2)
+    admit(cluster, "p")
+    await cluster.settle()
+    pod, node = cluster.get_pod("p"), cluster.gpus("p")[0]
+    assert pod["spec"]["schedulingGates"] == []
+    assert "affinity" not in pod["spec"]
+    assert names.AFFINITY not in pod["metadata"]["annotations"]
+    assert pod["status"]["nominatedNodeName"] == node
+
+
+async def test_a_refusal_moves_the_gpus_to_a_node_that_was_not_tried() -> None:
+    cluster = GpuCluster(promise_s=30.0, unschedulable_s=5.0)
+    nodes(cluster, 4)
+    admit(cluster, "p")
+    async with working(cluster):
+        await asyncio.sleep(1)
+        tried = await refused(cluster, "p", 2)
+        assert len({*tried, cluster.gpus("p")[0]}) == 3
+        assert cluster.get_pod("p")["status"]["nominatedNodeName"] == cluster.gpus("p")[0]
+
+
+@pytest.mark.parametrize("policy", ["PreemptLowerPriority", "Never"])
+async def test_after_three_refusals_the_scheduler_chooses(policy: str) -> None:
+    cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)
+    nodes(cluster, 6)
+    admit(cluster, "p", preemptionPolicy=policy)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        begun = cluster.time_s()
+        await refused(cluster, "p", 3)
+        claim = cluster.claim("p")
+        assert cluster.time_s() - begun < 100
+    assert claim is not None
+    assert claim["metadata"]["labels"][names.LABEL] == names.LABEL_HANDED_OVER
+
+
+async def test_no_more_than_eight_of_a_namespace_wait_for_the_scheduler() -> None:
+    cluster = GpuCluster()
+    nodes(cluster, 10)
+    for number in range(12):
+        admit(cluster, f"p{number}")
+    cluster.pod("plain")
+    await cluster.settle()
+    claims = [cluster.claim(f"p{number}") is not None for number in range(12)]
+    assert claims.count(True) == 8
+    assert cluster.claim("plain") is not None
+    bound = cluster.get_pod("p0")
+    cluster.put(PODS, bound | {"spec": bound["spec"] | {"nodeName": cluster.gpus("p0")[0]}})
+    await cluster.settle()
+    assert [cluster.claim(f"p{number}") is not None for number in range(12)].count(True) == 9
+
+
+async def test_a_nomination_ends_with_the_placement() -> None:
+    cluster = GpuCluster(promise_s=30.0)
+    nodes(cluster, 1)
+    admit(cluster, "p")
+    async with working(cluster):
+        await asyncio.sleep(1)
+        assert cluster.get_pod("p")["status"]["nominatedNodeName"] == "n0"
+        cluster.rival("other", "n0", range(8))
+        await asyncio.sleep(60)
+        assert cluster.claim("p") is None
+        assert not cluster.get_pod("p")["status"].get("nominatedNodeName")
+
+
+PARTITION = b"tenants:\n  ours: {namespaces: [default], partition: {nodeSelector: {pool: red}}}"
+CAP = b"tenants:\n  ours: {namespaces: [default], cap: [{gpus: 4}]}"
+
+
+@pytest.mark.parametrize(("policies", "claims"), [(PARTITION, {names.LABEL_PLACED}), (CAP, {names.LABEL_HANDED_OVER})])
+async def test_a_partition_keeps_it_from_the_scheduler(policies: bytes, claims: set[str]) -> None:
+    cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)
+    cluster.worker.follow(read(policies, source="x"))
+    for number in range(6):
+        cluster.node(f"n{number}", labels={"pool": "red"})
+    admit(cluster, "p")
+    labels: set[str] = set()
+    held_s = 0
+    async with working(cluster):
+        for second in range(900):
+            await asyncio.sleep(1)
+            claim = cluster.claim("p")
+            if second > 120:
+                labels |= set() if claim is None else {claim["metadata"]["labels"][names.LABEL]}
+                held_s += claim is not None and names.CHOICE in claim["metadata"]["annotations"]
+            if claim is not None and second % 5 == 0 and names.CHOICE in claim["metadata"]["annotations"]:
+                refuse(cluster, "p")
+    assert labels == claims
+    if claims == {names.LABEL_PLACED}:
+        assert held_s < 200, "it keeps GPUs from others for less and less of the time"
