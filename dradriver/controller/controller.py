@@ -23,14 +23,13 @@ from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller import metrics
 from dradriver.controller.audit import Audit
 from dradriver.controller.features.recorders import Recorders
-from dradriver.controller.features.registry import Features
+from dradriver.controller.features.registry import FeatureOptions, Features
 from dradriver.controller.loop.background import always
 from dradriver.controller.loop.figures import Figures
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing import seat_slice
-from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -103,9 +102,7 @@ class Controller:
         recorders: Recorders | None = None,
         suspendable: Collection[str] = (),
         tables: AtOnce | None = None,
-        namespace: str = "",
-        ends_idle: bool = False,
-        reservation_store: ReservationStore | None = None,
+        features: FeatureOptions | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -115,20 +112,13 @@ class Controller:
             recorders: Write Events; None for no Events.
             suspendable: Kinds of owners that the controller may suspend.
             tables: Makes the tables of machines outside the loop; None to make them in the loop.
-            namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
-            ends_idle: Whether those that ask for it are ended.
-            reservation_store: Where reservations are kept; by default a ConfigMap in ``namespace``.
+            features: What an administrator sets of features.
         """
         recorders = recorders or Recorders()
         self.worker = Worker(
             client, deadlines=deadlines, recorders=recorders.pods, suspendable=suspendable, tables=tables
         )
-        if reservation_store is None and namespace:
-            reservation_store = ReservationStore(client, namespace=namespace)
-        self.features = Features(
-            client, self.worker, recorders,
-            namespace=namespace, ends_idle=ends_idle, reservation_store=reservation_store,
-        )  # fmt: skip
+        self.features = Features(client, self.worker, recorders, features or FeatureOptions())
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
         self._reflectors = {
             source: Reflector[Any](

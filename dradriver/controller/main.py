@@ -46,6 +46,7 @@ async def serve(args: Options) -> None:
     from dradriver.cluster.gpus.tabulating import Tabulator
     from dradriver.controller.controller import Controller
     from dradriver.controller.features.recorders import recorders
+    from dradriver.controller.features.registry import FeatureOptions
     from dradriver.controller.loop import policies
     from dradriver.controller.steps.deadlines import Deadlines
     from dradriver.kube import config, leader_thread
@@ -63,8 +64,9 @@ async def serve(args: Options) -> None:
             recorders=recorders(client, instance=args.identity),
             suspendable=tuple(filter(None, args.suspendable.split(","))),
             tables=Tabulator(),
-            namespace=args.namespace,
-            ends_idle=args.end_idle,
+            features=FeatureOptions(
+                usage_namespace=args.namespace, reservation_namespace=args.namespace, ends_idle=args.end_idle
+            ),
         )
         policies_file = policies.follow(
             controller.follow,

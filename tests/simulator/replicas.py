@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.controller.controller import Controller
+from dradriver.controller.features.registry import FeatureOptions
 from dradriver.controller.steps.deadlines import Deadlines
-from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
 from dradriver.topology.machine import Machine
 from tests.simulator.client import Outside, SimClient
@@ -43,8 +43,7 @@ def controller(client: SimClient, *, ends_idle: bool, keeps: bool, tables: AtOnc
         deadlines=Deadlines(promise_s=PROMISE_S, unschedulable_s=UNSCHEDULABLE_S),
         suspendable=("Job",),
         tables=tables,
-        ends_idle=ends_idle,
-        reservation_store=ReservationStore(api, namespace="gpu-topology") if keeps else None,
+        features=FeatureOptions(reservation_namespace="gpu-topology" if keeps else "", ends_idle=ends_idle),
     )
 
 

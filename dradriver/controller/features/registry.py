@@ -20,6 +20,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.controller.features.idle_pods import IdlePods
 from dradriver.controller.features.namespaces import Namespaces
@@ -63,6 +65,20 @@ class FeatureLimits:
         self.reservations.follow(policies)
 
 
+class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What an administrator sets of features. ``controller/main.py`` reads it from options.
+
+    Attributes:
+        usage_namespace: The namespace of the ConfigMaps with GPU time; empty to keep none.
+        reservation_namespace: The namespace of the ConfigMap with reservations; empty to keep none for the next leader.
+        ends_idle: Whether idle pods that ask for it are ended.
+    """
+
+    usage_namespace: str = ""
+    reservation_namespace: str = ""
+    ends_idle: bool = False
+
+
 class Features:
     """All features of a controller, registered.
 
@@ -70,36 +86,27 @@ class Features:
         limits: Those that keep GPUs from workloads.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        worker: Worker,
-        recorders: Recorders,
-        *,
-        namespace: str,
-        ends_idle: bool,
-        reservation_store: ReservationStore | None,
-    ) -> None:
+    def __init__(self, client: Client, worker: Worker, recorders: Recorders, options: FeatureOptions) -> None:
         """Register them.
 
         Args:
             client: The API server.
             worker: The worker whose workloads they concern.
             recorders: Write Events.
-            namespace: Where GPU time is kept; empty for nowhere.
-            ends_idle: Whether idle pods that ask for it are ended.
-            reservation_store: Where reservations are kept for the next leader; None for nowhere.
+            options: What an administrator sets of them.
         """
         picture = worker.picture
-        self._worker, self._reservation_store = worker, reservation_store
+        self._worker, reservations = worker, options.reservation_namespace
+        self._reservation_store = ReservationStore(client, namespace=reservations) if reservations else None
         self.limits = FeatureLimits(worker)
         self._nics = NicSlices(client, picture)
         picture.nics.first_requested.add(self._nics.begin)
         self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
-        self._usage = UsageStore(client, picture, worker.tenants, namespace=namespace) if namespace else None
+        usage = options.usage_namespace
+        self._usage = UsageStore(client, picture, worker.tenants, namespace=usage) if usage else None
         if self._usage is not None:
             picture.gpu_time.book.spent.add(count_gpu_seconds)
-        self._idle = IdlePods(client, picture, recorders.idle, ends=ends_idle)
+        self._idle = IdlePods(client, picture, recorders.idle, ends=options.ends_idle)
         worker.followed.add(self._follow)
 
     def _follow(self, policies: Policies) -> None:

@@ -3,6 +3,7 @@
 turn           one turn of the loop, told step by step: read this first
 worker         puts the parts of the loop together and runs them
 dispatcher     finds the workload of a changed pod, has it observed and its next step done
+workload_keeper  keeps the workloads: which pause, which wait for their scheduler, which are forgotten
 gang_observer  observes gangs that have not started
 step_runner    does what a step says
 placer         puts workloads in the queue, and has plans written for them

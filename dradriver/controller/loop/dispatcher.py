@@ -12,16 +12,12 @@ from dradriver.controller import metrics
 from dradriver.controller.loop.gang_observer import GangObserver
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.loop.step_runner import StepRunner
-from dradriver.controller.reading.prerequisites import Missing, Prerequisites
+from dradriver.controller.loop.workload_keeper import WorkloadKeeper
+from dradriver.controller.reading.prerequisites import Prerequisites
 from dradriver.controller.steps.observe import observe
-from dradriver.controller.writing.executor import OWN_ERROR, Executor
-from dradriver.controller.writing.reasons import Reasons
 from dradriver.event import Event
 from dradriver.queue.agenda import Agenda
 from dradriver.queue.pending import Member, PendingWorkload
-from dradriver.queue.waiting import Queue
-from dradriver.queue.workload_register import WorkloadRegister
-from dradriver.queue.write_lanes import Lanes
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +33,7 @@ class Dispatcher:
         self,
         picture: Picture,
         agenda: Agenda,
-        workloads: WorkloadRegister,
-        queue: Queue,
-        lanes: Lanes,
-        reasons: Reasons,
-        executor: Executor,
+        keeper: WorkloadKeeper,
         runner: StepRunner,
         gangs: GangObserver,
         running: RunningGangs,
@@ -52,18 +44,13 @@ class Dispatcher:
         Args:
             picture: The cluster.
             agenda: Takes what else has to be looked at, now or later.
-            workloads: Workloads by pod or gang, kept up to date from now on.
-            queue: Who waits.
-            lanes: Who may be written now.
-            reasons: Told why a pod waits.
-            executor: Asks what became of a write.
+            keeper: Keeps the workloads, and forgets those that have ended.
             runner: Does what a step says.
             gangs: Observes gangs that have not started.
             running: Looks at those that have.
             prerequisites: Says what a pod needs before it can get a place.
         """
-        self._picture, self._agenda, self._workloads, self._queue = picture, agenda, workloads, queue
-        self._lanes, self._reasons, self._executor, self._runner = lanes, reasons, executor, runner
+        self._picture, self._agenda, self._keeper, self._runner = picture, agenda, keeper, runner
         self._gangs, self._running, self._prerequisites = gangs, running, prerequisites
         self.looked: Event[Key] = Event()
 
@@ -74,9 +61,7 @@ class Dispatcher:
             self.looked(key)
         except Exception:
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
-            if (workload := self._workloads.get(key)) is not None:
-                self._queue.drop(key)
-                self._executor.fail(workload, OWN_ERROR)
+            self._keeper.fail(key)
 
     def _look_at(self, key: Key) -> None:
         if key in self._picture.gangs:
@@ -84,7 +69,7 @@ class Dispatcher:
             return
         pod = self._picture.pods.get(key)
         if pod is None or pod.finished or pod.metadata.deletion_timestamp is not None:
-            self._forget(key)
+            self._keeper.forget(key)
             return
         # The pods of a gang that has not started are placed together.
         membership = self._picture.gangs.of(key)
@@ -93,23 +78,17 @@ class Dispatcher:
             return
         self._prerequisites.request(pod)
         if (missing := self._prerequisites.missing(key, pod)) is not None:
-            self._hold_back(key, pod, missing)
+            self._keeper.hold_back(pod, missing)
             return
         workload = self._workload_of(key, pod, near="" if membership is None else membership.gang[1])
         if workload.busy:
             return  # its writer looks again when it is done
-        self._workloads.enter(workload)
-        self._count(workload, workload.lead)
-        if self._may_go_on(workload) and self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
-            self._forget(key)
-
-    def _hold_back(self, key: Key, pod: Pod, missing: Missing) -> None:
-        """Keep a pod at its gate while something is missing that it needs."""
-        self._queue.drop(key)
-        if missing.reason is not None:
-            self._reasons.want(pod, missing.reason)
-        if missing.look_after_s is not None:
-            self._agenda.add_at(self._now() + missing.look_after_s, key)
+        self._keeper.workloads.enter(workload)
+        self._keeper.count(workload, workload.lead)
+        if not self._keeper.may_go_on(workload):
+            return
+        if self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
+            self._keeper.forget(key)
 
     def _workload_of(self, key: Key, pod: Pod, *, near: str) -> PendingWorkload:
         """Return the workload of a single pod with the pod's newest state, unless a writer is at work on it.
@@ -121,13 +100,13 @@ class Dispatcher:
         """
         template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
         unknown = self._picture.only_scheduler_knows(pod)
-        workload = self._workloads.get(key)
+        workload = self._keeper.workloads.get(key)
         has_left_gang = workload is not None and not workload.busy and workload.lead.near not in ("", near)
         if workload is None or workload.lead.uid != pod.metadata.uid or has_left_gang:  # also another pod of that name
-            self._disband(key)
+            self._keeper.disband(key)
             workload = PendingWorkload(Member(pod, template, volumes, unknown))
             workload.lead.near = near
-            self._workloads.add(workload)
+            self._keeper.workloads.add(workload)
         elif not workload.busy and workload.lead.update(pod, template, volumes, unknown):
             workload.forgive()
         return workload
@@ -136,13 +115,9 @@ class Dispatcher:
     def _now() -> float:
         return asyncio.get_running_loop().time()
 
-    def _forget(self, key: Key) -> None:
-        self._disband(key)
-        self._reasons.forget(key)
-
     def _look_at_gang(self, key: Key) -> None:
-        gang = self._workloads.get(key)
-        if gang is not None and (gang.busy or self._gangs.looks_later(gang, is_queued=key in self._queue)):
+        gang = self._keeper.workloads.get(key)
+        if gang is not None and (gang.busy or self._gangs.looks_later(gang, is_queued=self._keeper.is_queued(key))):
             return  # its writer looks again when it is done
         if self._picture.gangs.started(key):
             self._look_at_running(key, gang)
@@ -153,10 +128,10 @@ class Dispatcher:
         gang = self._gathered(key, gang)
         if gang is None:
             return
-        self._workloads.enter(gang)
+        self._keeper.workloads.enter(gang)
         for member in gang.members:
-            self._count(gang, member)
-        if self._may_go_on(gang) and (state := self._gangs.observe(gang)) is not None:
+            self._keeper.count(gang, member)
+        if self._keeper.may_go_on(gang) and (state := self._gangs.observe(gang)) is not None:
             self._runner.run(gang, state)
 
     def _look_at_running(self, key: Key, starting: PendingWorkload | None) -> None:
@@ -169,12 +144,12 @@ class Dispatcher:
         if starting is not None:
             now = self._now()
             metrics.GANG_START.observe(now - starting.memory.gathered(len(starting.members), now).gathered_at)
-            self._forget(key)
+            self._keeper.forget(key)
             # What is remembered of each pod stays: since when it has its claim, and what the scheduler said.
             for member in starting.members:
                 is_waiting = self._picture.gangs.of(member.key) is not None and not member.pod.spec.node_name
-                if is_waiting and member.key not in self._workloads:
-                    self._workloads.add(PendingWorkload(member))
+                if is_waiting and member.key not in self._keeper.workloads:
+                    self._keeper.workloads.add(PendingWorkload(member))
         self._running.look(key)
         for pod_key in self._picture.gangs.pods(key):
             if not self._picture.pods[pod_key].spec.node_name:
@@ -185,49 +160,14 @@ class Dispatcher:
 
         After all pods that ran are gone, those that waited by themselves become members again.
         """
-        single = [self._workloads[pod] for pod in self._picture.gangs.pods(key) if pod in self._workloads]
+        single = [self._keeper.workloads[pod] for pod in self._picture.gangs.pods(key) if pod in self._keeper.workloads]
         if any(workload.busy for workload in single):
             return None
         for workload in single:
-            self._disband(workload.key)
+            self._keeper.disband(workload.key)
         gang, is_changed = self._gangs.gathered(gang, key, [workload.lead for workload in single])
         if is_changed:  # it requests something else, and may find a place now
-            self._queue.drop(key)
+            self._keeper.leave_queue(key)
             gang.forgive()
-            self._workloads.add(gang)
+            self._keeper.workloads.add(gang)
         return gang
-
-    def _may_go_on(self, workload: PendingWorkload) -> bool:
-        """Return whether a workload's pause is over, and what became of its last write is known."""
-        if self._now() < workload.failures.not_before:
-            self._queue.drop(workload.key)
-            self._agenda.add_at(workload.failures.not_before, workload.key)
-            return False
-        if workload.unsure:
-            if self._executor.can_write(workload):
-                self._executor.ask(workload)
-            return False
-        return True
-
-    def _disband(self, key: Key) -> None:
-        """Forget a workload; what its pod was told, and when, stays known: it may be of another one from now on."""
-        self._queue.drop(key)
-        self._lanes.forget(key)
-        workload = self._workloads.pop(key, None)
-        if workload is not None and workload.unsure:
-            self._executor.forget_claims(workload)  # if a claim is there all the same, the reflector shows it
-        self._lanes.answered(key, bound=False)
-        self._gangs.forget(key)
-        self._running.forget(key)
-
-    def _count(self, workload: PendingWorkload, member: Member) -> None:
-        """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
-        pod = member.pod
-        claim = self._picture.claim_of(pod)
-        seated = claim is not None and claim.seat is not None
-        # A pod that is not confined to nodes costs its scheduler more, also when it is tried again after a refusal.
-        is_answered = seated or (pod.refused is not None and not workload.is_open)
-        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or is_answered:
-            self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
-        else:
-            self._lanes.lifted(member.key, workload.scheduler)

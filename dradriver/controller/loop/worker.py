@@ -25,6 +25,7 @@ from dradriver.controller.loop.preemption import Preemptions
 from dradriver.controller.loop.running_gangs import RunningGangs
 from dradriver.controller.loop.step_runner import StepRunner
 from dradriver.controller.loop.turn import Turn
+from dradriver.controller.loop.workload_keeper import WorkloadKeeper
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_reader import OwnerReader
@@ -129,9 +130,12 @@ class Worker:
         self._gangs = GangObserver(self.picture, self.agenda, self._owner_reader)
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
+        keeper = WorkloadKeeper(
+            self.picture, self.agenda, self.workloads, self.queue, self._lanes, self.reasons, self._executor
+        )
+        keeper.disbanded.add(self._gangs.forget, running.forget)
         dispatcher = Dispatcher(
-            self.picture, self.agenda, self.workloads, self.queue, self._lanes, self.reasons, self._executor,
-            runner, self._gangs, running,
+            self.picture, self.agenda, keeper, runner, self._gangs, running,
             Prerequisites(
                 self.picture, self._template_reader, self._volumes,
                 leaves=lambda gang: running.leaves(gang) or self._preemptions.leaves(gang),
