@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dradriver.api.base import names
+from dradriver.api.base import names, other_schedulers
 from dradriver.api.gangs.gang_annotations import Gang
 
 _JOBSET_EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
@@ -16,7 +16,6 @@ _JOBSET_SELECTOR: Final = "alpha.jobset.sigs.k8s.io/node-selector"  # with it th
 _LWS_EXCLUSIVE: Final = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 _SPARK_ROLE: Final = "spark-role"
 _RAY: Final = "ray.io/cluster"
-_VOLCANO: Final = "volcano"
 
 _NEAR: Final = f"remove it, and write {names.NEAR} for pods that are to be near each other"
 _NAMED: Final = f"write a name as {names.GANG} and how many they are as {names.GANG_SIZE}"
@@ -49,11 +48,8 @@ def why_never(
         gang: The gang annotations of the pod; None if it has none.
     """
     has_written_gang = gang is not None and gang.written is not None
-    if scheduler == _VOLCANO:
-        return (
-            "spec.schedulerName: volcano: that scheduler starts a job's pods together by itself and knows nothing of "
-            "the driver's gangs; remove it, or the words about gangs"
-        )
+    if why := other_schedulers.why_no_gang(scheduler):
+        return why
     if _JOBSET_EXCLUSIVE in annotations and _JOBSET_SELECTOR not in annotations:
         return f"{_JOBSET_EXCLUSIVE}: all but a job's first pod are made once that has its node; {_NEAR}"
     if _LWS_EXCLUSIVE in annotations:

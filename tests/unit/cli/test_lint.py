@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.api.base import names
+from dradriver.api.base import names, other_schedulers
 from dradriver.cli.linter.admission_results import GROUPS
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.cli.linter.patched import patched
@@ -72,6 +72,12 @@ def test_what_another_driver_cannot_have_is_refused_where_it_hands_out_the_gpus(
     result = lint(text, "--ledger", "gpu.nvidia.com")
     assert result.exit_code == 1
     assert "in this cluster gpu.nvidia.com hands out the GPUs" in result.stdout
+
+
+@pytest.mark.parametrize("name", other_schedulers.TABLE)
+def test_a_scheduler_that_chooses_gpus_is_told_at_its_line(name: str) -> None:
+    (found,) = results(POD.replace("spec:\n", f"spec:\n  schedulerName: {name}\n"))
+    assert found["warnings"] == [{"line": 8, "message": other_schedulers.warning(name)}]
 
 
 def test_what_is_refused_has_its_file_document_and_line(tmp_path: Path) -> None:
