@@ -170,6 +170,7 @@ LWS = "leaderworkerset.sigs.k8s.io/"
         (maker("StatefulSet", podManagementPolicy="OrderedReady"), "write Parallel"),
         (maker("LeaderWorkerSet", template(4), template(4), startupPolicy="LeaderReady"), "write LeaderCreated"),
         (maker("LeaderWorkerSet", annotations={LWS + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
+        (maker("LeaderWorkerSet", annotations={LWS + "subgroup-exclusive-topology": "rack"}), f"write {names.NEAR}"),
         (maker("JobSet", annotations={JOBSET + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
     ],
 )
