@@ -113,17 +113,17 @@ class Workload(abc.ABC):
         Others' pods count on all nodes that are named, as in the controller's cluster cache. The search for a gang may
         cost what the controller's last try may, which avoids no node.
         """
-        scene, pending, why = self.scene, self.searched, ""
+        scene, pending = self.scene, self.searched
+        offer: Offer | None = None
         try:
             for _ in range(_ROUNDS):
                 offer = scene.limits.offer(pending)
-                why = offer.why
                 found = self.plan(offer)
                 if not await scene.fill({node for place in found.values() for node in place.hostnames}):
                     break
                 self.most_nodes *= 2
         except NoPlaceError as error:
-            return error.more(why) if why else error
+            return error if offer is None else offer.refusal(error)
         except WordError as error:
             return NoPlaceError(str(error))
         return found
