@@ -18,7 +18,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict
-from dradriver.cli.explainer.queue_position import position
+from dradriver.cli.explainer.queue_position import position, read_volumes
 from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -91,6 +91,7 @@ class Workload(abc.ABC):
             wish = self.asked.wish
         except WordError as error:
             return Verdict(reason=str(error))
+        await read_volumes(self.scene, self.pending)
         turn = position(self.scene, self.pending)
         found = await self._placements()
         if isinstance(found, LimitError):  # what is free, and whose end would make a place, says nothing of it
