@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base import affinity, names
+from dradriver.api.base import affinity, names, other_schedulers
 from dradriver.api.base.errors import WordError
 from dradriver.api.pod import claim_alternatives, misspelled, resolved
 from dradriver.api.pod.annotations import Annotations
@@ -83,6 +83,10 @@ def create(
         return None, warnings
     bounds.check(pod)
     warnings += harmful_settings.warnings(pod)
+    scheduler_name = pod.spec.scheduler_name
+    if scheduler_name in policies.schedulers:
+        scheduler_name = "default-scheduler"
+    warnings += filter(None, [other_schedulers.warning(scheduler_name or "")])
 
     # 1. What its containers ask for. A copy of an admitted pod has lost its limits; its note says it instead. A pod
     # whose GPUs come from a claim template asks for one GPU per container here, and the template has the number.
@@ -156,7 +160,7 @@ def create(
             claims=claims,
             gates=gates,
             node_name=None,
-            scheduler_name="default-scheduler" if spec.scheduler_name in policies.schedulers else spec.scheduler_name,
+            scheduler_name=scheduler_name,
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             required=authors_affinity(pod) if copied else desired.AS_SENT,
         ),

@@ -7,13 +7,13 @@ its own is its author's, unless it has exactly those that stood above before an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from dradriver.api.base import names
+from dradriver.api.base import names, other_schedulers
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.gangs import gang_size_of_owner
@@ -96,16 +96,20 @@ def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) 
     """
     sent = _read(kind, new)
     annotations = Annotations(sent.metadata.words, policies)
-    patch = _copied(kind, new, sent, _read(kind, old).metadata, annotations)
-    return patch, disruption.warnings(kind, annotations, sent.spec, namespace)
+    patch, schedulers = _copied(kind, new, sent, _read(kind, old).metadata, annotations)
+    warnings = (other_schedulers.warning(name) for name in schedulers if name not in policies.schedulers)
+    return patch, [*filter(None, warnings), *disruption.warnings(kind, annotations, sent.spec, namespace)]
 
 
-def _copied(kind: str, new: Raw, sent: _Object, before: _Metadata, annotations: Annotations) -> Patch:
+def _copied(
+    kind: str, new: Raw, sent: _Object, before: _Metadata, annotations: Annotations
+) -> tuple[Patch, Iterable[str]]:
+    """Return the patch of ``admitted``, and the schedulers of the templates that get the object's annotations."""
     now = sent.metadata
     words, were = annotations.texts, before.words
     patch = Patch()
     if not words or kind not in TEMPLATES:
-        return patch
+        return patch, ()
     if words != were:
         annotations.check()
     try:
@@ -123,7 +127,8 @@ def _copied(kind: str, new: Raw, sent: _Object, before: _Metadata, annotations: 
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:
             _write(patch, path, template.metadata, has, words)
-    return patch
+    schedulers = ((template.spec and template.spec.scheduler_name) or "" for _, template in theirs)
+    return patch, dict.fromkeys(schedulers)
 
 
 def _write(

@@ -22,7 +22,7 @@ from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
-from dradriver.reason import Cause
+from dradriver.reason import Cause, Reason
 
 CAP: Final = "its tenant's cap"
 UNKNOWN: Final = (
@@ -123,7 +123,7 @@ class Caps(Limit):
             # Who uses the cap is added up from all claims, and most callers do not read it.
             explain = partial(self._refusal, tenant, exceeded_cap, _most(asked, exceeded_cap))
             raise LimitError(explain, f"{CAP} {self._tenants.caps(tenant).index(exceeded_cap)}")
-        why = f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}"
+        why = Reason(Cause.CAP, f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}")
         return Allowance(members, allowance.closed | closed, why)
 
     def _refusal(self, tenant: str, cap: Cap, gpus: float) -> NoPlaceError:

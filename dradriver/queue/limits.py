@@ -42,12 +42,12 @@ class Allowance(NamedTuple):
     Attributes:
         members: Its members that need a place and may have one together.
         closed: The products of GPUs that these may not get.
-        why: Which GPUs are left out, and why, in words; empty if none are.
+        why: Which GPUs are left out, and why; None if none are.
     """
 
     members: tuple[Member, ...]
     closed: Closed = ANYWHERE
-    why: str = ""
+    why: Reason | None = None
 
 
 class Offer(NamedTuple):
@@ -56,12 +56,16 @@ class Offer(NamedTuple):
     Attributes:
         members: Its members that need a place and may have one together.
         snapshot: The cluster with the nodes and GPUs that it may use.
-        why: Which GPUs are left out, and why, in words; empty if none are.
+        why: Which GPUs are left out, and why; None if none are.
     """
 
     members: tuple[Member, ...]
     snapshot: Snapshot
-    why: str = ""
+    why: Reason | None = None
+
+    def refusal(self, error: NoPlaceError) -> NoPlaceError:
+        """Return the error of a search in this offer, with the GPUs that limits left out of it: they may be why."""
+        return error if self.why is None else error.more(self.why.text, self.why.cause)
 
 
 class Limit:

@@ -10,6 +10,7 @@ gang_barrier_device  the gang barrier device
 same_spec    whether two specs ask for the same
 affinity     node affinity: narrows a pod to nodes, and gives its author's back
 node_maintenance  maintenance and spot nodes
+other_schedulers  schedulers that choose GPUs by themselves
 allocating_driver  which driver allocates the devices
 jsonpatch    builds JSON patches
 quantity     Kubernetes quantities as integers

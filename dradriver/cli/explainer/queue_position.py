@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Final
 
@@ -9,6 +10,7 @@ import msgspec
 
 from dradriver import __version__
 from dradriver.api.base.errors import WordError
+from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.policies.policy_sections import Policies
@@ -31,6 +33,7 @@ from dradriver.view.output import warn
 from dradriver.view.terminal_text import plain
 
 _BEFORE: Final = 3
+_MOST_READ: Final = 64  # pods whose volumes are looked for, each by a few reads
 
 
 def position(scene: Scene, workload: PendingWorkload) -> Turn:
@@ -53,6 +56,24 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
         share=round(tenants.relative(own.tenant), 2) if named else None,
         reserved="" if held is None else plain(reservation_rules.reason(held)),
     )
+
+
+async def read_volumes(scene: Scene, workload: PendingWorkload) -> None:
+    """Read where the volumes of waiting pods are that request what a workload does: they are alike if these are, too.
+
+    The controller knows the volumes of all waiting pods. Of many pods the volumes of the first are read.
+    """
+    asked = _asked(scene, _without_volumes(workload))
+    others = (other for other in waiting(scene) if other.key != workload.key)
+    alike = (other for other in others if _asked(scene, _without_volumes(other)) == asked)
+    unread = (member.pod for other in alike for member in other.members)
+    for pod in itertools.islice(filter(scene.picture.volumes.unread_of, unread), _MOST_READ):
+        await scene.volumes_of(pod)
+
+
+def _without_volumes(workload: PendingWorkload) -> PendingWorkload:
+    members = [Member(member.pod, member.template) for member in workload.members]
+    return PendingWorkload(*members, key=workload.key) if workload.is_gang else PendingWorkload(*members)
 
 
 async def read(server: ServerConfig, policies: Policies | None, namespace: str | None) -> tuple[Scene, list[Standing]]:
@@ -89,17 +110,22 @@ def waiting(scene: Scene) -> list[PendingWorkload]:
             if isinstance(step(observe(Member(pod), picture, 0.0), picture, 0.0), Place) and not picture.gangs.waits(
                 key
             ):
-                found.append(PendingWorkload(Member(pod, picture.templates.of(pod)), highest=highest))
+                found.append(PendingWorkload(_member(scene, pod), highest=highest))
         elif own.gang not in gangs:
             gangs.add(own.gang)
             members = [picture.pods[each] for each in picture.gangs.pods(own.gang)]
             size = own.wants.size if own.wants is not None and own.wants.size is not None else own.member.size
             there = size is None or len(members) >= size[0]
             if there and all(picture.claim_of(each) is None for each in members):
-                of_gang = [Member(each, picture.templates.of(each)) for each in members]
+                of_gang = [_member(scene, each) for each in members]
                 found.append(PendingWorkload(*of_gang, key=own.gang, highest=highest))
                 found[-1].whole(len(members) if size is None else size[0])
     return found
+
+
+def _member(scene: Scene, pod: Pod) -> Member:
+    """Return a pod as the controller has it, with its template, and where its volumes are as far as that was read."""
+    return Member(pod, scene.picture.templates.of(pod), scene.picture.volumes.of(pod))
 
 
 def _asked(scene: Scene, workload: PendingWorkload) -> tuple[Counter[Kind], Gang | None] | None:

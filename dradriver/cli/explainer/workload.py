@@ -18,7 +18,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict
-from dradriver.cli.explainer.queue_position import position
+from dradriver.cli.explainer.queue_position import position, read_volumes
 from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -91,6 +91,7 @@ class Workload(abc.ABC):
             wish = self.asked.wish
         except WordError as error:
             return Verdict(reason=str(error))
+        await read_volumes(self.scene, self.pending)
         turn = position(self.scene, self.pending)
         found = await self._placements()
         if isinstance(found, LimitError):  # what is free, and whose end would make a place, says nothing of it
@@ -113,17 +114,17 @@ class Workload(abc.ABC):
         Others' pods count on all nodes that are named, as in the controller's cluster cache. The search for a gang may
         cost what the controller's last try may, which avoids no node.
         """
-        scene, pending, why = self.scene, self.searched, ""
+        scene, pending = self.scene, self.searched
+        offer: Offer | None = None
         try:
             for _ in range(_ROUNDS):
                 offer = scene.limits.offer(pending)
-                why = offer.why
                 found = self.plan(offer)
                 if not await scene.fill({node for place in found.values() for node in (place.node, *place.hostnames)}):
                     break
                 self.most_nodes *= 2
         except NoPlaceError as error:
-            return error.more(why) if why else error
+            return error if offer is None else offer.refusal(error)
         except WordError as error:
             return NoPlaceError(str(error))
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -14,9 +14,10 @@ from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.pod import misspelled
 from dradriver.api.pod.annotations import is_written
 from dradriver.api.vocabulary import annotation_words
+from dradriver.cli.linter import inference_services
 from dradriver.cli.linter.manifest_documents import Document
 from dradriver.cli.linter.patched import patched
-from dradriver.cli.linter.pod_templates import CLAIMS, Path, pods
+from dradriver.cli.linter.pod_templates import CLAIMS, Path, PodOf, asks_by_limits, pods
 from dradriver.view.terminal_text import plain
 from webhook import review
 from webhook.admission import Admission
@@ -118,21 +119,25 @@ def results(document: Document, admission: Admission, *, translate: bool = False
 
     # 2. Its pods. Misspelled annotations of the object are reported once, with the first pod.
     object_warnings = () if kind == "Pod" else _near_misses(document)
-    has_pods = False
-    for pod in pods(admitted):
-        result = _pod(object_result, document, admission, pod.path, pod.manifest, translate)
-        if not has_pods:
+    is_service = inference_services.is_inference_service(document)
+    made = list(inference_services.components(document) if is_service else pods(admitted))
+    advised = [] if is_service or _is_copied(document) else _advised(document, made)
+    for number, pod in enumerate(made):
+        if is_service:
+            result = _component(object_result, document, admission, pod, translate)
+        else:
+            result = _pod(object_result, document, admission, pod, translate)
+        if not number:
             result = msgspec.structs.replace(result, warnings=(*object_warnings, *result.warnings))
-        has_pods = True
-        is_template = bool(pod.path)
-        if is_template and not result.errors and not _is_copied(document):
-            result = _warn_of_uncopied_annotations(result, document, pod.path)
+        if pod in advised and not result.errors:
+            result = _warn_of_uncopied_annotations(result, document, admission, pod)
         yield result
 
     # 3. An object without pods.
-    if not has_pods:
+    if not made:
         object_result = msgspec.structs.replace(object_result, warnings=object_warnings)
-        object_result = _warn_of_annotations_without_pod(object_result, document)
+        if not is_service:
+            object_result = _warn_of_annotations_without_pod(object_result, document)
         yield _warn_of_unread_steps(object_result, document)
 
 
@@ -168,8 +173,7 @@ def _pod(
     object_result: Result,
     document: Document,
     admission: Admission,
-    path: Path,
-    manifest: dict[str, Any],
+    pod: PodOf,
     translate: bool,
 ) -> Result:
     """Return the webhook's answer to a pod.
@@ -178,10 +182,10 @@ def _pod(
         object_result: The result of the object, which names it.
         document: The object.
         admission: The webhook.
-        path: The path of the pod template in the object; empty for a pod.
-        manifest: The pod.
+        pod: The pod.
         translate: See ``results``.
     """
+    path, manifest = pod.path, pod.manifest
     result = msgspec.structs.replace(object_result, path=plain(".".join(map(str, path))))
     request = _request(manifest, "Pod")
     answer = _answer(admission.mutate_pod(request)[0])
@@ -206,16 +210,52 @@ def _pod(
     )
 
 
-def _warn_of_uncopied_annotations(result: Result, document: Document, path: Path) -> Result:
-    """Return the result with a warning if the object has annotations of ours and its pod template has none."""
-    missed = next(iter(_words(document.data)), "")
-    if not missed or _words(_at(document.data, path)):
+def _component(object_result: Result, document: Document, admission: Admission, pod: PodOf, translate: bool) -> Result:
+    """Return the webhook's answer to a component of an InferenceService: to its Deployment, and then to a pod of it."""
+    template = {key: pod.manifest[key] for key in ("metadata", "spec")}
+    deployment = {"kind": "Deployment", "metadata": pod.manifest["metadata"], "spec": {"template": template}}
+    answer = _answer(admission.mutate_workload(_request(deployment, "Deployment"))[0])
+    if answer.allowed:
+        result = _pod(object_result, document, admission, pod, translate)
+    else:
+        finding = _finding(document, pod.path, answer.status.message)
+        result = msgspec.structs.replace(object_result, path=".".join(map(str, pod.path)), ours=True, errors=(finding,))
+    is_copied = _words(document.data) and not _words({"metadata": _at(document.data, pod.path)})
+    if not is_copied or asks_by_limits(pod.manifest):
         return result
-    message = (
-        f"{plain(missed)} stands on the {result.kind}, from which it is not copied to the pods; write it in "
-        f"{result.path}.metadata.annotations"
+    copied = tuple(
+        Finding(line=error.line, message=plain(f"{error.message}. {inference_services.COPIED}"))
+        for error in result.errors
     )
-    finding = Finding(line=document.line(("metadata", "annotations", missed)), message=message)
+    return msgspec.structs.replace(result, errors=copied)
+
+
+def _advised(document: Document, made: Sequence[PodOf]) -> list[PodOf]:
+    """Return the pods whose templates should have annotations that stand on an object from which none are copied.
+
+    They are those that request GPUs by limits; if none does, all, because an annotation may say how many.
+    """
+    if not _words(document.data):
+        return []
+    asking = [pod for pod in made if asks_by_limits(pod.manifest)] or made
+    return [pod for pod in asking if pod.path and not _words(_at(document.data, pod.path))]
+
+
+def _warn_of_uncopied_annotations(result: Result, document: Document, admission: Admission, pod: PodOf) -> Result:
+    """Return the result with a warning of the object's annotations, which its pod template lacks.
+
+    The webhook is asked whether it would admit them there, so that the advice is not refused.
+    """
+    words = {key: document.data["metadata"]["annotations"][key] for key in _words(document.data)}
+    annotations = {key: pod.manifest["metadata"]["annotations"][key] for key in _keys(pod.manifest, "annotations")}
+    metadata = pod.manifest["metadata"] | {"annotations": annotations | words}
+    answer = _answer(admission.mutate_pod(_request(pod.manifest | {"metadata": metadata}, "Pod"))[0])
+    key = next(iter(words))
+    advice = f"; write it in {result.path}.metadata.annotations"
+    if not answer.allowed:
+        advice = f", and the pods of {result.path} cannot have it: {answer.status.message}"
+    message = f"{plain(key)} stands on the {result.kind}, from which it is not copied to the pods{advice}"
+    finding = Finding(line=document.line(("metadata", "annotations", key)), message=plain(message))
     return msgspec.structs.replace(result, warnings=(*result.warnings, finding))
 
 
@@ -313,10 +353,11 @@ def _place(document: Document, path: Path, message: str) -> Path:
         return (*path, "spec", *steps)
     if (match := _CONTAINER.match(message)) is not None:
         data = _at(document.data, path)
+        below = ("spec",) if "spec" in data else ()  # a component of an InferenceService is a pod's spec itself
         for group in ("containers", "initContainers"):
-            for number, one in enumerate(data["spec"].get(group) or ()):
-                if isinstance(one, dict) and one.get("name") == match[1]:
-                    return (*path, "spec", group, number)
+            for number, container in enumerate(_at(data, below).get(group) or ()):
+                if isinstance(container, dict) and container.get("name") == match[1]:
+                    return (*path, *below, group, number)
     return (*path, "metadata") if path else ()
 
 

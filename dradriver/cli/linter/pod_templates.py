@@ -11,11 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
+from dradriver.api.base.errors import WordError
 from dradriver.cli.linter.manifest_documents import Document
+from webhook import gpu_limits, pod_view
 
 Path = tuple[str | int, ...]
 
 CLAIMS: Final = ("ResourceClaim", "ResourceClaimTemplate")
+_RAY: Final = "ray.io"
+_RAY_LABEL: Final = "ray.io/cluster"  # KubeRay puts it on all pods of a cluster
+_RAY_GROUPS: Final = frozenset(("headGroupSpec", "workerGroupSpecs"))
 _MOST: Final = 100_000  # values of one object that are looked through
 
 
@@ -38,12 +43,24 @@ def pods(document: Document) -> Iterator[PodOf]:
         yield PodOf((), data)
         return
     name = _metadata(data).get("name")
+    is_ray = str(data.get("apiVersion")).partition("/")[0] == _RAY
     for path, template in _templates(data):
         metadata = dict(_metadata(template))
+        if is_ray and not _RAY_GROUPS.isdisjoint(path):
+            labels = metadata.get("labels")
+            metadata["labels"] = (labels if isinstance(labels, dict) else {}) | {_RAY_LABEL: str(name)}
         metadata.setdefault("generateName", f"{name if isinstance(name, str) else 'pod'}-")
         if (namespace := _metadata(data).get("namespace")) is not None:
             metadata.setdefault("namespace", namespace)
         yield PodOf(path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+
+
+def asks_by_limits(manifest: dict[str, Any]) -> bool:
+    """Return whether a limit of a pod's container asks for GPUs or fractions of them; not if it cannot be read."""
+    try:
+        return gpu_limits.have_limits(pod_view.read(msgspec.Raw(msgspec.json.encode(manifest))))
+    except WordError:
+        return False
 
 
 def _metadata(data: dict[str, Any]) -> dict[str, Any]:

@@ -73,10 +73,8 @@ class Planner:
                 places = search(avoid, effort)
             except NoPlaceError as error:
                 if not avoid:
-                    # Pods are told no figures that change with every event. If limits left GPUs out, they may be the
-                    # cause, so ``offer.why`` is added.
-                    stable = NoPlaceError(error.stable, cause=error.cause)
-                    raise (stable.more(offer.why, Cause.CAP) if offer.why else stable) from None
+                    # Pods are told no figures that change with every event.
+                    raise offer.refusal(NoPlaceError(error.stable, cause=error.cause)) from None
             else:
                 if not avoid:
                     workload.failures.begin_again()  # it may go to the nodes on which it was tried

@@ -15,7 +15,16 @@ from dradriver.api.base import names
 from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.policies_reader import read
 from dradriver.cli.main import main
-from dradriver.kube.resources import EVENTS, NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import (
+    EVENTS,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from tests.fakes import domains
 from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
@@ -114,6 +123,27 @@ async def test_its_turn_is_the_controllers_order(cluster: GpuCluster, shell: Com
     assert turn == place | {"tenant": "", "priority": 0, "share": None, "reserved": ""}
     said = (await shell.run("explain", "held")).stdout
     assert "waits for scheduling gate example.com/other of another controller" in said
+
+
+async def test_pods_are_alike_whose_volumes_are_in_the_same_place(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.pod("big", 8)
+    await run_all(cluster)
+    zones = {"first": "a", "second": "b", "third": "a", "fourth": ""}
+    for name, zone in zones.items():
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{name}"}}
+        if zone:
+            cluster.put(PERSISTENT_VOLUME_CLAIMS, {
+                "metadata": {"name": f"data-{name}", "namespace": "default"},
+                "spec": {"volumeName": f"volume-{name}"}, "status": {"phase": "Bound"},
+            })  # fmt: skip
+            labels = {"topology.kubernetes.io/zone": zone}
+            cluster.put(PERSISTENT_VOLUMES, {"metadata": {"name": f"volume-{name}", "labels": labels}, "spec": {}})
+        cluster.pod(name, 4, **({"volumes": [volume]} if zone else {}))
+    cluster.pod("last", 4, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data-first"}}])
+    await cluster.settle()
+    alike = {name: (await shell.data(f"explain {name}"))["turn"]["alike"] for name in (*zones, "last")}
+    assert alike == {"first": 0, "second": 0, "third": 1, "fourth": 0, "last": 2}
 
 
 async def test_a_pod_with_a_place_in_its_turn_is_told_which(cluster: GpuCluster, shell: CommandLine) -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dradriver.api.base import names
+from dradriver.api.base import names, other_schedulers
 from dradriver.cli.linter.admission_results import GROUPS
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.cli.linter.patched import patched
@@ -72,6 +72,12 @@ def test_what_another_driver_cannot_have_is_refused_where_it_hands_out_the_gpus(
     result = lint(text, "--ledger", "gpu.nvidia.com")
     assert result.exit_code == 1
     assert "in this cluster gpu.nvidia.com hands out the GPUs" in result.stdout
+
+
+@pytest.mark.parametrize("name", other_schedulers.TABLE)
+def test_a_scheduler_that_chooses_gpus_is_told_at_its_line(name: str) -> None:
+    (found,) = results(POD.replace("spec:\n", f"spec:\n  schedulerName: {name}\n"))
+    assert found["warnings"] == [{"line": 8, "message": other_schedulers.warning(name)}]
 
 
 def test_what_is_refused_has_its_file_document_and_line(tmp_path: Path) -> None:
@@ -169,6 +175,84 @@ def test_words_that_are_copied_from_no_such_kind_are_told(kind: str, version: st
             "in spec.template.metadata.annotations",
         }
     ]
+
+
+def ray(words: dict[str, str], *, head: int = 0, at_worker: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a RayCluster with annotations, a head, and workers with 4 GPUs."""
+
+    def template(gpus: int, words: dict[str, str] | None = None) -> dict[str, Any]:
+        limits = {"limits": {names.GPU_RESOURCE: gpus}} if gpus else {}
+        metadata = {"metadata": {"annotations": words}} if words else {}
+        return {"template": metadata | {"spec": {"containers": [{"name": "ray", "resources": limits}]}}}
+
+    groups = {"headGroupSpec": template(head), "workerGroupSpecs": [template(4, at_worker)]}
+    metadata = {"name": "r", "annotations": words}
+    return {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": metadata, "spec": groups}
+
+
+def warned(manifest: dict[str, Any]) -> list[str]:
+    return [warning["message"] for found in results(json.dumps(manifest)) for warning in found["warnings"]]
+
+
+def test_a_ray_head_without_gpus_is_advised_nothing_that_admission_refuses() -> None:
+    (advice,) = warned(ray({names.POLICY: "nvlink"}))
+    assert advice.endswith("write it in spec.workerGroupSpecs.0.template.metadata.annotations")
+    both = warned(ray({names.POLICY: "nvlink"}, head=1))
+    assert [text.rpartition(" ")[2] for text in both] == [
+        f"spec.{group}.template.metadata.annotations" for group in ("headGroupSpec", "workerGroupSpecs.0")
+    ]
+
+
+def test_advice_that_admission_would_refuse_is_its_refusal() -> None:
+    (text,) = warned(ray({names.GANG: "auto"}))
+    assert "write it in" not in text
+    assert "the pods of spec.workerGroupSpecs.0.template cannot have it" in text
+    assert "ray.io/cluster: how many pods the cluster has changes as it runs" in text
+    head, worker = results(json.dumps(ray({}, at_worker={names.GANG: "auto"})))
+    assert (head["errors"], len(worker["errors"])) == ([], 1), "KubeRay's label is on its pods"
+
+
+def service(words: dict[str, str], *, predictor: dict[str, str] | None = None, transformer: int = 0) -> dict[str, Any]:
+    """Return an InferenceService of KServe's with a model on 4 GPUs and a transformer."""
+    limits = {"limits": {names.GPU_RESOURCE: transformer}} if transformer else {}
+    model = {"modelFormat": {"name": "huggingface"}, "resources": {"limits": {names.GPU_RESOURCE: 4}}}
+    components = {
+        "predictor": {"model": model} | ({"annotations": predictor} if predictor else {}),
+        "transformer": {"containers": [{"name": "kserve-container", "resources": limits}]},
+    }
+    metadata = {"name": "s", "annotations": words}
+    return {
+        "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": metadata, "spec": components
+    }  # fmt: skip
+
+
+def test_words_on_an_inference_service_reach_all_its_components() -> None:
+    predictor, transformer = results(json.dumps(service({names.POLICY: "nvlink"})))
+    assert (predictor["path"], predictor["ours"], predictor["errors"]) == ("spec.predictor", True, [])
+    assert predictor["pod"]["metadata"]["annotations"][names.POLICY] == "nvlink"
+    (error,) = transformer["errors"]
+    assert "asks for no GPU" in error["message"]
+    assert error["message"].endswith("write them in spec.predictor.annotations")
+    for found in (
+        results(json.dumps(service({}, predictor={names.POLICY: "nvlink"}))),
+        results(json.dumps(service({names.POLICY: "nvlink"}, transformer=1))),
+    ):
+        assert [result["errors"] + result["warnings"] for result in found] == [[], []]
+        assert found[0]["ours"]
+
+
+def test_a_gang_of_an_inference_service_is_one_of_deployments() -> None:
+    (predictor, _) = results(json.dumps(service({}, predictor={names.GANG: "auto"})))
+    assert "a Deployment's pods" in predictor["errors"][0]["message"]
+    predictor, transformer = results(json.dumps(service({names.GANG: "s", names.GANG_SIZE: "2"})))
+    assert (predictor["errors"], len(transformer["errors"])) == ([], 1)
+
+
+def test_an_inference_service_whose_runtime_says_the_gpus_is_not_judged() -> None:
+    sent = service({names.POLICY: "nvlink"})
+    del sent["spec"]["transformer"], sent["spec"]["predictor"]["model"]["resources"]
+    (found,) = results(json.dumps(sent))
+    assert (found["errors"], found["warnings"], found["path"]) == ([], [], "")
 
 
 def test_words_on_what_has_no_pod_template_are_told() -> None:

@@ -16,8 +16,10 @@ from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.cluster.pods.gpu_time import GpuTime
 from dradriver.controller.placing import gang_plan, plan
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.limits import LimitError
+from dradriver.queue.limits import Allowance, Limit, LimitError
+from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_rules import Terms
+from dradriver.reason import Cause, Reason
 from tests.effort import sampled
 from tests.fakes.gang_pods import gang
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -182,6 +184,21 @@ async def test_where_what_the_cap_leaves_is_full_it_is_told_both_and_gets_either
     cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
     await cluster.settle()
     assert placed(cluster, "second", namespace="mine") == ["second"]
+
+
+@pytest.mark.parametrize("cause", [Cause.RESERVED, Cause.CAP])
+async def test_what_left_gpus_out_gives_the_reason_its_cause(cause: Cause) -> None:
+    class Keeps(Limit):
+        def allow(self, workload: PendingWorkload, allowance: Allowance) -> Allowance:
+            return allowance._replace(closed=frozenset((A100,)), why=Reason(cause, "they are kept for others"))
+
+    cluster = cluster_of(Policies(), a="dgx-a100", b="dgx-h100")
+    cluster.rival("theirs", "b", range(8))
+    cluster.worker.limits.put(Keeps(), in_force=True)
+    cluster.pod("p", 4)
+    await cluster.settle()
+    assert (cluster.note("p", "reason") or "").endswith("; they are kept for others")
+    assert cluster.worker.reasons.counted()[cause] == 1
 
 
 async def test_of_a_machine_with_two_products_only_those_that_the_cap_leaves_are_given() -> None:

@@ -11,10 +11,11 @@ import pytest
 import yaml
 
 from dradriver.allocator.request import Constraint, Whole
-from dradriver.api.base import names
+from dradriver.api.base import names, other_schedulers
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
 from dradriver.api.pod.resolved import Resolved
+from dradriver.api.policies.policies_reader import read
 from dradriver.api.vocabulary import annotation_words
 from dradriver.process.policies_file import PoliciesFile
 from tests import schema
@@ -113,8 +114,22 @@ def test_invented_schedulers_become_the_default_one(name: str) -> None:
     assert create(1, spec={"schedulerName": name})["spec"]["schedulerName"] == "default-scheduler"
 
 
-def test_other_schedulers_stay() -> None:
-    assert create(1, spec={"schedulerName": "volcano"})["spec"]["schedulerName"] == "volcano"
+@pytest.mark.parametrize("name", other_schedulers.TABLE)
+def test_schedulers_that_choose_gpus_stay_and_are_warned_of(name: str) -> None:
+    sent = pod(1, annotations=NVLINK, spec={"schedulerName": name})
+    for verdict in (admit(sent), admit(pod(1, spec={"schedulerName": name}), path="/translate-pods")):
+        assert verdict.admitted["spec"]["schedulerName"] == name
+        assert verdict.warnings == [other_schedulers.warning(name)]
+    policies = PoliciesFile()
+    policies.in_force = read(f"schedulers: [{name}]".encode(), source="policies.yaml")
+    verdict = admit(sent, policies=policies)
+    assert (verdict.admitted["spec"]["schedulerName"], verdict.warnings) == ("default-scheduler", [])
+
+
+def test_a_scheduler_that_follows_claims_is_not_warned_of() -> None:
+    for name in ("default-scheduler", "bin-packing-scheduler"):
+        verdict = admit(pod(1, annotations=NVLINK, spec={"schedulerName": name}))
+        assert (verdict.admitted["spec"]["schedulerName"], verdict.warnings) == (name, [])
 
 
 def test_a_pod_without_a_name_is_placed_too() -> None:

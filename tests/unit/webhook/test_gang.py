@@ -77,7 +77,10 @@ def test_a_pod_that_was_admitted_before_goes_on() -> None:
     [
         (GANG, {"annotations": {JOBSET + "exclusive-topology": "rack"}}, f"write {names.NEAR}"),
         (GANG, {"annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"}}, f"write {names.NEAR}"),
+        (GANG, {"annotations": {"leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology": "rack"}}, "each subgroup"),
         (GANG, {"spec": {"schedulerName": "volcano"}}, "spec.schedulerName: volcano"),
+        (GANG, {"spec": {"schedulerName": "kai-scheduler"}}, "KAI Scheduler starts a job's pods together by itself"),
+        (GANG, {"spec": {"schedulerName": "yunikorn"}}, "spec.schedulerName: yunikorn"),
         (GANG, {"labels": {"spark-role": "driver"}}, "it makes its executors once it runs"),
         (GANG, {"labels": {"spark-role": "executor"}}, f"write a name as {names.GANG}"),
         (GANG, {"labels": {"ray.io/cluster": "r"}}, f"write a name as {names.GANG}"),

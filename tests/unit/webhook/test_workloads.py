@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dradriver.api.base import names
+from dradriver.api.base import names, other_schedulers
 from dradriver.api.gangs import gang_size_of_owner
 from tests.fakes import owners
 from tests.fakes.admission import Verdict, admit, defaulted
@@ -48,6 +48,14 @@ def test_words_go_into_the_template(kind: str) -> None:
     made = asked(workload(kind, template(4), words=WORDS | {"example.com/a": "b"})).admitted
     assert made == workload(kind, template(4, annotations=WORDS), words=WORDS | {"example.com/a": "b"})
     assert asked(made).patch == [], "a second pass"
+
+
+def test_a_scheduler_that_chooses_gpus_is_told_where_its_author_looks() -> None:
+    of_volcano = template(4)
+    of_volcano["spec"]["schedulerName"] = "volcano"
+    assert asked(workload("Job", of_volcano, words=OTHER)).warnings == [other_schedulers.warning("volcano")]
+    assert asked(workload("Job", of_volcano)).warnings == [], "nothing says that its pods are the driver's"
+    assert asked(workload("Job", template(4), words=OTHER)).warnings == []
 
 
 def test_other_annotations_of_a_template_stay() -> None:
@@ -162,6 +170,7 @@ LWS = "leaderworkerset.sigs.k8s.io/"
         (maker("StatefulSet", podManagementPolicy="OrderedReady"), "write Parallel"),
         (maker("LeaderWorkerSet", template(4), template(4), startupPolicy="LeaderReady"), "write LeaderCreated"),
         (maker("LeaderWorkerSet", annotations={LWS + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
+        (maker("LeaderWorkerSet", annotations={LWS + "subgroup-exclusive-topology": "rack"}), f"write {names.NEAR}"),
         (maker("JobSet", annotations={JOBSET + "exclusive-topology": "rack"}), f"write {names.NEAR}"),
     ],
 )
