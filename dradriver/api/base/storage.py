@@ -27,11 +27,28 @@ class PersistentVolumeClaim(Part, frozen=True):
     status: VolumeClaimStatus = VolumeClaimStatus()
 
 
+class TopologyRequirement(Part, frozen=True):
+    """A label that a node must have, with one of some values."""
+
+    key: str = ""
+    values: list[str] = []
+
+
+class TopologyTerm(Part, frozen=True):
+    """Labels that a node must all have."""
+
+    match_label_expressions: list[TopologyRequirement] = []
+
+
 class StorageClass(Part, frozen=True):
-    """A class of storage: whether its volumes are made at once, or where the first pod is to run."""
+    """A class of storage: whether its volumes are made at once, or where the first pod is to run.
+
+    Only nodes that match one of the ``allowed_topologies`` can have volumes of the class; all nodes if there are none.
+    """
 
     metadata: Metadata
     volume_binding_mode: str = ""
+    allowed_topologies: list[TopologyTerm] = []
 
 
 class VolumeNodeAffinity(Part, frozen=True):

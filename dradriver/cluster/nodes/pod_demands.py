@@ -40,12 +40,15 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
         terms: The required node affinity, of which one must hold; None where any node will do.
         tolerations: The taints that the pod tolerates, sorted.
         volumes: Of each of its volumes that are not everywhere the terms of which one must hold, sorted.
+        by_hostname: Whether the pod is to be narrowed by the nodes' hostname label: ``affinity.narrow`` adds the label
+            to the pod's own terms. A node without the label is in none of them.
     """
 
     selector: tuple[tuple[str, str], ...] = ()
     terms: Terms | None = None
     tolerations: tuple[Pattern, ...] = ()
     volumes: Where = ()
+    by_hostname: bool = False
 
 
 # No pod needs so many, and reading them all for every decision would cost every other pod time.
@@ -102,7 +105,8 @@ def _constraints(pod: Pod, volumes: Where) -> Constraints:
         return OVERSIZE
     terms = None if required is None else terms_of(required)
     patterns = {pattern for toleration in pod.spec.tolerations if (pattern := _pattern(toleration)) is not None}
-    return Constraints(tuple(sorted(pod.spec.node_selector.items())), terms, tuple(sorted(patterns)), volumes)
+    selector, by_hostname = tuple(sorted(pod.spec.node_selector.items())), terms is not None and pod.gated
+    return Constraints(selector, terms, tuple(sorted(patterns)), volumes, by_hostname)
 
 
 def lasts_s(pod: Pod) -> int:

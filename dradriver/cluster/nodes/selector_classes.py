@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.objects import Taint
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.labels import Labels
@@ -18,6 +19,7 @@ CORDONED: Final = "unschedulable"
 TAINTED: Final = "tainted"
 UNSELECTED: Final = "not selected by the pod"
 ELSEWHERE: Final = "out of reach of the pod's volumes"
+NAMELESS: Final = f"without the label {HOSTNAME}"
 TOO_MANY: Final = "too many selectors and tolerations"
 
 
@@ -78,6 +80,8 @@ class Classes:
             mask &= self._taints.tolerated(constraints.tolerations)
             if constraints.volumes:
                 mask &= self._labels.reaching(constraints.volumes)
+            if constraints.by_hostname:
+                mask &= self._labels.having(HOSTNAME)
             if not tolerates_cordon(constraints.tolerations):
                 mask &= ~self._taints.cordoned
             if len(self._masks) >= _MOST_MASKS:
@@ -94,6 +98,8 @@ class Classes:
             (UNSELECTED, self._labels.selected(constraints)),
             (ELSEWHERE, self._labels.reaching(constraints.volumes)),
         ]
+        if constraints.by_hostname:
+            opened.append((NAMELESS, self._labels.having(HOSTNAME)))
         if not tolerates_cordon(constraints.tolerations):
             opened.insert(0, (CORDONED, ~self._taints.cordoned))
         causes = []

@@ -169,7 +169,7 @@ def together(found: Iterable[Where | Unbound]) -> Where:
 
 
 async def locate(client: Client, claim: Key) -> Where | Unbound:
-    """Return where the volume of a claim is; everywhere while it waits for a pod's node to make one.
+    """Return where the volume of a claim is, or can be made while it waits for the node of a pod.
 
     Raises:
         ApiError: The server does not let us read it, or it cannot be read.
@@ -189,7 +189,7 @@ async def locate(client: Client, claim: Key) -> Where | Unbound:
     if spec.storage_class_name and not spec.volume_name:
         kind = await _there(client.get(STORAGE_CLASSES, spec.storage_class_name, type=StorageClass))
         if kind is not None and kind.volume_binding_mode == "WaitForFirstConsumer":
-            return ()
+            return allowed_by(kind)
     return Unbound(Reason(Cause.STORAGE, f"{told}, which is not bound to a volume yet"))
 
 
@@ -201,6 +201,19 @@ async def _there(answer: Awaitable[T]) -> T | None:
         if error.not_found:
             return None
         raise
+
+
+def allowed_by(kind: StorageClass) -> Where:
+    """Return what nodes must have so that a volume of a class can be made for a pod on them.
+
+    One term must hold, and an empty term holds nowhere (``MatchTopologySelectorTerms``, Kubernetes 1.35).
+    """
+    terms = [
+        Term(tuple((e.key, "In", tuple(e.values)) for e in term.match_label_expressions), ())
+        for term in kind.allowed_topologies
+    ]
+    size = sum(1 + sum(1 + len(values) for _, _, values in term.labels) for term in terms)
+    return (tuple(terms),) if terms and size <= MOST_TERMS else ()
 
 
 def where_of(volume: PersistentVolume) -> Where:

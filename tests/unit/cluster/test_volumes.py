@@ -51,8 +51,12 @@ def volume(cluster: GpuCluster, name: str, zone: str, **metadata: Any) -> None:
     cluster.put(PERSISTENT_VOLUMES, {"metadata": {"name": name} | metadata, "spec": spec})
 
 
-def storage_class(cluster: GpuCluster, name: str, mode: str) -> None:
-    cluster.put(STORAGE_CLASSES, {"metadata": {"name": name}, "volumeBindingMode": mode})
+def storage_class(cluster: GpuCluster, name: str, mode: str, **changes: Any) -> None:
+    cluster.put(STORAGE_CLASSES, {"metadata": {"name": name}, "volumeBindingMode": mode} | changes)
+
+
+def topology(*zones: str) -> dict[str, Any]:
+    return {"matchLabelExpressions": [{"key": ZONE, "values": list(zones)}] if zones else []}
 
 
 def claim(cluster: GpuCluster, name: str, bound_to: str | None, *, kind: str = "", **status: Any) -> None:
@@ -120,6 +124,31 @@ async def test_a_claim_without_a_volume_restricts_nothing(trouble: str) -> None:
     cluster.pod("p", 2, volumes=uses("data"))
     await cluster.settle()
     assert cluster.gpus("p")[0] == "n0"
+
+
+@pytest.mark.parametrize(
+    ("topologies", "nodes"),
+    [
+        ([topology("z1"), topology("z3")], {"n3", "n4", "n5"}),
+        ([topology("z1", "z2"), topology()], {"n3", "n4", "n5", "n6", "n7", "n8"}),
+        ([topology()], set()),
+        ([topology(*map(str, range(300)))], {"n0", "n1", "n2", "n3", "n4", "n5", "n6", "n8"}),  # left to the scheduler
+    ],
+)
+async def test_a_volume_that_is_made_for_the_pod_is_made_where_its_class_allows(
+    topologies: list[Any], nodes: set[str]
+) -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    storage_class(cluster, "late", "WaitForFirstConsumer", allowedTopologies=topologies)
+    claim(cluster, "data", None, kind="late")
+    cluster.pod("p", 2, volumes=uses("data"))
+    await cluster.settle()
+    if nodes:
+        assert allowed(cluster, "p") == nodes
+    else:
+        assert cluster.claim("p") is None
+        assert ELSEWHERE in (cluster.note("p", "reason") or "")
 
 
 @pytest.mark.slow
