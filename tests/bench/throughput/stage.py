@@ -19,7 +19,7 @@ from tests.bench.throughput.machines import Machines
 from tests.bench.throughput.parts import Parts
 from tests.bench.throughput.profiles import profiled
 from tests.bench.throughput.watching import watching
-from tests.bench.throughput.workloads import NAMESPACE, OURS, SHARED, Work
+from tests.bench.throughput.workloads import NAMESPACE, OPEN, OURS, SHARED, Work
 from tests.cluster.api import Api
 from tests.cluster.errors import ClusterError
 from tests.resources import RESOURCE_CLAIM_TEMPLATES
@@ -98,7 +98,7 @@ class Stage:
         Raises:
             ClusterError: The driver does not place a first pod.
         """
-        driver = self.drivers.get(variant) or (self._installed if self._stays or variant == SHARED else None)
+        driver = self.drivers.get(variant) or (self._installed if self._stays or variant in (SHARED, OPEN) else None)
         if driver is None:
             async with self._admission():
                 await self.quiet()

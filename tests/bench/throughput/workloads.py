@@ -16,16 +16,24 @@ NAMESPACE = "throughput"
 OURS = "ours"
 PART = "part"
 SHARED = "shared"
+OPEN = "open"
 CLAIM = "claim"
 SHARERS = 100  # pods of one set or claim: a node has room for 110, and a claim for 256
 DEFAULT = (OURS, "match", "count", "plain")
 HELP = (
     "ours (annotation and limit), match (template with matchAttribute), count (template with count), plain (no GPUs), "
     "part (template of what --parts says), "
+    "open (ours with a rule that only the scheduler can evaluate: confined to no node), "
     f"shared (a set of GPUs for {SHARERS} pods each, by annotation), claim (a hand-made claim for as many), "
     "pinN (a hand-made pinned claim and N nodes of affinity: what a controller that costs nothing would reach)"
 )
 _PINNED = re.compile(r"pin(\d+)")
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_OF_OTHER_NAMESPACES = {  # the controller does not know the labels of namespaces
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchLabels": {"app": "none"}},
+    "namespaceSelector": {"matchLabels": {"team": "none"}},
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Work:
 
 def known(variant: str) -> bool:
     """Return whether there is such a variant."""
-    return variant in (*DEFAULT, PART, SHARED, CLAIM) or _PINNED.fullmatch(variant) is not None
+    return variant in (*DEFAULT, PART, SHARED, OPEN, CLAIM) or _PINNED.fullmatch(variant) is not None
 
 
 def templates(gpus: int, parts: Parts | None) -> list[dict[str, Any]]:
@@ -98,6 +106,10 @@ def _by_words(variant: str, name: str, gpus: int, parts: Parts | None) -> dict[s
         prefix, _, number = name.rpartition("-")
         words = {names.POLICY: "nvlink", names.SHARED_CLAIM: f"{prefix}-set-{int(number) // SHARERS}"}
         return _pod(name, annotations=words, limits={names.GPU_RESOURCE: gpus})
+    if variant == OPEN:
+        pod = _pod(name, annotations={names.POLICY: "nvlink"}, limits={names.GPU_RESOURCE: gpus})
+        pod["spec"]["affinity"] = {"podAntiAffinity": {_REQUIRED: [_OF_OTHER_NAMESPACES]}}
+        return pod
     if variant == "plain":
         return _pod(name)
     return _pod(name, claim={"resourceClaimTemplateName": variant})
@@ -158,7 +170,7 @@ def _pod(
         terms = [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes
         ]  # a term takes one name
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        required = {_REQUIRED: {"nodeSelectorTerms": terms}}
         spec["affinity"] = {"nodeAffinity": required}
     spec["containers"] = [{"name": "main", "image": "none", "resources": resources}]
     metadata = {"name": name, "namespace": NAMESPACE, "annotations": dict(annotations or {})}
