@@ -63,7 +63,9 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
         async with at_once:
             path = f"{PODS.path(namespace, f'{name}:{port}')}/proxy/metrics"
             try:
-                fingerprints[name] = _fingerprint(await client.connection.request("GET", path, most=_METRICS_BYTES))
+                fingerprints[name] = _fingerprint(
+                    await client.connection.request("GET", path, max_bytes=_METRICS_BYTES)
+                )
             except (DriverError, TooLongError, ValueError, OverflowError) as error:
                 unknown[name] = str(error) or "its metrics cannot be read"
             else:
