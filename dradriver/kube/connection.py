@@ -32,7 +32,7 @@ class Connection:
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float) -> None:
-        """Connect when something is asked; an answer takes ``timeout_s`` at max_bytes."""
+        """Connect when something is asked; an answer takes ``timeout_s`` at most."""
         self._config = config
         self._user_agent = user_agent
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
