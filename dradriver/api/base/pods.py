@@ -238,6 +238,11 @@ class Pod(Part, frozen=True):
         return None
 
     @property
+    def pod_group(self) -> str:
+        """Return the name of the PodGroup by which kube-scheduler places the pod; empty without one."""
+        return "" if self.spec.scheduling_group is None else self.spec.scheduling_group.pod_group_name
+
+    @property
     def template(self) -> tuple[str, str] | None:
         """Return the pod's entry of ``spec.resourceClaims`` and the template of its claim; None without a template."""
         entry, slash, name = self.metadata.annotations.get(names.TEMPLATE, "").partition("/")

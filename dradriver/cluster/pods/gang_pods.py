@@ -229,9 +229,7 @@ class Gangs:
         return self._waits.get(pod)
 
     def _read(self, key: Key, pod: Pod) -> Membership | None:
-        group = pod.spec.scheduling_group
-        in_group = group is not None and bool(group.pod_group_name)
-        if not in_group and resolved.rare(pod.metadata.annotations).gang is msgspec.UNSET:
+        if not gang_of_pod.in_group(pod) and resolved.rare(pod.metadata.annotations).gang is msgspec.UNSET:
             return None
         try:
             noted = resolved.read(pod.metadata.annotations).gang
