@@ -13,11 +13,12 @@ from dradriver.kube.resources import PODS, Resource
 from tests.fakes import owners
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS
-from tests.fakes.gang_pods import bound, lifted, nodes
+from tests.fakes.gang_pods import bound, claims, lifted, nodes
 from tests.fakes.gpucluster import GpuCluster
 
 GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
 BASIC: Object = {"basic": {}}
+OTHERS = "minCount (3) cannot be satisfied: 1 scheduled, 1 remaining, pod group preemption: No preemption victims found"
 
 
 def cluster_of(called: str, **times: float) -> GpuCluster:
@@ -43,6 +44,20 @@ def of_job(cluster: GpuCluster, count: int, *, stored: bool = False, wishes: dic
     spec = {"parallelism": count, "completions": count, "completionMode": "Indexed"}
     cluster.put(JOBS, {"metadata": {"name": "train", "namespace": "default", "uid": owners.UID}, "spec": spec})
     return [f"train-{index}" for index in range(count)]
+
+
+def written(cluster: GpuCluster, count: int, *, first: int = 0) -> list[str]:
+    """Create pods whose author wrote ``schedulingGroup`` into them."""
+    pods = [f"train-{index}" for index in range(first, first + count)]
+    for pod in pods:
+        cluster.pod(pod, 8, schedulingGroup={"podGroupName": "train"})
+    return pods
+
+
+def says(cluster: GpuCluster, pod: str, message: str, *, reason: str = "Unschedulable") -> None:
+    """Have the scheduler write of a pod that it is not scheduled."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    cluster.store.edit(PODS, ("default", pod), lambda made: made["status"].update(conditions=[condition]))
 
 
 async def gathered(cluster: GpuCluster) -> None:
@@ -129,3 +144,63 @@ async def test_a_replacement_is_placed_though_another_pod_of_its_group_has_succe
     await cluster.settle()
     cluster.schedule()
     assert bound(cluster, ["train-3"]) == ["train-3"]
+
+
+async def test_only_the_pod_of_a_group_that_finds_no_node_is_blamed() -> None:
+    cluster = cluster_of("abcd", promise_s=60.0, unschedulable_s=5.0)
+    group(cluster, {"gang": {"minCount": 3}})
+    pods = written(cluster, 3)
+    await gathered(cluster)
+    assert lifted(cluster, pods) == pods
+    first = {pod: cluster.gpus(pod)[0] for pod in pods}
+    says(cluster, "train-0", OTHERS)
+    says(cluster, "train-1", "0/4 nodes are available: 1 node(s) didn't have free ports for the requested pod ports.")
+    says(cluster, "train-2", OTHERS)
+    await cluster.settle()
+    await asyncio.sleep(5.1)
+    await cluster.settle()
+    for pod in pods:
+        assert "pod train-1: the scheduler finds no room on its nodes" in (cluster.note(pod, "reason") or "")
+    await asyncio.sleep(2)
+    await cluster.settle()
+    assert first["train-1"] not in {cluster.gpus(pod)[0] for pod in pods}
+    assert {first["train-0"], first["train-2"]} < {cluster.gpus(pod)[0] for pod in pods}
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "told"),
+    [
+        (OTHERS, "Unschedulable", "the scheduler finds no room for another pod of its PodGroup 'train'"),
+        ("pod group is unschedulable, x", "Unschedulable", "another pod of its PodGroup 'train'"),
+        ("0/5 placements are available, first placement status: x", "Unschedulable", "another pod of its PodGroup"),
+        ('error in "DynamicResources" PodGroupPostFilter plugins: not found', "SchedulerError", "another pod of its"),
+        ("non-empty scheduling gates", "SchedulingGated", "it tries no pod of PodGroup 'train' while one of them"),
+    ],
+)
+async def test_what_is_about_the_group_blames_no_node(message: str, reason: str, told: str) -> None:
+    cluster = cluster_of("abcd", promise_s=60.0, unschedulable_s=5.0)
+    group(cluster, {"gang": {"minCount": 3}})
+    pods = written(cluster, 3)
+    await gathered(cluster)
+    for pod in pods:
+        says(cluster, pod, message, reason=reason)
+    await cluster.settle()
+    await asyncio.sleep(30)
+    await cluster.settle()
+    assert claims(cluster, pods) == pods
+    await asyncio.sleep(35)
+    await cluster.settle()
+    assert [cluster.worker.picture.refusals.of(pod, 0.0) for pod in cluster.worker.picture.pods.values()] == [[]] * 3
+    assert all(told in (cluster.note(pod, "reason") or "") for pod in pods)
+
+
+async def test_no_pod_of_a_group_keeps_its_gate_while_others_start() -> None:
+    """The scheduler would try none of them, so one that finds no place keeps all of them waiting."""
+    cluster = cluster_of("abcd")
+    group(cluster, {"gang": {"minCount": 3}})
+    pods = written(cluster, 5)
+    await gathered(cluster)
+    assert lifted(cluster, pods) == []
+    cluster.node("e")
+    await cluster.settle()
+    assert lifted(cluster, pods) == pods
