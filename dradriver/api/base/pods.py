@@ -250,6 +250,14 @@ class Pod(Part, frozen=True):
         return None
 
     @property
+    def preempted(self) -> bool:
+        """Return whether kube-scheduler ends the pod for one of higher priority, by its status."""
+        return any(
+            condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
+            for condition in self.status.conditions
+        )
+
+    @property
     def pod_group(self) -> str:
         """Return the name of the PodGroup by which kube-scheduler places the pod; empty without one."""
         return "" if self.spec.scheduling_group is None else self.spec.scheduling_group.pod_group_name

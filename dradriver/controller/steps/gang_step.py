@@ -133,6 +133,8 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
     free = _free(claims)
     if len(plans) > 1 or None in plans:
         return Release(free, WithdrawReason.OUTDATED) if free else Wait()
+    if state.is_asleep and free:
+        return Release(free, WithdrawReason.ASLEEP)
     if state.broken:
         # While all gates are there, another plan of all is better than one around what is left of this.
         broken = tuple(claims[uid] for uid in state.broken)

@@ -13,7 +13,7 @@ from dradriver.kube.resources import PODS, Resource
 from tests.fakes import owners
 from tests.fakes.apistore import Object
 from tests.fakes.control_plane.jobs import JOBS
-from tests.fakes.gang_pods import bound, claims, lifted, nodes
+from tests.fakes.gang_pods import bound, claims, gang, lifted, nodes
 from tests.fakes.gpucluster import GpuCluster
 
 GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
@@ -204,3 +204,61 @@ async def test_no_pod_of_a_group_keeps_its_gate_while_others_start() -> None:
     cluster.node("e")
     await cluster.settle()
     assert lifted(cluster, pods) == pods
+
+
+def uids(cluster: GpuCluster, pods: list[str]) -> list[str]:
+    """Return the uids of the pods' claims that are there and not on their way out."""
+    found = [claim["metadata"] for pod in pods if (claim := cluster.claim(pod)) is not None]
+    return [metadata["uid"] for metadata in found if "deletionTimestamp" not in metadata]
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+async def test_a_gang_whose_group_lost_a_gated_pod_begins_again(in_group: bool) -> None:
+    """Nothing else has the scheduler try those that are left."""
+    cluster = cluster_of("abc")
+    group(cluster, {"gang": {"minCount": 3}})
+    more: dict[str, Any] = {"schedulingGroup": {"podGroupName": "train"}} if in_group else {}
+    for index in range(3):
+        cluster.pod(f"train-{index}", 8, wishes={} if in_group else {"gang": "train", "gang-size": "3-9"}, **more)
+    pods = [f"train-{index}" for index in range(3)]
+    await gathered(cluster)
+    assert lifted(cluster, pods) == pods
+    before = uids(cluster, pods)
+    cluster.pod("train-3", 8, wishes={} if in_group else {"gang": "train", "gang-size": "3-9"}, **more)
+    await cluster.settle()
+    assert lifted(cluster, ["train-3"]) == [], "there is no room for it"
+    cluster.remove(PODS, "train-3", "default")
+    await gathered(cluster)
+    assert (uids(cluster, pods) != before) == in_group
+    for _ in range(2):
+        cluster.schedule()
+        await cluster.settle()
+    assert bound(cluster, pods) == pods
+
+
+async def test_a_gang_that_lost_a_pod_to_one_of_higher_priority_gives_all_places_back_at_once() -> None:
+    """The scheduler of 1.37.2 deletes a pod at the barrier, and tries the other one only once a place is given back."""
+    cluster = cluster_of("abcd", promise_s=60.0)
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    cluster.schedule()
+    assert len(uids(cluster, pods)) == 3
+
+    def preempt(pod: Object) -> None:
+        condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": ""}
+        pod["status"]["conditions"] = [*pod["status"].get("conditions", ()), condition]
+
+    cluster.store.edit(PODS, ("default", "train-1"), preempt)
+    cluster.deliver(PODS)
+    cluster.remove(PODS, "train-1", "default")
+    for _ in range(3):
+        await cluster.settle()
+        cluster.schedule()
+        cluster.collect()
+    assert uids(cluster, pods) == []
+    assert bound(cluster, ["train-0", "train-2"]) == []
+    cluster.pod("train-1", 8, wishes={"gang": "train", "gang-size": "3"})
+    for _ in range(4):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
