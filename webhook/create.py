@@ -33,6 +33,7 @@ from webhook import (
     gpu_limits,
     harmful_settings,
     kueue,
+    pod_groups,
     pod_view,
     scheduler_placed,
     template_reference,
@@ -163,6 +164,7 @@ def create(
             scheduler_name=scheduler_name,
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             required=authors_affinity(pod) if copied else desired.AS_SENT,
+            leaves_group=label == names.LABEL_PLACED and pod_groups.leaves_at_create(pod),
         ),
         warnings,
     )

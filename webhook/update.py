@@ -27,6 +27,7 @@ from webhook import (
     effects,
     gang,
     gpu_limits,
+    pod_groups,
     pod_view,
     scheduler_placed,
     template_reference,
@@ -82,6 +83,7 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
             scheduler_name=was.scheduler_name,
             deadline_s=deadline_s,
             required=required,
+            leaves_group=pod_groups.leaves_at_update(pod, live),
         ),
         warnings + more + late,
     )

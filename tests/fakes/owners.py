@@ -75,6 +75,22 @@ def _completion(index: int, job: str) -> tuple[dict[str, str], dict[str, str]]:
     return labels | at, at
 
 
+def job_pod(index: int, *, group: str = "", stored: bool = False, namespace: str = "team") -> Object:
+    """Return a pod of the indexed Job ``train``.
+
+    With a group it is one of WorkloadWithJob: manageJob of job_controller.go (1.37.2) adds an owner and a field to the
+    template. The field is there if ``stored`` says that no webhook took it away.
+    """
+    made = pod(f"train-{index}", *_completion(index, "train"), owned("batch/v1", "Job", "train"), gpus=8)
+    made["metadata"]["namespace"] = namespace
+    if group:
+        reference = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group, "uid": "g"}
+        made["metadata"]["ownerReferences"].append(reference)
+    if stored:
+        made["spec"]["schedulingGroup"] = {"podGroupName": group}
+    return made
+
+
 def _jobset_pod(
     role: str, job: int, index: int, *, replicas: int, attempt: int = 0, gpus: int = 4, **env: str
 ) -> Object:

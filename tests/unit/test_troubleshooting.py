@@ -21,7 +21,14 @@ from dradriver.cluster.nodes import node_table, selector_classes
 from dradriver.cluster.pods import neighbours, nvlink_channels
 from dradriver.controller.placing import ranking
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from dradriver.reason import Cause
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
@@ -237,6 +244,32 @@ async def _overdue(cluster: GpuCluster) -> None:
     cluster.pod("p")
     await cluster.settle()
     await asyncio.sleep(1.1)
+
+
+async def _in_a_group(cluster: GpuCluster, reason: str, message: str) -> None:
+    """Place a pod in a PodGroup, and let the scheduler say this of it, and nothing more."""
+    cluster.promise_s = 1.0
+    cluster.restart()
+    cluster.node("a")
+    groups = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
+    spec = {"schedulingPolicy": {"basic": {}}}
+    cluster.put(groups, {"metadata": {"name": "team", "namespace": "default"}, "spec": spec})
+    cluster.pod("p", schedulingGroup={"podGroupName": "team"})
+    await cluster.settle()
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    cluster.store.edit(PODS, ("default", "p"), lambda pod: pod["status"].update(conditions=[condition]))
+    await cluster.settle()
+    await asyncio.sleep(1.1)
+
+
+@says("it tries no pod of PodGroup")
+async def _beside_a_gated_one(cluster: GpuCluster) -> None:
+    await _in_a_group(cluster, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+
+
+@says("the scheduler finds no room for another pod of its PodGroup")
+async def _beside_a_refused_one(cluster: GpuCluster) -> None:
+    await _in_a_group(cluster, "Unschedulable", "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining")
 
 
 @says("waits for scheduling gate")
@@ -580,6 +613,8 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
     Cause.SCHEDULER: (
         "the scheduler finds no room on its nodes",
         "has not bound the pod to its nodes",
+        "it tries no pod of PodGroup",
+        "the scheduler finds no room for another pod of its PodGroup",
         "it was bound to node",
         "waits until its scheduler has bound other pods of this namespace",
     ),

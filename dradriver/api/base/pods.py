@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from dradriver.api.base import names
 from dradriver.api.base.objects import Condition, Metadata, Part
 
+_NO_NODE: Final = re.compile(r"0/\d+ nodes are available")  # FitError of pkg/scheduler/framework/types.go, 1.37.2
 GRACE_S: Final = 30  # that containers have to end, where a pod does not say: what the API server fills in
 
 
@@ -239,12 +241,35 @@ class Pod(Part, frozen=True):
 
     @property
     def refused(self) -> str | None:
-        """Return why the scheduler finds no room for the pod by its status; None where the status does not say so."""
+        """Return why the scheduler finds no room for the pod by its status; None where the status does not say so.
+
+        If one pod of a PodGroup finds no room, the scheduler calls all of them unschedulable, and only the message of
+        that pod is about nodes (Kubernetes 1.37.2, schedule_one_podgroup.go).
+        """
+        message = self.unscheduled
+        return None if message is None or (self.pod_group and _NO_NODE.match(message) is None) else message
+
+    @property
+    def unscheduled(self) -> str | None:
+        """Return the scheduler's message that it cannot place the pod, or others of its PodGroup; None without one."""
         for condition in self.status.conditions:
             refused = condition.type == "PodScheduled" and condition.status == "False"
             if refused and condition.reason != "SchedulingGated":
                 return condition.message
         return None
+
+    @property
+    def preempted(self) -> bool:
+        """Return whether kube-scheduler ends the pod for one of higher priority, by its status."""
+        return any(
+            condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
+            for condition in self.status.conditions
+        )
+
+    @property
+    def pod_group(self) -> str:
+        """Return the name of the PodGroup by which kube-scheduler places the pod; empty without one."""
+        return "" if self.spec.scheduling_group is None else self.spec.scheduling_group.pod_group_name
 
     @property
     def template(self) -> tuple[str, str] | None:

@@ -30,6 +30,7 @@ _JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
+_SCHEDULING: Final = "scheduling.k8s.io"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
 SAID: Final = (JOBSET, LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
@@ -48,7 +49,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         labels: Its labels.
         annotations: Its annotations.
         owners: The owners of the object.
-        group: ``spec.schedulingGroup.podGroupName``; empty without one.
+        group: ``spec.schedulingGroup.podGroupName``; empty without one, or if the webhook took it away.
         scheduler: ``spec.schedulerName``.
     """
 
@@ -154,12 +155,43 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
     return Member(identity=identity, made_by=made_by, read=found.read, rank=rank)
 
 
-def of_group(pod: Facts) -> Member | None:
-    """Return which gang of a PodGroup a pod is in: ``spec.schedulingGroup`` names the PodGroup (KEP-4671)."""
-    if not pod.group or len(pod.group) > LONGEST:
+def group_of_job(owners: Sequence[OwnerReference]) -> OwnerReference | None:
+    """Return the PodGroup that the Job controller made for a Job's pod; None for any other pod.
+
+    With the feature gate WorkloadWithJob each Job without an owner has one, of the policy ``basic`` unless the Job says
+    ``gang``. All of its pods are of the Job, and name it as an owner that does not control them (manageJob of
+    pkg/controller/job/job_controller.go, 1.36.3 and 1.37.2).
+
+    Args:
+        owners: The owners of the pod.
+    """
+    if len(owners) < 2 or not any(
+        by.controller and by.kind == "Job" and by.api_version.startswith("batch/") for by in owners
+    ):
         return None
-    found = joined(of_group_named(pod.namespace, pod.group), "PodGroup", made(pod))
-    return msgspec.structs.replace(found, read=Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=pod.group))
+    groups = (by for by in owners if by.kind == "PodGroup" and by.api_version.startswith(_SCHEDULING + "/"))
+    return next(groups, None)
+
+
+def of_group(pod: Facts, *, asks: bool = False) -> Member | None:
+    """Return which gang of a PodGroup a pod is in (KEP-4671); None for none.
+
+    ``spec.schedulingGroup`` names the PodGroup. The webhook takes that field away from the pods of a Job to which the
+    Job controller gave a PodGroup; their owners name it still.
+
+    Args:
+        pod: What is known of the pod.
+        asks: Whether the author of the pod asks for a gang. Then a PodGroup that the Job controller made says nothing:
+            every Job has one, and its policy is not the author's.
+    """
+    by_job = group_of_job(pod.owners)
+    name = pod.group or ("" if by_job is None else by_job.name)
+    if by_job is not None and by_job.name != name:
+        by_job = None  # the author wrote another one
+    if not name or len(name) > LONGEST or (asks and by_job is not None):
+        return None
+    read = Owner(api_version=_SCHEDULING, kind="PodGroup", name=name, uid="" if by_job is None else by_job.uid)
+    return msgspec.structs.replace(joined(of_group_named(pod.namespace, name), "PodGroup", made(pod)), read=read)
 
 
 def of_group_named(namespace: str, name: str) -> str:
