@@ -47,6 +47,7 @@ from dradriver.kube.resources import (
     RESOURCE_SLICES,
     Resource,
 )
+from dradriver.kube.server_clock import ServerClock
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ class Controller:
         namespace: str = "",
         ends_idle: bool = False,
         reservation_store: ReservationStore | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -118,16 +120,23 @@ class Controller:
             namespace: Where GPU time and reservations are kept, the driver's own; empty for nowhere.
             ends_idle: Whether those that ask for it are ended.
             reservation_store: Where reservations are kept; by default a ConfigMap in ``namespace``.
+            clock: Gives the time by which GPU time is counted; None for this machine's clock.
         """
+        self._clock = clock
         recorders = recorders or Recorders()
         self.worker = Worker(
-            client, deadlines=deadlines, recorders=recorders.pods, suspendable=suspendable, tables=tables
+            client,
+            deadlines=deadlines,
+            recorders=recorders.pods,
+            suspendable=suspendable,
+            tables=tables,
+            clock=clock,
         )
         if reservation_store is None and namespace:
             reservation_store = ReservationStore(client, namespace=namespace)
         self.features = Features(
             client, self.worker, recorders,
-            namespace=namespace, ends_idle=ends_idle, reservation_store=reservation_store,
+            namespace=namespace, ends_idle=ends_idle, reservation_store=reservation_store, clock=clock,
         )  # fmt: skip
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
         self._reflectors = {
@@ -195,6 +204,8 @@ class Controller:
         """Lead as the controller of the cluster until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
+        if self._clock is not None:
+            self._clock.set()  # by the answer that has just come
         metrics.LEADER.set(1)
         try:
             await self._lead()

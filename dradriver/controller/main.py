@@ -51,6 +51,7 @@ async def serve(args: Options) -> None:
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
+    from dradriver.kube.server_clock import ServerClock
     from dradriver.process import cyclic_gc
     from dradriver.process.health_server import serve_health
 
@@ -65,6 +66,7 @@ async def serve(args: Options) -> None:
             tables=Tabulator(),
             namespace=args.namespace,
             ends_idle=args.end_idle,
+            clock=ServerClock(lambda: (client.connection.date, client.connection.date_at)),
         )
         policies_file = policies.follow(
             controller.follow,

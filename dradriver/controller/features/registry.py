@@ -16,6 +16,7 @@ choice of a node in ``placing/node_limits.py``. The loop, the steps and the plan
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -79,6 +80,7 @@ class Features:
         namespace: str,
         ends_idle: bool,
         reservation_store: ReservationStore | None,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """Register them.
 
@@ -89,6 +91,7 @@ class Features:
             namespace: Where GPU time is kept; empty for nowhere.
             ends_idle: Whether idle pods that ask for it are ended.
             reservation_store: Where reservations are kept for the next leader; None for nowhere.
+            clock: Returns the seconds since the epoch by which GPU time is counted; the system's by default.
         """
         picture = worker.picture
         self._worker, self._reservation_store = worker, reservation_store
@@ -96,8 +99,9 @@ class Features:
         self._nics = NicSlices(client, picture)
         picture.nics.first_requested.add(self._nics.begin)
         self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
-        self._usage = UsageStore(client, picture, worker.tenants, namespace=namespace) if namespace else None
-        if self._usage is not None:
+        self._usage: UsageStore | None = None
+        if namespace:
+            self._usage = UsageStore(client, picture, worker.tenants, namespace=namespace, clock=clock or time.time)
             picture.gpu_time.book.spent.add(count_gpu_seconds)
         self._idle = IdlePods(client, picture, recorders.idle, ends=ends_idle)
         worker.followed.add(self._follow)
