@@ -25,6 +25,7 @@ def facts(pod: Pod) -> Facts:
     """Return the labels, annotations and owner of a pod that say which gang it belongs to."""
     return Facts(
         namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
         labels=pod.metadata.labels,
         annotations=pod.metadata.annotations,
         owners=pod.metadata.owner_references,
