@@ -11,6 +11,7 @@ from dradriver.api.base import names
 from dradriver.api.policies.policies_reader import read
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.preempting import contested
 from tests.fakes.troubles import working
 
 OTHER = {"name": "fpga", "resourceClaimName": "fpga"}
@@ -146,3 +147,12 @@ async def test_a_partition_keeps_it_from_the_scheduler(policies: bytes, claims: 
     assert labels == claims
     if claims == {names.LABEL_PLACED}:
         assert held_s < 200, "it keeps GPUs from others for less and less of the time"
+
+
+async def test_it_is_confined_to_no_node_either_if_others_end_for_it() -> None:
+    cluster = await contested(("low", 8, 0))
+    admit(cluster, "p", priority=1000)
+    await cluster.settle()
+    assert cluster.evicted() == ["low"]
+    assert "affinity" not in cluster.get_pod("p")["spec"]
+    assert cluster.get_pod("p")["status"]["nominatedNodeName"] == "a"
