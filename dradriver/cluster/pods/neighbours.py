@@ -8,7 +8,7 @@ What pods of others do is left to the scheduler.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, TypeVar
 
 from dradriver.api.base.pods import Pod
@@ -77,8 +77,29 @@ class Neighbours:
                 mask |= self._nodes.labelled(term.place, {place for place in others if place is not None})
         return mask & fit
 
+    def places(
+        self, label: str, chosen: Collection[Chosen], new: Collection[Key], *, staying: bool = False
+    ) -> Iterator[str]:
+        """Yield where pods of ours are that all of some rules select: for each the value of a label of its node.
+
+        Args:
+            label: The label.
+            chosen: What selects them.
+            new: Pods that do not count.
+            staying: Whether pods that are being deleted do not count, as for topology spread.
+        """
+        first, *others = chosen
+        for key, place in self._placed(label, first, staying=staying):
+            labels = self._pods[key].metadata.labels
+            if key not in new and all(other.has(key[0], labels) for other in others):
+                yield place
+
     def _places(self, pod: Key, label: str, chosen: Chosen, *, staying: bool = False) -> Iterator[str]:
-        """Give the place of each other pod that is chosen and somewhere; ``staying`` leaves out those that end.
+        """Give the place of each other pod that is chosen and somewhere; ``staying`` leaves out those that end."""
+        return (place for other, place in self._placed(label, chosen, staying=staying) if other != pod)
+
+    def _placed(self, label: str, chosen: Chosen, *, staying: bool) -> Iterator[tuple[Key, str]]:
+        """Give each pod that is chosen and somewhere, with its place; ``staying`` leaves out those that end.
 
         The scheduler spreads as if these were gone, and keeps others apart from them until they are
         (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
@@ -89,12 +110,11 @@ class Neighbours:
         for namespace in names:
             for other in self._of.get(namespace, ()):
                 if (
-                    other != pod
-                    and not (staying and self._pods[other].metadata.deletion_timestamp is not None)
+                    not (staying and self._pods[other].metadata.deletion_timestamp is not None)
                     and chosen.has(namespace, self._pods[other].metadata.labels)
                     and (place := self._place(other, label)) is not None
                 ):
-                    yield place
+                    yield other, place
 
     def _place(self, pod: Key, label: str) -> str | None:
         node = self._place_of(pod)

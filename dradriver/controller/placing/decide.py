@@ -337,10 +337,10 @@ def _hostnames(picture: Picture, nodes: Sequence[str], most: int) -> dict[str, s
     if picture.inventory.counted(first):
         others = []
     usable = [first, *(node for node in others if not picture.inventory.counted(node))]
-    return {node: picture.nodes.hostname(node) for node in _unlike(picture, usable, most)}
+    return {node: picture.nodes.hostname(node) for node in unlike(picture, usable, most)}
 
 
-def _unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
+def unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
     """Return at most ``most`` of these nodes, which are given best first, so that they differ.
 
     If the scheduler refuses a pod on one node, for a volume's zone or another pod's port, it may refuse it on all
