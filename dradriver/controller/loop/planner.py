@@ -170,7 +170,7 @@ class Planner:
             return error.why
         if not workload.is_gang:
             return None if rows is not None and not workload.lead.near else why(workload.lead.pod, error)
-        if all(member.pod.gated for member in workload.members):
+        if all(member.pod.gated or member.is_open for member in workload.members):
             return error.why
         text = f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
         return Reason(error.cause, text)

@@ -98,7 +98,7 @@ def placements_of(
         missed = dict.fromkeys((*(word.value for word in choice.fallback), *plan_choice.fallback))
         placements[member] = Placement(
             choice=choice,
-            hostnames=hostnames[member],
+            hostnames={} if member.is_open else hostnames[member],
             uuids=by_request,
             addresses=picture.inventory.addresses(choice.node),
             texts=result_annotations.written(choice, picture.inventory.uuids(choice.node))

@@ -324,7 +324,7 @@ def revalidate(
             return None
         placements[member] = msgspec.structs.replace(
             placement,
-            hostnames=hostnames[member],
+            hostnames={} if member.is_open else hostnames[member],
             texts=placement.texts | gang_plan_note.texts(claim.planned, list(dict.fromkeys(nodes.values()))),
             planned=claim.planned,
             seat=has_seat,
