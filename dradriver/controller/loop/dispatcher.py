@@ -129,6 +129,7 @@ class Dispatcher:
             self._workloads.add(workload)
         elif not workload.busy and workload.lead.update(pod, template, volumes):
             workload.forgive()
+            self._reasons.forgive(key)
         return workload
 
     @staticmethod
@@ -193,6 +194,8 @@ class Dispatcher:
         if is_changed:  # it requests something else, and may find a place now
             self._queue.drop(key)
             gang.forgive()
+            for member in gang.members:
+                self._reasons.forgive(member.key)
             self._workloads.add(gang)
         return gang
 
