@@ -25,6 +25,7 @@ from dradriver.controller.placing.nic_refusals import NoNicsError, figures
 from dradriver.controller.placing.plan import plan, revalidate
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.observe import observe
+from dradriver.controller.steps.rules import scheduler_says
 from dradriver.controller.steps.step import step as next_step
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member, PendingWorkload
@@ -93,7 +94,10 @@ class PodWorkload(Workload):
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of one pod has a place."""
-        lifted = "" if self.asked.pod.gated else "the promise that it had has ended; "
+        pod, lifted = self.asked.pod, ""
+        if not pod.gated:
+            refusal = "" if pod.refused is None else f": {scheduler_says(pod, pod.refused)}"
+            lifted = f"the promise that it had has ended{refusal}; "
         is_refusable = f"; {self.asked.wish.open}, and may refuse this node" if self.asked.is_open else ""
         return f"{lifted}there is a place for it on {found[self.asked].node} now{is_refusable}"
 

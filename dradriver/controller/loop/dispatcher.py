@@ -108,7 +108,7 @@ class Dispatcher:
             workload.lead.near = near
             self._keeper.workloads.add(workload)
         elif not workload.busy and workload.lead.update(pod, template, volumes, unknown):
-            workload.forgive()
+            self._keeper.forgive(workload)
         return workload
 
     @staticmethod
@@ -168,6 +168,6 @@ class Dispatcher:
         gang, is_changed = self._gangs.gathered(gang, key, [workload.lead for workload in single])
         if is_changed:  # it requests something else, and may find a place now
             self._keeper.leave_queue(key)
-            gang.forgive()
+            self._keeper.forgive(gang)
             self._keeper.workloads.add(gang)
         return gang

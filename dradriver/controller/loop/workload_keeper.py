@@ -90,6 +90,12 @@ class WorkloadKeeper:
             self._queue.drop(key)
             self._executor.fail(workload, OWN_ERROR)
 
+    def forgive(self, workload: PendingWorkload) -> None:
+        """Forget earlier failures and refusals of a workload: it requests something else now."""
+        workload.forgive()
+        for member in workload.members:
+            self._reasons.forgive(member.key)
+
     def forget(self, key: Key) -> None:
         """Forget a workload and what its pod was told."""
         self.disband(key)
