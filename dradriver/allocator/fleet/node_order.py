@@ -64,13 +64,17 @@ def ties(
     pods that need whole nodes wait longer than with first-fit. Measured with ``gputopo simulate --machine dgx-h100``.
 
     Args:
-        candidates: The nodes, by machine shape.
+        candidates: The nodes, by kind of machine: those of one kind share the figures of all sets of GPUs.
         request: The pod's request.
         rung: The criteria of the fallback level that the nodes must reach.
         passed: The criteria of the better levels, which were tried before.
     """
+    # Whether no node has a set that is better than another of its size.
     is_alike = all(nodes.group.tables.alike for nodes in candidates)
     streams = [_options(nodes, request, rung=rung, passed=passed, alike=is_alike) for nodes in candidates]
+
+    # Each stream has one option for each different mask of free GPUs of a kind, the cheapest first. ``NodeWeights`` are
+    # weights that also compare nodes, by price and utilisation.
     if isinstance(weights := request.weights, NodeWeights):
         streams = [_weighed(options, weights) for options in streams]
 
