@@ -201,12 +201,17 @@ class Rooms:
         A GPU with shares has nothing free for slices, and the other way round. GPUs that are free as a whole are in
         ``_opening`` only, unless policies offer them as fractions alone.
         """
-        masks, parts = self._masks[slot], self._parts[slot]
+        masks, parts = self._masks[slot], self._parts[slot]  # what is offered and free; the fractions by position
         opening = self.whole(slot)
         self._offered[:, slot] = masks.shared, masks.sliced
         self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
+
+        # Nothing is free, until a GPU below says otherwise. ``_closed`` is the MIG state in which nothing fits.
         self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
         self._states[:, slot] = self._closed
+
+        # The GPUs whose free capacity is counted: those with fractions, and empty ones that are offered as fractions
+        # alone.
         partly_used = (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
         self._with_fractions[slot] = partly_used
         self._tenants[:, slot] = 0
@@ -217,11 +222,12 @@ class Rooms:
             shares = [part.amount for part in parts_here if isinstance(part, SharePart)]
             slices = [(part.profile, part.start) for part in parts_here if isinstance(part, MigPart)]
             if masks.shared & bit and not slices:
-                total, shareable_mib = int(self.memory_mib[position]), int(self.promised_mib[position])
-                cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
-                memory = max(shareable_mib - sum(amount.memory_mib for amount in shares), 0)
-                self._cores[position, slot], self._memory[position, slot] = cores, memory
-                self._spare[position, slot] = portion(Amount(cores, memory), total)
+                total_mib, shareable_mib = int(self.memory_mib[position]), int(self.promised_mib[position])
+                free_cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
+                # The shares together may have more memory than the GPU has, if a policy says so.
+                free_mib = max(shareable_mib - sum(amount.memory_mib for amount in shares), 0)
+                self._cores[position, slot], self._memory[position, slot] = free_cores, free_mib
+                self._spare[position, slot] = portion(Amount(free_cores, free_mib), total_mib)
             layout = self.layouts[position]
             if masks.sliced & bit and not shares and layout is not None:
                 self._states[position, slot] = layout.state(slices)
