@@ -79,15 +79,19 @@ async def serve(args: Options) -> None:
     from webhook import server, tls
     from webhook.admission import Admission
 
+    # The DRA driver that allocates GPUs: this one, NVIDIA's or AMD's. ``current_ledger`` returns it from now on.
     bind(LEDGERS[args.ledger])
     context = tls.server_context()
     policies = PoliciesFile(args.policies)
     admission = Admission(controller_user=args.controller_user, policies=policies)
     endpoint = server.Endpoint(admission)
+
+    # 1. Certificates of another program, such as cert-manager, are in mounted files. ``Mounted`` loads them into the
+    # TLS context, and again when they change.
     if args.certificates == "mounted":
         from webhook.mounted_certificate import Mounted
 
-        assert args.certificate_dir is not None  # parse has seen to it
+        assert args.certificate_dir is not None  # ``parse`` refuses this
         mounted = Mounted(args.certificate_dir, context=context)
         async with (
             serve_health(args.health_port, ready=mounted.ready),
@@ -98,6 +102,8 @@ async def serve(args: Options) -> None:
             group.create_task(policies.run())
         return
 
+    # 2. Otherwise the replicas issue their own certificates, keep them in a Secret, and write the CA into the webhook
+    # configurations.
     from dradriver.kube.client import Client
     from dradriver.kube.config import load
     from webhook import certificate_keeper

@@ -10,39 +10,40 @@ from dradriver.api.pod.resolved import Resolved
 from dradriver.topology.vendors import VENDORS
 
 
-def check(found: Resolved, *, by_template: bool) -> list[str]:
+def check(resolved: Resolved, *, by_template: bool) -> list[str]:
     """Return warnings about a pod's request if this driver is an add-on and another allocates the GPUs; else none.
 
     Args:
-        found: The pod's resolved request.
+        resolved: The pod's resolved request.
         by_template: Whether a claim template has the GPU vendor.
 
     Raises:
         WordError: The pod asks for a part of a GPU, for another vendor's GPUs, or for a placement that needs this
             driver's device attributes.
     """
-    ledger = current_ledger()
-    if ledger is OURS:
+    driver = current_ledger()  # the DRA driver that allocates GPUs in this cluster
+    if driver is OURS:
         return []
-    if not isinstance(found.request, Whole):
+    if not isinstance(resolved.request, Whole):  # a share or MIG slices
         raise WordError(
-            f"in this cluster {ledger.driver} hands out the GPUs, whole ones; for a part of one write a "
+            f"in this cluster {driver.driver} hands out the GPUs, whole ones; for a part of one write a "
             f"ResourceClaimTemplate of that driver, without {names.PREFIX} annotations"
         )
-    vendor = found.request.vendor
-    if vendor != ledger.vendor and not by_template:
-        resource = VENDORS[ledger.vendor].resources[0]
+    vendor = resolved.request.vendor
+    if vendor != driver.vendor and not by_template:
+        resource = VENDORS[driver.vendor].resources[0]
         raise WordError(
-            f"in this cluster {ledger.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
+            f"in this cluster {driver.driver} hands out the GPUs that are chosen here, and the pod asks for those of "
             f"{vendor}; write a limit {resource}, or remove the {names.PREFIX} annotations"
         )
-    # Both have the scheduler choose the GPUs, by device attributes that only this driver publishes.
-    for key, value in ((names.PLACEMENT, found.placement), (names.WHEN_FULL, found.when_full)):
+    # Both annotations leave the choice to the scheduler, by device attributes that only this driver publishes. They are
+    # UNSET if the pod does not have them.
+    for key, value in ((names.PLACEMENT, resolved.placement), (names.WHEN_FULL, resolved.when_full)):
         if isinstance(value, str):
             raise WordError(
-                f"{key}: {value}: in this cluster {ledger.driver} hands out the GPUs, and its devices do not say what "
+                f"{key}: {value}: in this cluster {driver.driver} hands out the GPUs, and its devices do not say what "
                 f"the scheduler alone would have to know; remove the annotation"
             )
-    if found.nccl in ("file", "env", "near-nics"):
-        return [f"{names.NCCL}: {ledger.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
+    if resolved.nccl in ("file", "env", "near-nics"):
+        return [f"{names.NCCL}: {driver.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
     return []

@@ -18,7 +18,7 @@ NAME: Final = 63  # characters of a container's name: as many as Kubernetes allo
 TERMS: Final = 256
 TOLERATIONS: Final = 256
 BYTES: Final = 1 << 17  # of JSON: an affinity, all tolerations, one container's limits
-_FEW: Final = 512  # bytes that hold no more entries than any bound allows
+_TOO_SHORT_TO_EXCEED: Final = 512  # bytes that hold no more entries than any bound allows
 
 
 class _Anything(msgspec.Struct, frozen=True, gc=False):
@@ -34,35 +34,43 @@ def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
     Raises:
         WordError: A part is too long; the message names it.
     """
-    for path, size, most, unit in _beyond(pod):
-        was = () if live is None else [size for beyond, size, *_ in _beyond(live) if beyond == path]
+    for path, size, most, unit in _parts_beyond_bounds(pod):
+        was = () if live is None else [size for beyond, size, *_ in _parts_beyond_bounds(live) if beyond == path]
         if size > max(was, default=0):
             raise WordError(f"{path}: {size} {unit}; a pod whose GPUs the driver chooses has at most {most}")
 
 
-def _beyond(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
+def _parts_beyond_bounds(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
     """Yield path, size, bound and unit of each part of a pod that is larger than its bound.
 
-    Lengths in bytes are tested first, so that nothing large is decoded.
+    Lists in the spec are decoded only if their JSON is within the bound of bytes, so that nothing large is decoded.
+    Short JSON is not decoded either, because it cannot have too many entries.
     """
     spec = pod.spec
-    every = (*pod.containers, *pod.init_containers)
-    if len(every) > CONTAINERS:
-        yield "spec.containers and spec.initContainers", len(every), CONTAINERS, "entries"
-        every = every[:CONTAINERS]
+    containers = (*pod.containers, *pod.init_containers)
+    if len(containers) > CONTAINERS:
+        yield "spec.containers and spec.initContainers", len(containers), CONTAINERS, "entries"
+        containers = containers[:CONTAINERS]
     if spec.resource_claims and len(spec.resource_claims) > CLAIMS:
         yield "spec.resourceClaims", len(spec.resource_claims), CLAIMS, "entries"
     if spec.scheduling_gates and len(spec.scheduling_gates) > GATES:
         yield "spec.schedulingGates", len(spec.scheduling_gates), GATES, "entries"
-    if (length := _length(spec.affinity)) > BYTES:
+    if (length := _json_bytes(spec.affinity)) > BYTES:
         yield "spec.affinity", length, BYTES, "bytes of JSON"
-    elif length > _FEW and (selector := pod_view.selector(spec)) and len(selector.node_selector_terms) > TERMS:
+    elif (
+        length > _TOO_SHORT_TO_EXCEED
+        and (selector := pod_view.selector(spec))
+        and len(selector.node_selector_terms) > TERMS
+    ):
         yield "spec.affinity.nodeAffinity, terms", len(selector.node_selector_terms), TERMS, "entries"
-    if (length := _length(spec.tolerations)) > BYTES:
+    if (length := _json_bytes(spec.tolerations)) > BYTES:
         yield "spec.tolerations", length, BYTES, "bytes of JSON"
-    elif length > _FEW and len(entries := pod_view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS:
+    elif (
+        length > _TOO_SHORT_TO_EXCEED
+        and len(entries := pod_view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS
+    ):
         yield "spec.tolerations", len(entries), TOLERATIONS, "entries"
-    for container in every:
+    for container in containers:
         if len(container.name) > NAME:
             yield f"container {container.name[:NAME]!r}: name", len(container.name), NAME, "characters"
         resources = container.resources
@@ -71,9 +79,9 @@ def _beyond(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
         if resources.claims and len(resources.claims) > CLAIMS:
             where = f"container {container.name[:63]!r}: resources.claims"
             yield where, len(resources.claims), CLAIMS, "entries"
-        if (length := max(_length(resources.limits), _length(resources.requests))) > BYTES:
+        if (length := max(_json_bytes(resources.limits), _json_bytes(resources.requests))) > BYTES:
             yield f"container {container.name[:63]!r}: resources", length, BYTES, "bytes of JSON"
 
 
-def _length(raw: Raw) -> int:
+def _json_bytes(raw: Raw) -> int:
     return len(memoryview(raw))

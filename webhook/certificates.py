@@ -62,20 +62,21 @@ def renew(bundle: Bundle | None, *, now: datetime.datetime, hosts: Sequence[str]
         now: The time, with a zone.
         hosts: DNS names of the certificate.
     """
-    parsed = _parse(bundle)
+    parsed = _parse(bundle)  # without the parts that are damaged, or whose key is another's
 
     # 1. The authorities that are still valid, and a new one if the newest must be replaced.
     authorities = [a for a in parsed.authorities if a.not_valid_after_utc > now]
     authority_key = parsed.authority_key
-    newest = authorities[-1] if authorities else None
-    if newest is None or authority_key is None or not _belong(newest, authority_key) or _is_due(newest, now):
+    newest = authorities[-1] if authorities else None  # new authorities are appended
+    if newest is None or authority_key is None or not _have_same_key(newest, authority_key) or _is_due(newest, now):
         newest, authority_key = _new_authority(now)
         authorities.append(newest)
 
     # 2. The certificate. An unusable one is replaced at once; a usable one only after callers know the new authority.
     certificate, key = parsed.certificate, bundle.key if bundle is not None else ""
     is_usable = certificate is not None and _is_usable(certificate, authorities, now=now, hosts=hosts)
-    is_due = certificate is None or _is_due(certificate, now) or not _is_signed(certificate, newest)
+    is_due = certificate is None or _is_due(certificate, now) or not _is_signed_by(certificate, newest)
+    # Authorities are valid from ``BACKDATE`` before their creation.
     has_settled = now >= newest.not_valid_before_utc + BACKDATE + SETTLE
     if not is_usable or (is_due and has_settled):
         certificate, private_key = _new_certificate(newest, authority_key, now=now, hosts=hosts)
@@ -125,8 +126,12 @@ def _parse(bundle: Bundle | None) -> _Parsed:
         certificate = x509.load_pem_x509_certificate(bundle.certificate.encode())
     except ValueError:
         return _Parsed(authorities, key, None)
-    own = _load_key(bundle.key)
-    return _Parsed(authorities, key, certificate if own is not None and _belong(certificate, own) else None)
+    certificate_key = _load_key(bundle.key)
+    return _Parsed(
+        authorities,
+        key,
+        certificate if certificate_key is not None and _have_same_key(certificate, certificate_key) else None,
+    )
 
 
 def _load_key(pem: str) -> ec.EllipticCurvePrivateKey | None:
@@ -137,7 +142,7 @@ def _load_key(pem: str) -> ec.EllipticCurvePrivateKey | None:
     return key if isinstance(key, ec.EllipticCurvePrivateKey) else None
 
 
-def _belong(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
+def _have_same_key(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
     return certificate.public_key() == key.public_key()
 
 
@@ -160,11 +165,11 @@ def _is_usable(
     return (
         certificate.not_valid_after_utc > now
         and names.get_values_for_type(x509.DNSName) == list(hosts)
-        and any(_is_signed(certificate, authority) for authority in authorities)
+        and any(_is_signed_by(certificate, authority) for authority in authorities)
     )
 
 
-def _is_signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature):
@@ -195,9 +200,9 @@ def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.Ellipti
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(serial)
-        .not_valid_before(now - BACKDATE)
+        .not_valid_before(now - BACKDATE)  # a caller's clock may be behind
         .not_valid_after(now + AUTHORITY_LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)  # it issues no further authorities
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
@@ -230,7 +235,7 @@ def _new_certificate(
         .issuer_name(authority.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - BACKDATE)
+        .not_valid_before(now - BACKDATE)  # a caller's clock may be behind
         .not_valid_after(min(now + CERTIFICATE_LIFE, authority.not_valid_after_utc))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

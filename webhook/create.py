@@ -79,11 +79,13 @@ def create(
     Raises:
         WordError: An unknown annotation, a bad value, a contradiction, or a pod that can never be placed.
     """
+    # ``pod.words``: the author's annotations under our prefixes. ``pod.written``: those of webhook and controller.
     warnings = [*misspelled.warnings(pod.annotations, pod.labels)]
     if not (by_limits or pod.is_marked):
         return None, warnings
     bounds.check(pod)
     warnings += harmful_settings.warnings(pod)
+    # ``policies.schedulers``: names in manifests for which the cluster has no scheduler.
     scheduler_name = pod.spec.scheduler_name
     if scheduler_name in policies.schedulers:
         scheduler_name = "default-scheduler"
@@ -91,6 +93,8 @@ def create(
 
     # 1. What its containers ask for. A copy of an admitted pod has lost its limits; its note says it instead. A pod
     # whose GPUs come from a claim template asks for one GPU per container here, and the template has the number.
+    # ``asks``: by container, a number of GPUs, a share or MIG profiles. ``product``, ``vendor``: empty if not named.
+    # ``template``: the entry of spec.resourceClaims and its ResourceClaimTemplate; None without one.
     copied = _is_copy(pod)
     if copied:
         kueue.check_copy(pod)
@@ -115,7 +119,7 @@ def create(
         template_reference.check_names(*template)
         asks, product, vendor = template_reference.users(pod, template[0]), "", ""
 
-    # 2. The request that annotations and limits make, and what is wrong with it.
+    # 2. The request that annotations and limits make, and what is wrong with it. ``_resolved`` says what it returns.
     spec = pod.spec
     annotations = tuple(pod.words.items())
     wish, note, requests, longest_s, without_effect = _resolved(
@@ -130,7 +134,8 @@ def create(
     warnings += kueue.advice(pod, wish)
     warnings += without_effect
 
-    # 3. Claim, gate and label: of a template, of a pod that the scheduler alone places, or of the controller.
+    # 3. Claim, gate and label. The claim is made from the pod's own template by the controller, from the driver's
+    # template by Kubernetes (a ``static`` pod, which the scheduler alone places, without a gate), or by the controller.
     shared = None if wish.shared is msgspec.UNSET else wish.shared
     if shared is not None:
         # All containers use all of a shared set, so it does not matter whose GPUs an init container borrows.
@@ -153,6 +158,7 @@ def create(
         desired.Desired(
             label=label,
             written=written | {names.REQUEST: note},
+            # App containers and sidecars use requests of their own. Init containers end before, and borrow GPUs.
             containers=tuple(_app(c, requests) for c in pod.containers),
             init_containers=tuple(
                 _app(c, requests) if c.restart_policy == "Always" else _init(c, asks, requests, copied=copied)
@@ -163,6 +169,7 @@ def create(
             node_name=None,
             scheduler_name=scheduler_name,
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
+            # The copied pod's affinity may have the nodes that the controller wrote into it: they are removed.
             required=authors_affinity(pod) if copied else desired.AS_SENT,
             leaves_group=label == names.LABEL_PLACED and pod_groups.leaves_at_create(pod),
         ),
@@ -200,6 +207,7 @@ def _resolved(
     Raises:
         WordError: An annotation is bad or contradicts another.
     """
+    # Dicts cannot be keys of a cache, so they come as tuples.
     annotations = Annotations(dict(words), policies)
     wish = resolved.resolve(annotations, dict(asks), product=product, vendor=vendor)
     longest_s = annotations.max_duration_s

@@ -171,21 +171,26 @@ def warnings(
         WordError: An annotation cannot be read.
     """
     pod = _About(wish, by_template, product, vendor, limits, deadline_s, annotations.max_duration_s)
-    found = []
-    for key, text in annotations.said.items():
-        why = _name(key, annotations.spelled_out, pod) if key in NAMES else _why(key, text, pod)
+    warnings_found = []
+    for key, text in annotations.said.items():  # as the author wrote them, without what a policy adds
+        # The annotations ``policy`` and ``workload`` have names that stand for other annotations.
+        why = (
+            _why_name_without_effect(key, annotations.spelled_out, pod)
+            if key in NAMES
+            else _why_without_effect(key, text, pod)
+        )
         if why:
-            found.append(f"{key}: without effect {why}")
-    return found
+            warnings_found.append(f"{key}: without effect {why}")
+    return warnings_found
 
 
-def _why(key: str, text: str, pod: _About) -> str:
+def _why_without_effect(key: str, text: str, pod: _About) -> str:
     if _DEFAULTS.get(key) == text or key not in _RULES:
         return ""
     return _RULES[key](pod, text)
 
 
-def _name(key: str, spelled_out: SpelledOut, pod: _About) -> str:
+def _why_name_without_effect(key: str, spelled_out: SpelledOut, pod: _About) -> str:
     """Return why a policy's or workload's name has no effect; empty where it has one, or asks for nothing."""
     is_policy = key == names.POLICY
     if not (spelled_out.by_policy if is_policy else spelled_out.by_workload):
@@ -198,7 +203,7 @@ def _name(key: str, spelled_out: SpelledOut, pod: _About) -> str:
         if without.keys() - meant.keys():
             return ""  # without it a workload would say more
         brought = {word: text for word, text in meant.items() if not _same(word, text, without.get(word))}
-        reasons = [_why(word, text, pod) for word, text in brought.items()]
+        reasons = [_why_without_effect(word, text, pod) for word, text in brought.items()]
         if not all(reasons):
             return ""
     return reasons[0] if reasons else "beside the pod's other words, which stand above it or say the same"

@@ -79,34 +79,37 @@ def check_maker(
         WordError: Some of its pods are created only after the first one runs, its gang cannot be told from others, or
             the spec is not one of this kind.
     """
-    if gang is None or not gang.asked:
+    if gang is None or not gang.asked:  # annotations that only limit a gang do not ask for one
         return
     try:
         decoded = msgspec.json.decode(spec)
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
 
-    # Annotations of other programs may forbid the gang. JobSet copies those of each replicatedJob's template, too.
+    # 1. Annotations of other programs may forbid the gang. JobSet copies those of each replicatedJob's template, too.
     all_annotations = [annotations]
-    job_set = _jobs(decoded) if kind == "JobSet" else None
+    job_set = _job_set(decoded) if kind == "JobSet" else None
     if job_set is not None:
-        # A path is ("spec", "replicatedJobs", index, ...).
+        # A path is ("spec", "replicatedJobs", index, ...), so entry 2 is the index of the replicatedJob.
         indexes = (path[2] for path in templates)
-        all_annotations += [_said(job_set.replicated_jobs[index]) for index in indexes if isinstance(index, int)]
+        all_annotations += [
+            _template_annotations(job_set.replicated_jobs[index]) for index in indexes if isinstance(index, int)
+        ]
+    # Labels and scheduler are those of pods, which do not exist yet.
     refusals = (impossible_gangs.why_never({}, each, "", gang) for each in all_annotations)
     why = next(filter(None, refusals), None) or gang_size_of_owner.why_never(kind, decoded)
 
-    # Nothing tells the pods of a Deployment's rollouts apart, unless the gang has a written name. One gang of several
-    # replicatedJobs needs all of them at once.
+    # 2. Nothing tells the pods of a Deployment's rollouts apart, unless the gang has a written name. One gang of
+    # several replicatedJobs needs all of them at once.
     if kind == "Deployment" and gang.written is None:
         why = impossible_gangs.DEPLOYMENT
-    elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _in_order(job_set):
+    elif kind == "JobSet" and gang.written is not None and len(templates) > 1 and _starts_in_order(job_set):
         why = impossible_gangs.IN_ORDER
-    if why:
+    if why:  # ``said`` returns the gang's annotations as key and text
         raise WordError(f"{gang_annotations.said(gang)[0]}: the pods of this {kind} can be in no gang: {why}")
 
 
-def _jobs(spec: Any) -> _JobSet | None:
+def _job_set(spec: Any) -> _JobSet | None:
     """Return what a JobSet's spec says (jobset_types.go, 0.11.1); None where its own controller refuses it."""
     try:
         return msgspec.convert(spec, _JobSet)
@@ -114,13 +117,13 @@ def _jobs(spec: Any) -> _JobSet | None:
         return None
 
 
-def _said(job: _ReplicatedJob) -> Mapping[str, str]:
+def _template_annotations(job: _ReplicatedJob) -> Mapping[str, str]:
     """Return the annotations of a replicatedJob's template: JobSet copies those that it knows onto its pods."""
     metadata = job.template and job.template.metadata
     return (metadata and metadata.annotations) or {}
 
 
-def _in_order(found: _JobSet | None) -> bool:
+def _starts_in_order(found: _JobSet | None) -> bool:
     """Return whether a JobSet's replicatedJobs start one after another."""
     if found is None:
         return False

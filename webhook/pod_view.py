@@ -229,12 +229,14 @@ def read(text: bytes | Raw) -> Pod:
     pod = decode(_POD, text, "")
     annotations = _texts(pod.metadata.annotations, "metadata.annotations: ")
     labels = _texts(pod.metadata.labels, "metadata.labels: ")
+    # Annotations under our prefixes: the author's, and those that only webhook and controller write.
     words: dict[str, str] = {}
     written: dict[str, str] = {}
     for key, value in (annotations or {}).items():
         if names.is_ours(key):
             (written if is_written(key) else words)[key] = value
     labelled = labels or {}
+    # Kueue labels a plain pod with its queue, and a pod of a Job that it admitted with its podset.
     queue, podset = labelled.get(QUEUE), labelled.get(PODSET)
     queued = bool(queue or podset)
     return Pod(

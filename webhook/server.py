@@ -61,7 +61,7 @@ class Endpoint:
             return web.Response(status=404, text=f"write one of {', '.join(paths)}, not {http.path[:64]!r}")
         if http.method != hdrs.METH_POST:
             return web.Response(status=405, headers={hdrs.ALLOW: hdrs.METH_POST})
-        content = http.content
+        content = http.content  # the body; aiohttp may still be receiving it
 
         # 1. Nearly all reviews are small and arrive together with their head.
         if content.is_eof() and content.total_bytes <= SMALL:
@@ -74,16 +74,19 @@ class Endpoint:
         # its turn, so that a client that sends nothing takes no turn. A small body waits for no turn.
         try:
             async with asyncio.timeout(self._wait_s) as limit:
+                # ``limit`` is ended early if the sender is slow.
                 body = Body(content, limit=limit, grace_s=self._grace_s)
+                # True if the body has ended within so many bytes.
                 if await body.read(SMALL if size <= SMALL else READ_BYTES):
                     return self._answer(http.path, body.whole())
+                # The turn: ``size`` of the bytes that all large bodies share. The body is cut off if others need them.
                 async with self._large.lent(size, address=http.remote or "", revoke=body.cut_off):
                     if not await body.read(size, is_waited_for=self._large.is_waited_for):
                         return _refused(413, _TOO_LARGE.format(f"more than {size}"))
                     return await self._answer_large(http.path, body)
         except ConnectionError:
             return _refused(400, "the connection ended before the body did")  # nobody hears it
-        except TimeoutError:
+        except TimeoutError:  # the API server may ask again; Retry-After says when
             if body.is_cut_off:
                 return _refused(429, f"the body came too slowly: {body.length} bytes so far; ask again")
             return _refused(429, "too many bytes of reviews are under way; ask again")
@@ -149,11 +152,11 @@ async def serve(
         port=port,
         connections=Connections(CONNECTIONS),
         context=context,
-        end_s=5.0,
+        end_s=5.0,  # for running answers when the process stops
         # A compressed body is not unpacked, so it is refused as no JSON: API servers send none, and a small one could
         # unpack to any size.
         auto_decompress=False,
-        lingering_time=1.0,
-        read_bufsize=READ_BYTES,
+        lingering_time=1.0,  # seconds to read the rest of a body that was answered before its end
+        read_bufsize=READ_BYTES,  # so much of a body is received before it is read
     ) as bound_port:
         yield bound_port

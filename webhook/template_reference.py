@@ -23,7 +23,7 @@ _MOST_TOLD: Final = 4  # claims that a warning names
 
 
 def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
-    """Return the entry of ``spec.resourceClaims`` that refers to the pod's GPUs, and its template; None if limits ask.
+    """Return name and template of the ``spec.resourceClaims`` entry that has the pod's GPUs; None if limits ask.
 
     The webhook does not read templates. The controller finds out whether this one asks for GPUs of this driver.
 
@@ -40,16 +40,18 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
         for entry in pod.spec.resource_claims or ()
         if entry.resource_claim_template_name and entry.name != names.POD_CLAIM
     }
+    # By the name of the entry. An entry with the driver's own name is the claim that this webhook added.
     for entry, template in templates.items():
         check_names(entry, template)
 
-    # The annotation names the entry.
+    # 1. The annotation ``claim`` names the entry.
     named_entry = pod.words.get(names.CLAIM)
     if named_entry is not None:
         if named_entry not in templates:
+            choices = _write_one_of(templates)
             raise WordError(
                 f"{names.CLAIM}: {shown(named_entry)} is no entry of spec.resourceClaims with a "
-                f"resourceClaimTemplateName; {_one_of(templates) or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
+                f"resourceClaimTemplateName; {choices or 'write a limit ' + names.GPU_RESOURCE + ' instead'}"
             )
         if asks:
             raise WordError(
@@ -58,19 +60,19 @@ def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
             )
         return named_entry, templates[named_entry]
 
-    # Limits ask for the GPUs, or the pod has no annotation of ours, so its templates are its own business.
+    # 2. Limits ask for the GPUs, or the pod has no annotation of ours, so its templates are its own business.
     if not pod.words or any(container.name in asks for container in pod.app_containers):
         return None
 
-    # Otherwise the only template has them.
+    # 3. Otherwise the only template has them.
     if not templates:
         if not asks:
-            _refuse_named(pod)
+            _refuse_named_claims(pod)
         return None
     if len(templates) > 1:
         raise WordError(
             f"the pod has several claims by template, and no limit {names.GPU_RESOURCE}: say which is its GPUs, "
-            f"{_one_of(templates)} as annotation {names.CLAIM}"
+            f"{_write_one_of(templates)} as annotation {names.CLAIM}"
         )
     return next(iter(templates.items()))
 
@@ -86,7 +88,7 @@ def check_names(entry: str, template: str) -> None:
         raise WordError(f"spec.resourceClaims: {shown(longest)} is longer than any object's name")
 
 
-def _refuse_named(pod: pod_view.Pod) -> None:
+def _refuse_named_claims(pod: pod_view.Pod) -> None:
     for entry in pod.spec.resource_claims or ():
         if entry.resource_claim_name and entry.name != names.POD_CLAIM:
             raise WordError(
@@ -119,21 +121,22 @@ def users(pod: pod_view.Pod, entry: str) -> Asks:
     return dict(list(using.items())[:MOST_GPUS])
 
 
-def _one_of(entries: dict[str, str]) -> str:
+def _write_one_of(entries: dict[str, str]) -> str:
     return f"write one of {', '.join(shown(entry) for entry in list(entries)[:8])}" if entries else ""
 
 
-def check(found: Resolved, annotations: Annotations) -> None:
+def check(request: Resolved, annotations: Annotations) -> None:
     """Raise if annotations say what only the referenced claim template can say: vendor, part, sharing, placement.
 
     Args:
-        found: The request that the annotations make.
+        request: The request that the annotations make.
         annotations: The annotations.
 
     Raises:
         WordError: They do.
     """
-    if found.placement == values.STATIC:
+    # A field is UNSET if no annotation sets it, or if it has the default.
+    if request.placement == values.STATIC:
         raise WordError(
             f"{names.PLACEMENT}: {values.STATIC}: the scheduler places a pod by its own template where no word of ours "
             f"is said: remove all {names.PREFIX} annotations"
@@ -143,33 +146,35 @@ def check(found: Resolved, annotations: Annotations) -> None:
             f"{names.VENDOR}: {shown(vendor)}: the class in the claim's template says whose GPUs they "
             "are; remove the annotation"
         )
-    if found.shared is not msgspec.UNSET:
+    if request.shared is not msgspec.UNSET:
         raise WordError(
-            f"{names.SHARED_CLAIM}: {shown(found.shared)}: a claim that a template makes is one pod's, and drivers of "
-            f"NICs serve one pod a claim; write a limit {names.GPU_RESOURCE} instead of the template"
+            f"{names.SHARED_CLAIM}: {shown(request.shared)}: a claim that a template makes is one pod's, and drivers "
+            f"of NICs serve one pod a claim; write a limit {names.GPU_RESOURCE} instead of the template"
         )
-    if not isinstance(found.request, Whole):
+    if not isinstance(request.request, Whole):
         raise WordError("the pod's claim is made by a template, which says what part of a GPU it is: remove the words")
-    if found.when_full == values.HAND_OVER:
-        # The number of GPUs is in the template. Check for two, because annotations about sets matter from two on.
-        with_two_gpus = msgspec.structs.replace(found.request, containers=(2,))
+    if request.when_full == values.HAND_OVER:
+        # ``hand-over``: if the cluster is full, the scheduler alone places the pod. Its claim must then express the
+        # annotations. The number of GPUs is in the template: check for two, because annotations about sets matter from
+        # two on.
+        with_two_gpus = msgspec.structs.replace(request.request, containers=(2,))
         try:
             claim_alternatives.demanding({"devices": {"requests": []}}, with_two_gpus)
         except WordError as error:
             raise WordError(f"{names.WHEN_FULL}: {values.HAND_OVER} contradicts another word: {error}") from None
 
 
-def advice(pod: pod_view.Pod, found: Resolved, own: tuple[str, str] | None) -> tuple[str, ...]:
+def advice(pod: pod_view.Pod, resolved: Resolved, own: tuple[str, str] | None) -> tuple[str, ...]:
     """Return a warning if a pod wants near NICs and refers to claims whose NICs are not chosen with its GPUs.
 
     What is asked for in its other claims nobody knows here: the controller reads the claim that has the GPUs.
 
     Args:
         pod: The pod as sent.
-        found: What its words come to.
+        resolved: What its words come to.
         own: The entry that is its GPUs, and its template; None where limits say them.
     """
-    if not isinstance(found.request, Whole) or not found.request.near_nic or found.placement == values.STATIC:
+    if not isinstance(resolved.request, Whole) or not resolved.request.near_nic or resolved.placement == values.STATIC:
         return ()
     mine = names.POD_CLAIM if own is None else own[0]
     others = [shown(entry.name) for entry in pod.spec.resource_claims or () if entry.name != mine]

@@ -62,30 +62,33 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
             label was added to a pod that had none.
     """
     sent, was_sent = Annotations(pod.words, policies), Annotations(live.words, policies)
+    # Without one of these labels, this driver did not admit the pod: it has no claim and no gate of ours.
     if live.label not in (names.LABEL_PLACED, names.LABEL_STATIC):
         if pod.label != live.label:
             raise WordError(f"label {names.LABEL} is set when a pod is created, never later; remove it")
         return None, _read_too_late(sent, was_sent)
     bounds.check(pod, live)
+    # The note is the annotation with the resolved request; None if the live pod has none.
     note, warnings = _note(live, sent, was_sent)
-    required, more = _affinity(pod, live)
-    deadline_s, late = _deadline(pod, live, sent, was_sent)
-    spec, was = pod.spec, live.spec
+    required_affinity, affinity_warnings = _affinity(pod, live)
+    deadline_s, deadline_warnings = _deadline(pod, live, sent, was_sent)
+    spec, live_spec = pod.spec, live.spec
     return (
         desired.Desired(
             label=live.label,
             written=live.written if note is None else live.written | {names.REQUEST: note},
             containers=_containers(pod.containers, live.containers),
             init_containers=_containers(pod.init_containers, live.init_containers),
-            claims=desired.as_in(was.resource_claims or (), spec.resource_claims or (), live.own_entry),
-            gates=desired.as_in(was.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
-            node_name=was.node_name,
-            scheduler_name=was.scheduler_name,
+            # The author's entries as sent, and the driver's entry as the live pod has it.
+            claims=desired.as_in(live_spec.resource_claims or (), spec.resource_claims or (), live.own_entry),
+            gates=desired.as_in(live_spec.scheduling_gates or (), spec.scheduling_gates or (), names.GATE),
+            node_name=live_spec.node_name,
+            scheduler_name=live_spec.scheduler_name,
             deadline_s=deadline_s,
-            required=required,
+            required=required_affinity,
             leaves_group=pod_groups.leaves_at_update(pod, live),
         ),
-        warnings + more + late,
+        warnings + affinity_warnings + deadline_warnings,
     )
 
 
@@ -129,6 +132,7 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
         if texts.get(names.CLAIM) != old_texts.get(names.CLAIM):
             raise WordError(_OTHER_CLAIM)
         new, warnings = _read(sent, live, asks, noted)
+        # Requests of the claim by container: the pod's containers refer to them by name, and cannot be changed.
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
         if noted is not None and new.request.vendor != noted.request.vendor:
@@ -157,12 +161,13 @@ def _read(
     Raises:
         WordError: An annotation is bad, or asks for what a pod can get only when it is created.
     """
+    # What the limits named when the pod was created. The webhook removed the limits then.
     product, vendor = ("", "") if noted is None else (noted.product or "", noted.vendor or "")
     wish = resolved.resolve(annotations, asks, product=product, vendor=vendor)
     policies = annotations.policies
     warnings = [*addon.check(wish, by_template=live.template is not None), *gang.check(live, wish, policies)]
     warnings += template_reference.advice(live, wish, live.template)
-    if scheduler_placed.is_static(wish):
+    if scheduler_placed.is_static(wish):  # a pod that waits for the controller cannot become one
         raise WordError(_OTHER_PLACEMENT)
     if live.template is not None:
         template_reference.check(wish, annotations)

@@ -98,18 +98,18 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
     if kind not in ("ResourceClaim", "ResourceClaimTemplate"):
         return []
     path = "spec" if kind == "ResourceClaim" else "spec.spec"
-    sent = _object(kind, new)
+    sent = _decode_object(kind, new)
     if sent is None:
         raise WordError(f"this is no {kind}: it is null")
-    text = memoryview(sent.spec)
-    if text == _old_spec(kind, old):
+    spec_json = memoryview(sent.spec)  # not decoded yet: an unchanged spec costs no more than a comparison
+    if spec_json == _old_spec(kind, old):
         return []
-    if len(text) > MOST_BYTES:
-        raise WordError(f"{path}: {len(text)} bytes; at most {MOST_BYTES} are stored")
+    if len(spec_json) > MOST_BYTES:
+        raise WordError(f"{path}: {len(spec_json)} bytes; at most {MOST_BYTES} are stored")
 
-    # 1. Every configuration for this driver can be read.
+    # 1. Every opaque configuration for this driver can be read, and names only requests of the claim.
     try:
-        spec = _SPEC.decode(text) if kind == "ResourceClaim" else _TEMPLATE.decode(text).spec
+        spec = _SPEC.decode(spec_json) if kind == "ResourceClaim" else _TEMPLATE.decode(spec_json).spec
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: spec: {error}") from None
     devices = spec.devices or _Devices()
@@ -121,12 +121,14 @@ def claim(kind: str, new: Raw, old: Raw, *, policies: Policies) -> list[str]:
             except WordError as error:
                 raise WordError(f"{path}.devices.config[{i}].opaque.parameters: {error}") from None
 
-    # 2. The claim cannot get a part of an exclusive GPU by the scheduler alone. The controller chose the GPUs of claims
-    # with this label, and an admission policy lets only the controller write it. From a template both may make claims.
+    # 2. The claim cannot get a part of an exclusive GPU by the scheduler alone. Such a GPU has parts (shares or MIG
+    # slices) of one namespace at a time, which the scheduler cannot know. The controller chose the GPUs of claims
+    # with this label, and an admission policy lets only the controller write it. From a template both may make claims,
+    # so a template gets a warning instead.
     labels = (sent.metadata and sent.metadata.labels) or {}
     if kind == "ResourceClaim" and labels.get(names.LABEL) == names.LABEL_PLACED:
         return []
-    request_path = next(_exclusive(devices, policies), None)
+    request_path = next(_paths_of_exclusive_requests(devices, policies), None)
     if request_path is None:
         return []
     if kind == "ResourceClaim":
@@ -149,12 +151,17 @@ _CAPACITIES: Final = {
 """The same of what a request of whole GPUs' class asks for, whose device may be had in parts."""
 
 
-def _exclusive(devices: _Devices, policies: Policies) -> Iterator[str]:
+def _paths_of_exclusive_requests(devices: _Devices, policies: Policies) -> Iterator[str]:
     """Yield the paths of the requests that may get a part of a GPU whose parts are of one namespace at a time."""
     kinds = {sliced for sliced in (False, True) if exclusive.some(policies, sliced=sliced)}
     for i, request in enumerate((devices.requests or ()) if kinds else ()):
         for way in (request.exactly, *(request.first_available or ())):
-            if way is not None and not way.admin_access and not kinds.isdisjoint(_parts(way)) and not _elsewhere(way):
+            if (
+                way is not None
+                and not way.admin_access
+                and not kinds.isdisjoint(_parts(way))
+                and not _excludes_exclusive_gpus(way)
+            ):
                 yield f"requests[{i}]"
 
 
@@ -166,7 +173,7 @@ def _parts(way: _Exactly) -> set[bool]:
     return {_CLASSES[way.device_class_name]} if way.device_class_name in _CLASSES else set()
 
 
-def _elsewhere(way: _Exactly) -> bool:
+def _excludes_exclusive_gpus(way: _Exactly) -> bool:
     said = [(selector.cel or {}).get("expression", "") for selector in way.selectors or ()]
     return exclusive.ELSEWHERE in map(str.strip, said)
 
@@ -182,7 +189,7 @@ def _check_requests(told: opaque_config.ClaimConfig, requests: Sequence[str]) ->
                 )
 
 
-def _object(kind: str, text: Raw) -> _Object | None:
+def _decode_object(kind: str, text: Raw) -> _Object | None:
     """Return the object, its spec as it stands; None where there is none."""
     try:
         found: _Object | None = _OBJECT.decode(text)
@@ -193,7 +200,7 @@ def _object(kind: str, text: Raw) -> _Object | None:
 
 def _old_spec(kind: str, old: Raw) -> memoryview | None:
     try:
-        before = _object(kind, old)
+        before = _decode_object(kind, old)
     except WordError:
         return None  # then what is new is read
     return None if before is None else memoryview(before.spec)

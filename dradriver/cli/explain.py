@@ -63,9 +63,9 @@ def explain(
     if pod is not None and (not name or "/" in name or name in (".", "..")):
         raise click.UsageError(f"{pod!r} is no pod's name; give the name alone, and the namespace by -n")
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    where = None if all_namespaces else namespace or server.namespace
-    if where is None or not name:
-        subjects = asyncio.run(_waiting(server, where))
+    pod_namespace = None if all_namespaces else namespace or server.namespace  # None for all
+    if pod_namespace is None or not name:
+        subjects = asyncio.run(_read_waiting(server, pod_namespace))
         show_as(
             output,
             document=lambda: explain_document.waiting(subjects),
@@ -73,11 +73,13 @@ def explain(
             no_color=no_color,
         )
         return
-    policies = given_policies(policies_file)
-    asyncio.run(_explain(server, where, name, policies, driver_namespace, output=output, no_color=no_color))
+    policies = given_policies(policies_file)  # None without a file: then those in force are read
+    asyncio.run(
+        _print_explanation(server, pod_namespace, name, policies, driver_namespace, output=output, no_color=no_color)
+    )
 
 
-async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
+async def _read_waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         labelled = await cluster_reading.listed(
             client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL
@@ -88,7 +90,7 @@ async def _waiting(server: ServerConfig, namespace: str | None) -> list[Subject]
     return [subject(pod) for pod in waiting]
 
 
-async def _explain(
+async def _print_explanation(
     server: ServerConfig,
     namespace: str,
     name: str,
@@ -101,7 +103,7 @@ async def _explain(
     """Print why a pod waits, or what it got. A table comes in two parts, because reading the cluster takes a while."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         pod = await _read(client, server, namespace, name)
-        pod_subject = subject(pod)
+        pod_subject = subject(pod)  # what the pod itself says: state, request, conditions
         if output == "table":
             show(explain_document.head(pod_subject), no_color=no_color)
             sys.stdout.flush()

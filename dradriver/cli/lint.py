@@ -36,6 +36,7 @@ def lint(files: Sequence[str], policies_file: str | None, translate: bool, outpu
     Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
     """
     contents = [(name, content(name)) for name in files]
+    # The webhook's own code is asked, with the policies of the file and without a controller.
     policies = PoliciesFile()
     policies.in_force = policies_of(policies_file)
     admission = Admission(controller_user="", policies=policies)
@@ -48,6 +49,7 @@ def lint(files: Sequence[str], policies_file: str | None, translate: bool, outpu
             troubles.append(str(error))
     if output == "yaml":
         show_documents([outcome.pod for outcome in outcomes if outcome.pod is not None])
+        # Standard output has the YAML alone: errors and warnings go to stderr.
         for line in _lines(outcomes, troubles):
             if line.tone is not Tone.PLAIN:
                 click.echo(line.text, err=True)

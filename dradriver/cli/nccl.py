@@ -53,15 +53,16 @@ def write(
     --query-gpu=pci.bus_id prints them, with those of the NICs behind.
     """
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
-    server = None if like is None else read_machine(like)
+    host_server = None if like is None else read_machine(like)
     if bus_ids:
         machine = complete(machine, bus_ids=[short_bus_id(busid.strip()) for busid in bus_ids.split(",")])
+    # NCCL finds devices in the file by their bus ids, so a file needs some. ``pci`` is a GPU's address on the PCI bus.
     lacks_bus_ids = not all(gpu.pci for gpu in machine.gpus)
-    text = files.write(with_bus_ids(machine) if lacks_bus_ids else machine, like=server)
-    for guess in _guesses(machine, made_up=lacks_bus_ids, like=server):
+    text = files.write(with_bus_ids(machine) if lacks_bus_ids else machine, like=host_server)
+    for guess in _warnings_about_guesses(machine, made_up=lacks_bus_ids, like=host_server):
         warn(guess)
-    if server is not None:
-        for loss in lost(machine, like=server):
+    if host_server is not None:
+        for loss in lost(machine, like=host_server):
             warn(loss)
     if output is None:
         click.echo(text, nl=False)
@@ -69,7 +70,7 @@ def write(
         write_file(text, Path(output))
 
 
-def _guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterator[str]:
+def _warnings_about_guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterator[str]:
     """Yield warnings about what the written file has to guess, or has to leave out, because the source lacks it.
 
     Args:
@@ -91,12 +92,13 @@ def _guesses(machine: Machine, *, made_up: bool, like: Machine | None) -> Iterat
             )
         return
     if not all(gpu.product for gpu in machine.gpus):
-        rate = machine.gpus[0].pcie_gbps
-        yield f"the source does not say the GPUs' PCIe rate, the file has {rate:g} GB/s: give theirs with --product"
+        gbps = machine.gpus[0].pcie_gbps
+        yield f"the source does not say the GPUs' PCIe rate, the file has {gbps:g} GB/s: give theirs with --product"
     omitted_nics = [
         nic.name
-        for nic, row in zip(machine.nics, machine.nic_paths, strict=True)
-        if not nic.pci and (like is not None or min(row) <= PathType.PXB)
+        for nic, paths_to_gpus in zip(machine.nics, machine.nic_paths, strict=True)
+        # PXB: only PCIe switches are between NIC and GPU. Farther NICs are as far without the file.
+        if not nic.pci and (like is not None or min(paths_to_gpus) <= PathType.PXB)
     ]
     if omitted_nics:
         yield (

@@ -256,16 +256,17 @@ def estimate(machine: Machine, question: Question, choice: Choice) -> Estimate |
     return all_reduce(tables_of(machine), mask_of_gpus(machine, choice.gpus), size=size)
 
 
-def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate | None) -> Document:
+def document(machine: Machine, gpu_request: Whole, choice: Choice, estimated: Estimate | None) -> Document:
     """Return what ``gputopo plan`` prints for people about the GPUs that it chose.
 
     Args:
         machine: The machine.
-        wish: The request for whole GPUs.
+        gpu_request: The request for whole GPUs.
         choice: The chosen GPUs.
         estimated: Time of an all-reduce; None if no message size was given.
     """
-    # Some vendors' links have no known rate, and some libraries no model of all-reduce: the rows say so.
+    # Some vendors' links have no known rate (``rated``), and some libraries no model of all-reduce (``predicted``): the
+    # rows say so. ``choice.level`` is the worst link between neighbours in the ring.
     rate = "line rate" if choice.level is Level.NVLINK else f"as {machine.vendor.library} counts it"
     bandwidth = f"{choice.bandwidth_gbps:g} GB/s, weakest step of the ring, {rate} in one direction"
     if not machine.vendor.rated or (len(choice.gpus) > 1 and not choice.bandwidth_gbps):
@@ -273,9 +274,10 @@ def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate 
     busbw = f"{choice.busbw_gbps:g} GB/s, predicted for all-reduce"
     if not machine.vendor.predicted:
         busbw = f"not predicted over {machine.vendor.link}"
+    # ``wanted`` and ``listed`` return the request and GPU numbers as text.
     rows = [
         ("machine", machine.name),
-        ("asked", wanted(wish)),
+        ("asked", wanted(gpu_request)),
         ("GPUs", listed(choice.gpus)),
         ("ring", " - ".join(map(str, choice.ring))),
         ("level", choice.level.value),
@@ -284,8 +286,8 @@ def document(machine: Machine, wish: Whole, choice: Choice, estimated: Estimate 
         ("score", f"{choice.score} of 100"),
     ]
     if estimated is not None:
-        took = f"{estimated.seconds * 1e6:.0f} us, {estimated.busbw_gbps:.3g} GB/s"
-        rows.append(("all-reduce", f"{took} estimated for a message of this size"))
+        estimate_text = f"{estimated.seconds * 1e6:.0f} us, {estimated.busbw_gbps:.3g} GB/s"
+        rows.append(("all-reduce", f"{estimate_text} estimated for a message of this size"))
     if len(choice.containers) > 1:
         rows += [(f"container {number}", listed(gpus)) for number, gpus in enumerate(choice.containers, 1)]
     # Preferences of the request that the chosen set does not have.

@@ -79,11 +79,11 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, driv
     pod_request = request(question, scene.policies)
     if not isinstance(pod_request, Whole):  # the name of a policy can stand for a fraction
         raise click.UsageError(_PARTS)
-    least_pods, pods, _ = _size(text)
+    least_pods, most_pods, _ = _size(text)  # ``question`` has the GPUs of each pod already
     near = near.strip()
     level = near.removeprefix(_PREFERRED).strip()
     is_required = bool(near) and level == near  # without the word "preferred"
-    gang = GangRequest(pod=pod_request, pods=pods, least_pods=least_pods, near=level, near_required=is_required)
+    gang = GangRequest(pod=pod_request, pods=most_pods, least_pods=least_pods, near=level, near_required=is_required)
     choice = place(scene, gang)
     if output == "json":
         click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))

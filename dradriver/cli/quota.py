@@ -28,14 +28,14 @@ from dradriver.view.terminal_text import plain
 
 KIND: Final = "ResourceQuota"
 _QUOTAS: Final = Resource("", "v1", "resourcequotas", KIND, namespaced=True)
-_DEVICES: Final = "{}.deviceclass.resource.k8s.io/devices"
-WHOLE: Final = _DEVICES.format(names.DEVICE_CLASS)
-MIG: Final = _DEVICES.format(names.MIG_CLASS)
-SHARE: Final = _DEVICES.format(names.SHARE_CLASS)
+_LINE_OF_CLASS: Final = "{}.deviceclass.resource.k8s.io/devices"
+WHOLE: Final = _LINE_OF_CLASS.format(names.DEVICE_CLASS)
+MIG: Final = _LINE_OF_CLASS.format(names.MIG_CLASS)
+SHARE: Final = _LINE_OF_CLASS.format(names.SHARE_CLASS)
 _OF_PRODUCT: Final = f"{names.GPU_RESOURCE}."
 _MIG: Final = "nvidia.com/mig-"
-_KEPT: Final = ("name", "namespace", "labels", "annotations")
-_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+_KEPT_METADATA: Final = ("name", "namespace", "labels", "annotations")
+_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Converted(msgspec.Struct, frozen=True):
@@ -97,14 +97,14 @@ def convert(
     if policies_file is not None:
         if file is not None or namespace or all_namespaces or kubeconfig or context or replace:
             raise click.UsageError("--policies makes quotas of its own: give no others, no cluster and no --replace")
-        _of_tenants(policies_file, output)
+        _print_tenant_quotas(policies_file, output)
         return
 
     if file is not None:
-        old_quotas = _of_file(file)
+        old_quotas = _quotas_of_file(file)
     else:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        old_quotas = asyncio.run(_of_cluster(server, None if all_namespaces else namespace or server.namespace))
+        old_quotas = asyncio.run(_quotas_of_cluster(server, None if all_namespaces else namespace or server.namespace))
     conversions = [converted for old in old_quotas if (converted := convert_quota(old, replace=replace)) is not None]
     for conversion in conversions:
         for note in conversion.notes:
@@ -127,7 +127,7 @@ def convert(
         )
 
 
-def _of_tenants(policies_file: str, output: str) -> None:
+def _print_tenant_quotas(policies_file: str, output: str) -> None:
     """Print the quotas of a policies file's tenants."""
     tenants = tenant_quotas.of_policies(policies_of(policies_file))
     for tenant in tenants:
@@ -147,40 +147,45 @@ def _of_tenants(policies_file: str, output: str) -> None:
     )
 
 
-def _of_file(file: str) -> list[dict[str, Any]]:
+def _quotas_of_file(file: str) -> list[dict[str, Any]]:
     try:
         return [document.data for document in documents(content(file), called(file)) if document.data["kind"] == KIND]
     except DocumentError as error:
         raise click.ClickException(plain(str(error))) from error
 
 
-async def _of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[str, Any]]:
+async def _quotas_of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[str, Any]]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         return await cluster_reading.listed(client, server, _QUOTAS, dict, namespace=namespace)
 
 
-def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
+def convert_quota(old_quota: dict[str, Any], *, replace: bool) -> Converted | None:
     """Return a quota that counts claims instead of a device plugin's resources; None if it names no GPUs.
 
     Args:
-        given: The quota, as JSON data.
+        old_quota: The quota, as JSON data.
         replace: Whether the new quota leaves out the device plugin's resources; else it counts both.
     """
-    metadata, spec = _dict(given.get("metadata")), _dict(given.get("spec"))
-    hard = {str(key): str(value) for key, value in _dict(spec.get("hard")).items()}
-    before = {key: value for key, value in hard.items() if container_limits.is_ours(_resource(key)) or _product(key)}
+    # A line of a quota is an entry of ``spec.hard``: a resource, and how much of it all pods may have.
+    metadata, spec = _dict_or_empty(old_quota.get("metadata")), _dict_or_empty(old_quota.get("spec"))
+    lines = {str(key): str(value) for key, value in _dict_or_empty(spec.get("hard")).items()}
+    before = {
+        key: value
+        for key, value in lines.items()
+        if container_limits.is_ours(_resource_of_line(key)) or _names_product(key)
+    }
     if not before:
         return None
-    after, notes = _counted(before)
+    after, notes = _claim_counts(before)
 
-    # The metadata of the new quota: what the API server sets is left out, and kubectl's copy of the old quota.
+    # 1. The metadata of the new quota: what the API server sets is left out, and kubectl's copy of the old quota.
     namespace, name = metadata.get("namespace"), str(metadata.get("name") or "quota")
-    new_metadata: dict[str, Any] = {key: metadata[key] for key in _KEPT if key in metadata}
+    new_metadata: dict[str, Any] = {key: metadata[key] for key in _KEPT_METADATA if key in metadata}
     if isinstance(annotations := new_metadata.get("annotations"), dict):
-        new_metadata["annotations"] = {key: value for key, value in annotations.items() if key != _APPLIED}
+        new_metadata["annotations"] = {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
 
-    # Scopes select pods, and a quota with scopes counts no claims: the counts of claims then need a second quota.
-    remaining = {key: value for key, value in hard.items() if not (replace and key in before)}
+    # 2. Scopes select pods, and a quota with scopes counts no claims: the counts of claims then need a second quota.
+    remaining = {key: value for key, value in lines.items() if not (replace and key in before)}
     scopes = [key for key in ("scopes", "scopeSelector") if spec.get(key)]
     new_quotas: list[tuple[dict[str, Any], dict[str, Any]]] = []  # metadata and spec
     if not remaining | after:
@@ -198,7 +203,7 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
     else:
         new_quotas.append((new_metadata, spec | {"hard": remaining | after}))
 
-    if not replace and names.GPU_RESOURCE in map(_resource, before):
+    if not replace and names.GPU_RESOURCE in map(_resource_of_line, before):
         notes.append(
             f"it counts {names.GPU_RESOURCE} as before, too, for pods of a device plugin, each of the two up to its "
             "own number; --replace leaves that out. Where the chart sets deviceClass.extendedResourceName the old line "
@@ -216,55 +221,57 @@ def convert_quota(given: dict[str, Any], *, replace: bool) -> Converted | None:
     )
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _resource(key: str) -> str:
+def _resource_of_line(key: str) -> str:
     return key.removeprefix("requests.").removeprefix("limits.")
 
 
-def _product(key: str) -> bool:
-    return _resource(key).startswith(_OF_PRODUCT)
+def _names_product(key: str) -> bool:
+    return _resource_of_line(key).startswith(_OF_PRODUCT)
 
 
-def _counted(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
+def _claim_counts(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the quota lines that count the same amounts of claims, and notes on what they do not count.
 
     Args:
         before: Lines of a quota that count a device plugin's resources.
     """
-    driver = current_ledger()
-    wholes: dict[str, int] = {}  # by DeviceClass line
-    slices: dict[str, int] = {}  # by resource
+    driver = current_ledger()  # the DRA driver that allocates GPUs in the cluster
+    whole_counts: dict[str, int] = {}  # by DeviceClass line
+    slice_counts: dict[str, int] = {}  # by resource
     notes = []
     for key, text in before.items():
-        resource = _resource(key)
+        resource = _resource_of_line(key)
         try:
             number = quantity.whole(text)
         except WordError as error:
             notes.append(f"{key}: {error}")
             continue
+        # Only this driver has fractions: with another one, only whole GPUs are counted.
         # A quota can count both requests.X and limits.X: the smaller number binds.
-        if driver is not OURS and resource != names.GPU_RESOURCE and not _product(key):
+        if driver is not OURS and resource != names.GPU_RESOURCE and not _names_product(key):
             notes.append(f"{key}: claims that this driver makes of GPUs of {driver.driver} are of whole ones")
         elif resource.startswith(_MIG):
-            slices[resource] = min(number, slices.get(resource, number))
-        elif resource in container_limits.WHOLE or _product(key):
-            class_line = _DEVICES.format(driver.class_of(container_limits.vendor(key, {resource: 1})))
+            slice_counts[resource] = min(number, slice_counts.get(resource, number))
+        elif resource in container_limits.WHOLE or _names_product(key):
+            class_line = _LINE_OF_CLASS.format(driver.class_of(container_limits.vendor(key, {resource: 1})))
             if container_limits.product(key, {resource: 1}):
                 notes.append(f"{key}: no quota counts one product's GPUs; {class_line} counts all: write how many")
             else:
-                wholes[class_line] = min(number, wholes.get(class_line, number))
+                whole_counts[class_line] = min(number, whole_counts.get(class_line, number))
         else:
             notes.append(f"{key}: no quota counts memory or compute of shares; {SHARE} counts shares, write how many")
 
-    after = {class_line: str(number) for class_line, number in wholes.items()}
-    if slices:
-        after[MIG] = str(sum(slices.values()))
-        if len(slices) > 1:
-            notes.append(f"{', '.join(slices)}: {MIG} counts slices of all profiles together")
-    all_lines = [*map(_DEVICES.format, driver.vendor_of), *((MIG, SHARE) if driver is OURS else ())]
+    after = {class_line: str(number) for class_line, number in whole_counts.items()}
+    if slice_counts:
+        after[MIG] = str(sum(slice_counts.values()))
+        if len(slice_counts) > 1:
+            notes.append(f"{', '.join(slice_counts)}: {MIG} counts slices of all profiles together")
+    # A quota does not limit what it does not name, so the other classes of GPUs stay unlimited.
+    all_lines = [*map(_LINE_OF_CLASS.format, driver.vendor_of), *((MIG, SHARE) if driver is OURS else ())]
     unlimited = [line for line in all_lines if line not in after]
     if unlimited:
         zeros = " and ".join(f"{line}: 0" for line in unlimited)

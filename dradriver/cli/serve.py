@@ -64,14 +64,15 @@ def serve(
     logging.basicConfig(level=logging.ERROR, format="%(name)s: %(message)s")  # the page shows warnings itself
     policies = given_policies(policies_file)
 
-    def server() -> ServerConfig:
+    def read_kubeconfig() -> ServerConfig:
         return access.server(None if kubeconfig is None else Path(kubeconfig), context)
 
+    # Each login reads the kubeconfig again, because credentials can hold for minutes only.
     # The first login is made here, so that an error in the kubeconfig ends the command and does not wait on the page.
-    unused_logins = [server()]
+    unused_logins = [read_kubeconfig()]
 
     def login() -> ServerConfig:
-        return unused_logins.pop() if unused_logins else server()
+        return unused_logins.pop() if unused_logins else read_kubeconfig()
 
     try:
         asyncio.run(_serve(login, policies, driver_namespace, port, address, hosts, health_port, with_key=not no_key))
@@ -102,6 +103,7 @@ async def _serve(
         health_port: The port of probes and metrics.
         with_key: Whether the page's address must have a key.
     """
+    # The guard checks the key and the host name of each request.
     page = Page(Guard((*hosts, address), with_key=with_key))
     async with contextlib.AsyncExitStack() as stack:
         bound_port = await stack.enter_async_context(page.serve(host=address, port=port))
@@ -111,7 +113,10 @@ async def _serve(
             except OSError as error:
                 message = f"cannot listen on --health-port {health_port}: {error.strerror or error}"
                 raise click.ClickException(message) from error
-        click.echo(f"http://{_name(address)}:{bound_port}/" + (f"?key={page.guard.key}" if with_key else ""))
+        click.echo(
+            f"http://{_host_for_browser(address)}:{bound_port}/" + (f"?key={page.guard.key}" if with_key else "")
+        )
+        # Keeps the page up to date. A signal cancels it, and so ends the command.
         updates = asyncio.create_task(login_session.keep(page, login, policies, driver_namespace))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, updates.cancel)
@@ -119,7 +124,7 @@ async def _serve(
             await updates
 
 
-def _name(address: str) -> str:
+def _host_for_browser(address: str) -> str:
     """Return by what a browser on this machine reaches an address: one that is of IPv6 answers no IPv4."""
     name = {"0.0.0.0": "127.0.0.1", "localhost": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104
     return f"[{name}]" if ":" in name else name

@@ -129,6 +129,7 @@ def simulate(
     place. GPU time: what was served of it. empty GPUs, empty quads: with nothing on them, and fours of these joined by
     NVLink, mean over time. slices by count: what the scheduler does where MIG instances are made on demand.
     """
+    # 1. The cluster. ``parts``: the share of requests for fractions of GPUs (--parts), or None for jobs of whole GPUs.
     known_policies = POLICIES if parts is None else MIXED
     for policy in policies:
         if policy not in known_policies:
@@ -141,6 +142,8 @@ def simulate(
     vendor = _vendor(machines)
     if not orders and (declared is not None or tenants is not None):
         raise SimulationError("--declared and --tenants are for --order; give one, or leave them out")
+
+    # 2. With --parts, replay requests for fractions.
     if parts is not None:
         if file is not None or picture is not None or orders or shape is not None or seeds > 1:
             raise SimulationError(
@@ -156,9 +159,10 @@ def simulate(
         _show(part_results, simulate_tables.of_parts(part_results), output=output)
         return
 
+    # 3. Else, jobs of whole GPUs: of a trace, of a published shape, or random ones.
     if file is not None and shape is not None:
         raise SimulationError("--trace and --shape: the jobs come from one of them; leave one out")
-    sizes = JobSizes(machines)
+    sizes = JobSizes(machines)  # the numbers of GPUs that a pod can have on these machines
     if not sizes.most:
         raise SimulationError("these machines give no pod any GPUs; look at their blocks.counts")
     trace_jobs = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
@@ -177,6 +181,7 @@ def simulate(
     average = "" if seeds == 1 else f", mean of {seeds} seeds"
     title = f"{job_count} jobs{source} on {nodes} x {', '.join(sources)}{average}"
 
+    # 4. Replay them in each order of the queue (--order), or else under each placement policy.
     if orders:
         weights = _weights(tenants or "1")
         order_results = _in_orders(

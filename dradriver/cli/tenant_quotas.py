@@ -63,6 +63,8 @@ def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float
     """
     notes = []
     counts: dict[str, str] = {}
+    # A line for each DeviceClass of whole GPUs (``<class>.deviceclass.resource.k8s.io/devices``). Only the cap for all
+    # products can be expressed so.
     max_gpus = caps.get(ANY)
     if max_gpus is not None:
         whole_gpus = math.floor(max_gpus)

@@ -66,9 +66,10 @@ def topo(
     if nodes or namespace is not None or all_namespaces or kubeconfig is not None or context is not None:
         raise click.UsageError("--node, -n, -A, --kubeconfig and --context are for --cluster")
     if list_profiles:
-        _list()
+        _list_profiles()
         return
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu, nccl_version=nccl_version)
+    # Groups of well-linked GPUs, without the GPUs that no pod may get.
     groups = group(unlinked(machine, kept_off(machine)))
     show_as(
         output,
@@ -78,6 +79,6 @@ def topo(
     )
 
 
-def _list() -> None:
+def _list_profiles() -> None:
     rows = [(name, machine_view.what(profiles.load(name))) for name in profiles.names()]
     show(report(table(rows=rows)))

@@ -89,26 +89,27 @@ def usage(
 
 
 async def _read(
-    server: ServerConfig, driver_namespace: str | None, file: Policies | None, within: Period, by: By
+    server: ServerConfig, driver_namespace: str | None, file_policies: Policies | None, within: Period, by: By
 ) -> Report:
     """Read the GPU time that the controller has written, and return the report on it.
 
     Args:
         server: The API server.
         driver_namespace: The driver's namespace, if the user names it.
-        file: The policies of the user's file. None takes those in force.
+        file_policies: The policies of the user's file. None takes those in force.
         within: The hours to report on.
         by: What each row of the report stands for.
 
     Raises:
         ClusterError: The GPU time cannot be read, or there is none.
     """
-    tenant_usage = Own(file)
+    tenant_usage = Own(file_policies)  # reads the ConfigMaps with GPU time, and the policies without a file
     labels: dict[str, dict[str, str]] = {}  # by namespace
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         namespace = await policies_in_force.driver_namespace(client, driver_namespace)
         await tenant_usage.read(client, server, namespace)
         policies = tenant_usage.policies
+        # Namespaces are read only if a tenant selects them by labels.
         if by == "tenant" and any(tenant.namespace_labels for tenant in policies.tenants.values()):
             from dradriver.controller.features.namespaces import Namespace
 

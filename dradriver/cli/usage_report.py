@@ -129,23 +129,24 @@ def report(
         counted_until: Time of the last count, as Kubernetes writes times.
     """
     price_of = {product: prices.per_hour(product) for product in _products(hours, within)}
+    # By the names that make a row (namespace, owner, pod, …): seconds by kind, idle seconds and costs.
     sums: defaultdict[tuple[str, ...], _Sum] = defaultdict(_Sum)
     total = _Sum()
-    key_of = _key_of(by, tenant_of)
+    row_key = _key_of(by, tenant_of)
     for hour in sorted(hours):
         if not within.first <= hour < within.end:
             continue
-        for bucket, pod, seconds, idle_s in _parts(hours[hour], details.get(hour), pods=by == "pod"):
-            price = price_of[bucket.product]
-            sums[key_of(bucket, pod)].add(bucket.kind, seconds, idle_s, price)
+        for bucket, pod, seconds, idle_s in _seconds_of_hour(hours[hour], details.get(hour), by_pod=by == "pod"):
+            price = price_of[bucket.product]  # per hour; None if the policies have no price for it
+            sums[row_key(bucket, pod)].add(bucket.kind, seconds, idle_s, price)
             total.add(bucket.kind, seconds, idle_s, price)
-    priced = bool(prices.gpus)
-    rows = [row_sum.row(key, priced=priced) for key, row_sum in sums.items()]
+    has_prices = bool(prices.gpus)
+    rows = [row_sum.row(key, priced=has_prices) for key, row_sum in sums.items()]
     begin, end = within.as_texts()
     return Report(
         begin=begin, end=end, counted_until=counted_until, by=by, currency=prices.currency,
         rows=tuple(sorted(rows, key=lambda row: (-(row.cost or 0.0), -row.gpu_hours, row.key))),
-        total=total.row(("",) * len(HEADS[by]), priced=priced),
+        total=total.row(("",) * len(HEADS[by]), priced=has_prices),
     )  # fmt: skip
 
 
@@ -171,33 +172,33 @@ def _workload(owner: str) -> str:
     return REST if owner == OTHERS else owner or ALONE
 
 
-def _parts(
-    rows: dict[Bucket, float], detail: Detail | None, *, pods: bool
+def _seconds_of_hour(
+    rows: dict[Bucket, float], detail: Detail | None, *, by_pod: bool
 ) -> Iterator[tuple[Bucket, str, float, float]]:
     """Yield for each bucket of an hour, or for each of its pods: bucket, pod, GPU-seconds, idle GPU-seconds.
 
     Args:
         rows: The GPU-seconds of each bucket in this hour.
         detail: Idle seconds and pods of this hour; None if they are not kept.
-        pods: Whether to divide buckets by pod. Seconds of no known pod follow with an empty pod name.
+        by_pod: Whether to divide buckets by pod. Seconds of no known pod follow with an empty pod name.
     """
     idle_of = {} if detail is None else detail.idle
-    if not pods or detail is None:
+    if not by_pod or detail is None:
         for bucket, seconds in rows.items():
             yield bucket, "", seconds, min(idle_of.get(bucket, 0.0), seconds)
         return
 
     # Pods are rounded one by one, so their sum may differ a little from the bucket. The report must add up to the
     # buckets: a pod gets at most what is left, and a negligible rest goes to the last pod.
-    left = {bucket: (seconds, min(idle_of.get(bucket, 0.0), seconds)) for bucket, seconds in rows.items()}
+    remaining = {bucket: (seconds, min(idle_of.get(bucket, 0.0), seconds)) for bucket, seconds in rows.items()}
     for (bucket, pod), (pod_s, pod_idle_s) in detail.pods.items():
-        if bucket not in left:
+        if bucket not in remaining:
             continue
-        left_s, left_idle_s = left[bucket]
-        seconds = left_s if left_s - pod_s < _NEGLIGIBLE_S else pod_s
-        idle_s = min(pod_idle_s, left_idle_s, seconds)
-        left[bucket] = left_s - seconds, left_idle_s - idle_s
+        remaining_s, remaining_idle_s = remaining[bucket]
+        seconds = remaining_s if remaining_s - pod_s < _NEGLIGIBLE_S else pod_s
+        idle_s = min(pod_idle_s, remaining_idle_s, seconds)
+        remaining[bucket] = remaining_s - seconds, remaining_idle_s - idle_s
         yield bucket, pod, seconds, idle_s
-    for bucket, (seconds, idle_s) in left.items():
+    for bucket, (seconds, idle_s) in remaining.items():
         if seconds > 0:
             yield bucket, "", seconds, min(idle_s, seconds)

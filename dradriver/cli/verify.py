@@ -93,21 +93,21 @@ def verify(
     if as_job and (this_machine or node is None):
         raise click.UsageError("--job: name the NODE to look at, and leave out --this-machine")
     try:
-
-        def server() -> ServerConfig:
+        # A function, because the checks of a machine alone need no cluster.
+        def read_kubeconfig() -> ServerConfig:
             return access.server(None if kubeconfig is None else Path(kubeconfig), context)
 
         if as_job and node is not None:
-            node_job = asyncio.run(_job(server(), driver_namespace, node))
+            node_job = asyncio.run(_job(read_kubeconfig(), driver_namespace, node))
             show_documents([node_job])
             name = f"job/{node_job['metadata']['name']}"
             logs = f"kubectl -n {node_job['metadata']['namespace']} logs -f --pod-running-timeout=5m {name}"
             click.echo(plain(f"What it finds, once it is applied: {logs}"), err=True)
             return
         if this_machine:
-            findings = _check_machine(server, node, driver_namespace, driver_root, host_root, cdi_root)
+            findings = _check_machine(read_kubeconfig, node, driver_namespace, driver_root, host_root, cdi_root)
         else:
-            findings = asyncio.run(_check_cluster(server(), driver_namespace, namespace, node or ""))
+            findings = asyncio.run(_check_cluster(read_kubeconfig(), driver_namespace, namespace, node or ""))
     except DriverError as error:
         click.echo(f"Error: {plain(str(error))}", err=True)
         raise click.exceptions.Exit(_NOT_CHECKED) from None
@@ -117,7 +117,7 @@ def verify(
 
 
 def _check_machine(
-    server: Callable[[], ServerConfig],
+    read_kubeconfig: Callable[[], ServerConfig],
     node: str | None,
     driver_namespace: str | None,
     driver_root: Path | None,
@@ -127,7 +127,7 @@ def _check_machine(
     """Check the hardware and the container runtime of this machine.
 
     Args:
-        server: Returns the API server; it is called only if ``node`` is given.
+        read_kubeconfig: Returns the API server; it is called only if ``node`` is given.
         node: The node that this machine is; its ResourceSlices are compared with the machine. None skips that.
         driver_namespace: The driver's namespace, if the user names it.
         driver_root: Root of the file system that holds the NVIDIA driver.
@@ -148,10 +148,11 @@ def _check_machine(
         findings += machine_checks.findings(reading, driver_root=driver_root, host_root=host_root)
     findings += nic_checks.findings(nics_before, nic_checks.read(host_root), machine, host_root=host_root)
 
+    # The driver that allocates the GPUs, by the option, or else by the node's slices.
     allocating_driver = current_ledger()
     if node is not None:
         try:
-            slices, namespace = asyncio.run(_published(server(), node, driver_namespace))
+            slices, namespace = asyncio.run(_slices_and_namespace(read_kubeconfig(), node, driver_namespace))
             if allocating_driver is OURS:
                 allocating_driver = cluster_checks.ledger_of(slices)
             if machine is None:
@@ -169,7 +170,9 @@ def _check_machine(
     return findings
 
 
-async def _published(server: ServerConfig, node: str, driver_namespace: str | None) -> tuple[list[ResourceSlice], str]:
+async def _slices_and_namespace(
+    server: ServerConfig, node: str, driver_namespace: str | None
+) -> tuple[list[ResourceSlice], str]:
     """Return a node's slices of all drivers, and the namespace where the driver is installed."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         of_node = f"spec.nodeName={node}"
@@ -204,6 +207,7 @@ async def _check_cluster(
                 raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
         classes: list[dict[str, Any]] = await cluster_reading.listed(client, server, DEVICE_CLASSES, dict)
         slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
+        # None and 0 if not known; ``unread`` has a warning then.
         gone_nodes, agents_wanted, unread = await _agents(client, server, driver_namespace, nodes, slices)
         seen = Seen(
             nodes=nodes,
@@ -222,18 +226,22 @@ async def _check_cluster(
         if node:
             return findings
 
+        # Parts of the driver that belong to no node: policies, webhook and rights.
+
         stored = await policies_in_force.read(client, server, driver_namespace)
         used = await policies_checks.ask(client, seen.pods, driver_namespace)
         findings.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
 
-        hooks: list[dict[str, Any]] = await cluster_reading.listed(client, server, MUTATING_WEBHOOKS, dict)
-        hooks += await cluster_reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
-        findings += webhook_checks.certificates(hooks, driver_namespace, now=now)
+        webhook_configurations: list[dict[str, Any]] = await cluster_reading.listed(
+            client, server, MUTATING_WEBHOOKS, dict
+        )
+        webhook_configurations += await cluster_reading.listed(client, server, VALIDATING_WEBHOOKS, dict)
+        findings += webhook_checks.certificates(webhook_configurations, driver_namespace, now=now)
         try:
-            if webhook_checks.excludes(hooks, driver_namespace, try_namespace):
+            if webhook_checks.excludes(webhook_configurations, driver_namespace, try_namespace):
                 findings.append(webhook_checks.not_asked(try_namespace))
             else:
-                findings.append(await webhook_checks.asked(client, try_namespace))
+                findings.append(await webhook_checks.check_with_bad_pod(client, try_namespace))
             findings += await rights_checks.findings(client, driver_namespace)
         except (ApiError, Unreachable) as error:
             raise cluster_reading.refused(error, server, PODS) from error

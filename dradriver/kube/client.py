@@ -112,37 +112,39 @@ class Client:
             namespace: The namespace; None for all.
             label_selector: Only objects that match it.
             field_selector: Only objects that match it.
-            type: The type of an object, or a function that decodes one. An object that cannot be decoded is left out
-                (``Isolated``).
+            type: The type of an object, or a function that decodes one. An object that cannot be decoded is logged and
+                left out.
         """
-        params = selection(label_selector, field_selector)
+        selectors = selection(label_selector, field_selector)
         path = resource.path(namespace)
-        read = isolated.Isolated(resource.plural, type)
+        # Returns the decoded object, or None if it cannot be decoded. It never raises.
+        decode_or_none = isolated.Isolated(resource.plural, type)
         items: builtins.list[T] = []
-        token = ""
-        limit = PAGE
+        continue_token = ""  # where the next page begins; empty for the first page
+        page_size = PAGE  # objects to request; fewer if the objects are long
         while True:
-            paging = {"limit": str(limit)} | ({"continue": token} if token else {})
+            paging = {"limit": str(page_size)} | ({"continue": continue_token} if continue_token else {})
             try:
                 # A single object is read whatever its length: it cannot be divided.
-                most = PAGE_BYTES if limit > 1 else None
-                body = await self.connection.request("GET", path, params=params | paging, most=most)
+                max_bytes = PAGE_BYTES if page_size > 1 else None
+                body = await self.connection.request("GET", path, params=selectors | paging, max_bytes=max_bytes)
             except TooLongError:
-                limit = max(1, limit // 8)
+                page_size = max(1, page_size // 8)
                 continue
             except ApiError as error:
-                if not (token and error.gone):
+                # 410: etcd no longer has the version that the token refers to. A list without a limit needs no token.
+                if not (continue_token and error.gone):
                     raise
                 items.clear()
-                body = await self.connection.request("GET", path, params=params)
+                body = await self.connection.request("GET", path, params=selectors)
             page = _page(body)
-            items += [item for raw in page.items or () if (item := read(raw)) is not None]
-            token = page.metadata.continue_
-            if not token:
+            items += [item for raw in page.items or () if (item := decode_or_none(raw)) is not None]
+            continue_token = page.metadata.continue_
+            if not continue_token:
                 return items, page.metadata.resource_version
             # The next page should have half of PAGE_BYTES if its objects are as long as the last ones. Those of other
             # namespaces can be far longer.
-            limit = max(1, min(PAGE, limit * PAGE_BYTES // (2 * len(body))))
+            page_size = max(1, min(PAGE, page_size * PAGE_BYTES // (2 * len(body))))
 
     async def serves(self, resource: Resource) -> bool:
         """Return whether the API server of the client has a kind in this version."""
@@ -219,10 +221,12 @@ class Client:
             subresource: Subresource to change, such as ``status``; None for the object itself.
             field_manager: Name of the field manager that applies; it takes over fields of other managers.
             dry_run: Whether the server only checks the change.
-            type: Type of the answer.
+            type: Type of the answer: the object as stored is decoded into it.
         """
+        # A ``Patch`` is our builder of JSON Patches; its ``ops`` are the list of operations (RFC 6902).
         content = body.ops if isinstance(body, Patch) else body
         path = resource.path(namespace, name) + (f"/{subresource}" if subresource else "")
+        # Server-side apply alone has field managers. ``force`` takes over fields that conflict.
         params = {"fieldManager": field_manager, "force": "true"} if field_manager else {}
         if dry_run:
             params["dryRun"] = "All"

@@ -165,19 +165,22 @@ def from_kubeconfig(
         ConfigError: A file is no kubeconfig, a named entry is missing, a field has a bad value, the plugin failed, or
             the credentials are of an unsupported kind (auth providers, passwords).
     """
-    # 1. The entries: a context names a cluster and a user.
-    files = [(path, _document(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
+    # 1. Find the entries. A context names a cluster and a user. Each entry comes with the file that has it.
+    files = [(path, _read_kubeconfig(path)) for path in ([paths] if isinstance(paths, Path) else paths)]
     place = os.pathsep.join(str(path) for path, _ in files)
-    current_contexts = (_name(document, path, "current-context") for path, document in files)
+    current_contexts = (_name_field(document, path, "current-context") for path, document in files)
     context_name = context or next(filter(None, current_contexts), "")
     if not context_name:
         raise ConfigError(f"{place}: current-context is not set; name a context")
-    context_file, context_entry = _named(files, "contexts", context_name)
-    cluster_name, user_name = _name(context_entry, context_file, "cluster"), _name(context_entry, context_file, "user")
-    cluster_file, cluster = _named(files, "clusters", cluster_name)
-    user_file, user = _named(files, "users", user_name) if user_name else (cluster_file, {})
+    context_file, context_entry = _entry_of_name(files, "contexts", context_name)
+    cluster_name, user_name = (
+        _name_field(context_entry, context_file, "cluster"),
+        _name_field(context_entry, context_file, "user"),
+    )
+    cluster_file, cluster = _entry_of_name(files, "clusters", cluster_name)
+    user_file, user = _entry_of_name(files, "users", user_name) if user_name else (cluster_file, {})
 
-    # 2. What is not supported.
+    # 2. Refuse what is not supported. Exec plugins are, if the caller gave a function that runs them.
     for key in ("exec", "auth-provider", "username"):
         if user.get(key) and (key != "exec" or plugin is None):
             raise ConfigError(
@@ -188,33 +191,33 @@ def from_kubeconfig(
         raise ConfigError(
             f"{cluster_file}: cluster {cluster_name[:_MOST_OF_A_NAME]} uses proxy-url, which is not supported here"
         )
-    url = _text(cluster, cluster_file, "server")
+    url = _text_field(cluster, cluster_file, "server")
     if not url:
         raise ConfigError(f"{cluster_file}: cluster {cluster_name[:_MOST_OF_A_NAME]} has no server")
 
-    # 3. The credentials. As for client-go, a token in the file takes precedence over an exec plugin.
-    token_file = _text(user, user_file, "tokenFile")
+    # 3. Read the credentials. As for client-go, a token in the file takes precedence over an exec plugin.
+    token_file = _text_field(user, user_file, "tokenFile")
     credentials = Credentials(
-        token=_text(user, user_file, "token"),
-        client_cert=_data(user, user_file, "client-certificate"),
-        client_key=_data(user, user_file, "client-key"),
+        token=_text_field(user, user_file, "token"),
+        client_cert=_pem_field(user, user_file, "client-certificate"),
+        client_key=_pem_field(user, user_file, "client-key"),
     )
     if plugin is not None and user.get("exec") and not (credentials.token or token_file):
         credentials = plugin(user["exec"], cluster, user_file.parent)
     return ServerConfig(
         url=url.rstrip("/"),
-        ca=_data(cluster, cluster_file, "certificate-authority"),
+        ca=_pem_field(cluster, cluster_file, "certificate-authority"),
         token=credentials.token,
         token_file=user_file.parent / token_file if token_file else None,
         client_cert=credentials.client_cert,
         client_key=credentials.client_key,
-        server_name=_text(cluster, cluster_file, "tls-server-name") or None,
-        insecure=_yes(cluster, cluster_file, "insecure-skip-tls-verify"),
-        namespace=_text(context_entry, context_file, "namespace") or "default",
+        server_name=_text_field(cluster, cluster_file, "tls-server-name") or None,
+        insecure=_bool_field(cluster, cluster_file, "insecure-skip-tls-verify"),
+        namespace=_text_field(context_entry, context_file, "namespace") or "default",
     )
 
 
-def _document(path: Path) -> Mapping[str, Any]:
+def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
     from dradriver.yamltext import bounded  # here, for no pod needs it
 
     try:
@@ -228,14 +231,16 @@ def _document(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _named(files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: str) -> tuple[Path, Mapping[str, Any]]:
+def _entry_of_name(
+    files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: str
+) -> tuple[Path, Mapping[str, Any]]:
     """Return the file and the content of the first entry of that name."""
     known = []
     for path, document in files:
         entries = document.get(part)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
-                known.append(_any_name(entry.get("name")))
+                known.append(_name_text(entry.get("name")))
                 if known[-1] == name:
                     content = entry.get(part.removesuffix("s")) or {}
                     if not isinstance(content, dict):
@@ -254,20 +259,20 @@ def _shown(value: object) -> str:
     return shown(value)
 
 
-def _name(entry: Mapping[str, Any], path: Path, key: str) -> str:
+def _name_field(entry: Mapping[str, Any], path: Path, key: str) -> str:
     """Return a name, empty where there is none; a number or a bool that is one, as it is written most often."""
     value = entry.get(key)
     if value is None or isinstance(value, str | bool | int | float):
-        return _any_name(value)
+        return _name_text(value)
     raise ConfigError(f"{path}: {key}: {_shown(value)}; write a name, in quotes")
 
 
-def _any_name(value: object) -> str:
+def _name_text(value: object) -> str:
     """Return what stands as the name of an entry, whatever it is: it is of no matter unless the entry is used."""
     return value if isinstance(value, str) else "" if value is None else _shown(value)
 
 
-def _text(entry: Mapping[str, Any], path: Path, key: str) -> str:
+def _text_field(entry: Mapping[str, Any], path: Path, key: str) -> str:
     """Return what a field says, empty where it is not there; the server's address with its scheme in lower case."""
     value = entry.get(key)
     if value is None:
@@ -281,7 +286,7 @@ def _text(entry: Mapping[str, Any], path: Path, key: str) -> str:
         raise ConfigError(f"{path}: {key}: {shown}; write {_FORMS[key]}") from None
 
 
-def _yes(entry: Mapping[str, Any], path: Path, key: str) -> bool:
+def _bool_field(entry: Mapping[str, Any], path: Path, key: str) -> bool:
     value = entry.get(key)
     if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{path}: {key}: {_shown(value)}; write true or false, without quotes")
@@ -296,14 +301,14 @@ def _address(text: str) -> str:
     return parts.geturl()
 
 
-def _data(entry: Mapping[str, Any], path: Path, key: str) -> bytes:
+def _pem_field(entry: Mapping[str, Any], path: Path, key: str) -> bytes:
     """Return a certificate or key that stands in the kubeconfig in base64, or in a file beside it."""
-    if inline := _text(entry, path, key + "-data"):
+    if inline := _text_field(entry, path, key + "-data"):
         try:
             return base64.b64decode(inline, validate=True)
         except (binascii.Error, ValueError) as error:
             raise ConfigError(f"{path}: {key}-data is no base64: {error}") from error
-    file = _text(entry, path, key)
+    file = _text_field(entry, path, key)
     return _read(path.parent / file, key) if file else b""
 
 

@@ -14,7 +14,7 @@ from dradriver.kube import codec
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.errors import Unreachable, from_status
 from dradriver.kube.http import aiohttp
-from dradriver.kube.stream_lines import Lines, cause
+from dradriver.kube.stream_lines import Lines, error_text
 
 CONNECT_S: Final = 10.0
 # Writes that a slow webhook of the cluster delays must leave connections for the lease's renewal and the watches.
@@ -64,7 +64,7 @@ class Connection:
         params: Mapping[str, str] | None = None,
         body: object = None,
         content_type: str = "application/json",
-        most: int | None = None,
+        max_bytes: int | None = None,
     ) -> bytes:
         """Send a request over a connection to the API server and return the body of its answer.
 
@@ -74,10 +74,10 @@ class Connection:
             params: The query.
             body: Object to send as JSON; None for no body.
             content_type: Media type of the body.
-            most: Longest body to read, in bytes; None for any length.
+            max_bytes: Longest body to read, in bytes; None for any length.
 
         Raises:
-            TooLongError: The body of the answer has more than ``most`` bytes.
+            TooLongError: The body of the answer has more than ``max_bytes`` bytes.
             ApiError: The server refuses the request.
             Unreachable: The server gives no answer in time.
             ConfigError: The token's file cannot be read.
@@ -85,19 +85,21 @@ class Connection:
         content = None if body is None else codec.encode(body)
         response = await self._open(method, path, params=params, content=content, content_type=content_type)
         try:
-            if most is None:
+            if max_bytes is None:
                 return await response.read()
+
+            # Count while reading: the length is not known before, and a longer body must not fill the memory.
             pieces: list[bytes] = []
             length = 0
             async for piece in response.content.iter_any():
                 pieces.append(piece)
                 length += len(piece)
-                if length > most:
+                if length > max_bytes:
                     _hang_up(response)
                     raise TooLongError
             return b"".join(pieces)
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"{method} {path}: {cause(error)}", timed_out=_timed_out(error)) from error
+            raise Unreachable(f"{method} {path}: {error_text(error)}", timed_out=_timed_out(error)) from error
         finally:
             response.release()
 
@@ -144,10 +146,10 @@ class Connection:
         """
         if self._session is None:
             raise RuntimeError("use the Client as an async context manager")
-        url = yarl.URL(self._config.url + path, encoded=True)
+        url = yarl.URL(self._config.url + path, encoded=True)  # the caller has escaped the path
         headers = {"Content-Type": content_type} if content is not None else {}
         token = self._config.bearer()
-        while True:
+        while True:  # a second time only with another token
             if token:
                 headers["Authorization"] = f"Bearer {token}"
             try:
@@ -159,7 +161,7 @@ class Connection:
                     headers=headers,
                     timeout=timeout or self._timeout,
                     server_hostname=self._config.server_name,
-                    allow_redirects=False,
+                    allow_redirects=False,  # another host must not get the token
                 )
                 self.date, self.date_at = response.headers.get("Date", ""), time.monotonic()
                 if 200 <= response.status < 300:
@@ -168,16 +170,19 @@ class Connection:
                     answer = await response.read()
             except (aiohttp.ClientError, OSError) as error:
                 raise Unreachable(
-                    f"{method} {path}: {cause(error)}",
+                    f"{method} {path}: {error_text(error)}",
                     timed_out=_timed_out(error),
+                    # No server took the connection, so the caller may ask again soon without burdening one.
                     absent=not isinstance(error, TimeoutError),
                 ) from error
+
             # The token may have been rotated after it was read: try once more with the new one.
             if response.status == 401:
                 new_token = self._config.bearer()
                 if new_token != token:
                     token = new_token
                     continue
+            # The body of a refusal is a Status object, which becomes an ApiError.
             raise from_status(
                 answer,
                 status=response.status,

@@ -143,24 +143,28 @@ def from_status(
         retry_after: The Retry-After header. Only seconds are understood, which is what the API server sends.
         request: Method and path of the request, for the message.
     """
-    answer: _Status
+    status_object: _Status
     try:
-        answer = codec.decode(body, _Status)
-    except codec.BadJson:
-        answer = _Status(message=bytes(body)[:200].decode(errors="replace"))
-    wait = retry_after if retry_after is not None else (answer.details or {}).get("retryAfterSeconds")
+        status_object = codec.decode(body, _Status)
+    except codec.BadJson:  # a proxy's page
+        status_object = _Status(message=bytes(body)[:200].decode(errors="replace"))
+
+    # The server names the wait in the header or in the Status object. A proxy may send a date instead of seconds.
+    retry_after_text = (
+        retry_after if retry_after is not None else (status_object.details or {}).get("retryAfterSeconds")
+    )
     try:
-        wait_s = None if wait is None else max(0.0, float(wait))
-    except (TypeError, ValueError):  # an HTTP date, from a proxy
-        wait_s = None
+        retry_after_s = None if retry_after_text is None else max(0.0, float(retry_after_text))
+    except (TypeError, ValueError):
+        retry_after_s = None
     return ApiError(
-        status or answer.code or 500,
-        answer.reason,
-        answer.message,
-        answer.details,
-        retry_after_s=wait_s,
+        status or status_object.code or 500,
+        status_object.reason,
+        status_object.message,
+        status_object.details,
+        retry_after_s=retry_after_s,
         request=request,
-        is_status=answer.kind == "Status",
+        is_status=status_object.kind == "Status",  # False for a proxy's page
     )
 
 

@@ -78,9 +78,11 @@ class Recorder:
         if len(message) > LONGEST_MESSAGE:
             message = message[: LONGEST_MESSAGE - 3] + "..."
         namespace = about.namespace or CLUSTER_NAMESPACE
-        name = self._name(about, type, reason, message, action)
+        # The name has a hash of all arguments: each replica finds the Event that has the same text.
+        name = self._event_name(about, type, reason, message, action)
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
+            # Count an Event that this process knows. If it is gone (they expire after an hour), create it again.
             count = self._counts.get(name)
             if count is not None and await self._write_count(namespace, name, now, count + 1):
                 return
@@ -88,10 +90,10 @@ class Recorder:
         except DriverError as error:
             logger.warning("no event %s about %s %s/%s: %s", reason, about.kind, about.namespace, about.name, error)
 
-    def _name(self, about: Reference, *texts: str) -> str:
+    def _event_name(self, about: Reference, *texts: str) -> str:
         """Return a name that is the same for the same text about the same object, whichever replica writes it."""
-        told = codec.encode([self._component, about, *texts])
-        digest = hashlib.sha256(told).hexdigest()[:16]
+        content = codec.encode([self._component, about, *texts])
+        digest = hashlib.sha256(content).hexdigest()[:16]
         return f"{about.name[: LONGEST_NAME - 1 - len(digest)].rstrip('-.')}.{digest}"
 
     async def _create(
@@ -138,6 +140,7 @@ class Recorder:
                 raise
             # Another replica wrote it, or this one forgot it. The answer to a first patch has the present count.
             count = await self._patch(namespace, name, {"lastTimestamp": now})
+            # The second patch adds this occurrence. Two replicas may lose one: the count is information only.
             await self._write_count(namespace, name, now, count + 1)
         else:
             self._remember(name, 1)

@@ -192,35 +192,36 @@ class LeaderElector:
         except ApiError as error:
             if not error.not_found:
                 raise
-            metadata = {"name": self._name, "namespace": self._namespace} | await self._owners()
-            metadata = self._annotated(metadata)
-            new = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
-            began = clock()
-            await self._client.create(LEASES, new | {"spec": self._spec({})})
-            self._renewed_at = began
+            metadata = {"name": self._name, "namespace": self._namespace} | await self._owner_references()
+            metadata = self._with_annotations(metadata)
+            new_lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
+            sent_at = clock()
+            await self._client.create(LEASES, new_lease | {"spec": self._renewed_spec({})})
+            self._renewed_at = sent_at
             return True
 
-        # 2. If another candidate holds it, wait until it has not changed for its duration.
+        # 2. If another candidate holds it, wait until it has not changed for its duration. Only this process's clock
+        # counts: the times in the lease are those of another machine, and are compared for equality alone.
         spec = lease.get("spec") or {}
         holder = spec.get("holderIdentity") or ""
         record = tuple(spec.get(key) for key in ("holderIdentity", "renewTime", "acquireTime", "leaseTransitions"))
         if record != self._observed:
             self._observed, self._observed_at = record, clock()
         if holder not in ("", self._identity):
-            if self._renewed_at is not None:
+            if self._renewed_at is not None:  # this process was the leader
                 raise _LostError(f"lease {self._namespace}/{self._name} was taken by {holder}")
             duration_s = max(self._lease_duration_s, float(spec.get("leaseDurationSeconds") or 0))
             if clock() < self._observed_at + duration_s:
                 return False
 
         # 3. Take or renew it. The resourceVersion that was read lets only one of several candidates succeed.
-        began = clock()
-        metadata = self._annotated(lease["metadata"])
-        await self._client.update(LEASES, lease | {"metadata": metadata, "spec": spec | self._spec(spec)})
-        self._renewed_at = began
+        sent_at = clock()
+        metadata = self._with_annotations(lease["metadata"])
+        await self._client.update(LEASES, lease | {"metadata": metadata, "spec": spec | self._renewed_spec(spec)})
+        self._renewed_at = sent_at
         return True
 
-    async def _owners(self) -> dict[str, Any]:
+    async def _owner_references(self) -> dict[str, Any]:
         """Return the ``ownerReferences`` of a new Lease: the ConfigMap, if it exists.
 
         A chart does not contain the Lease, so an uninstallation deletes it only by its owner.
@@ -237,13 +238,15 @@ class LeaderElector:
         owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._config_map, "uid": uid}
         return {"ownerReferences": [owner]}
 
-    def _annotated(self, metadata: dict[str, Any]) -> dict[str, Any]:
+    def _with_annotations(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        """Return the Lease's metadata with the leader's annotations."""
         annotations = self._annotations()
         if not annotations:
             return metadata
         return metadata | {"annotations": {**(metadata.get("annotations") or {}), **annotations}}
 
-    def _spec(self, old: dict[str, Any]) -> dict[str, Any]:
+    def _renewed_spec(self, old: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of the Lease's spec that say that this candidate holds it from now on."""
         now = _micro_time()
         spec = {
             "holderIdentity": self._identity,

@@ -59,6 +59,7 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
         work: The work of the leader.
     """
     work_loop = asyncio.get_running_loop()
+    # Gets the election's result, or its error, in this loop.
     ended: asyncio.Future[None] = work_loop.create_future()
     # Gets its result in the thread when the election starts. The result is a function that cancels the election.
     election_canceller: concurrent.futures.Future[Callable[[], None]] = concurrent.futures.Future()
@@ -68,14 +69,14 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
         task = asyncio.current_task()
         assert task is not None
         election_loop = asyncio.get_running_loop()
-        election_canceller.set_result(lambda: _call(election_loop, task.cancel))
-        await election(lambda: _run_in(work_loop, work, context))
+        election_canceller.set_result(lambda: _call_in_loop(election_loop, task.cancel))
+        await election(lambda: _run_in_loop(work_loop, work, context))
 
-    def end(error: BaseException | None) -> None:
+    def set_ended(error: BaseException | None) -> None:
         if not ended.done():
             ended.set_result(None) if error is None else ended.set_exception(error)
 
-    def main() -> None:
+    def run_thread() -> None:
         error: BaseException | None = None
         try:
             asyncio.run(run_election())
@@ -83,11 +84,12 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
             error = asyncio.CancelledError()
         except BaseException as raised:  # every error ends the process, which the work's loop must do
             error = raised
-        _call(work_loop, lambda: end(error))
+        _call_in_loop(work_loop, lambda: set_ended(error))
 
     # A daemon: a process that ends does not wait for the thread. The lease expires.
-    threading.Thread(target=main, name="election", daemon=True).start()
+    threading.Thread(target=run_thread, name="election", daemon=True).start()
     try:
+        # The shield keeps a cancellation of this function from cancelling ``ended``, which is waited for below.
         await asyncio.shield(ended)
     except asyncio.CancelledError:
         # Cancel the election now, or as soon as it has started.
@@ -107,19 +109,21 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
         raise
 
 
-async def _run_in(loop: asyncio.AbstractEventLoop, work: Work, context: contextvars.Context) -> None:
+async def _run_in_loop(loop: asyncio.AbstractEventLoop, work: Work, context: contextvars.Context) -> None:
     """Run work in another thread's loop; a cancellation cancels the work, and waits until the work has ended."""
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
     tasks: list[asyncio.Task[None]] = []  # the task of the work; used in the other loop only
 
     async def run() -> None:
-        await work()
+        await work()  # create_task takes a coroutine, and ``work`` may return any awaitable
 
-    def begin() -> None:
+    # 1. Start the work in the other loop; its end sets ``done``. Only futures of concurrent.futures may be set from
+    # another thread.
+    def start_work() -> None:
         tasks.append(loop.create_task(run(), context=context))
-        tasks[0].add_done_callback(finish)
+        tasks[0].add_done_callback(set_done)
 
-    def finish(task: asyncio.Task[None]) -> None:
+    def set_done(task: asyncio.Task[None]) -> None:
         if task.cancelled():
             done.set_exception(_StoppedError())
         elif (error := task.exception()) is not None:
@@ -127,12 +131,15 @@ async def _run_in(loop: asyncio.AbstractEventLoop, work: Work, context: contextv
         else:
             done.set_result(None)
 
-    _call(loop, begin)
+    _call_in_loop(loop, start_work)
+
+    # 2. Wait for it in this loop. The shield keeps ``done`` alive if this wait is cancelled.
     waiting = asyncio.wrap_future(done)
     try:
         await asyncio.shield(waiting)
     except asyncio.CancelledError:
-        _call(loop, lambda: [task.cancel() for task in tasks])
+        # 3. Cancelled: cancel the work, and wait until it has ended. Its error counts more than the cancellation.
+        _call_in_loop(loop, lambda: [task.cancel() for task in tasks])
         # A second cancellation must not leave the work running either.
         while not waiting.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -141,7 +148,7 @@ async def _run_in(loop: asyncio.AbstractEventLoop, work: Work, context: contextv
         if error is not None and not isinstance(error, _StoppedError):
             raise error from None
         raise
-    except _StoppedError:
+    except _StoppedError:  # the work was cancelled in its own loop
         raise asyncio.CancelledError from None
 
 
@@ -149,7 +156,7 @@ class _StoppedError(Exception):
     """The work was cancelled. A cancelled future would look the same as a cancelled wait for it."""
 
 
-def _call(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
+def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> None:
     """Call a function in another thread's loop; do nothing if that loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call)

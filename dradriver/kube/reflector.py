@@ -88,20 +88,22 @@ class Reflector(Generic[T]):
         self._client = client
         self._resource = resource
         self._namespace = namespace
-        self._selection = selection(label_selector, field_selector)
+        self._selection = selection(label_selector, field_selector)  # the selectors as a query
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._version = ""  # where to watch from; empty when everything must be read
-        self._watch_list = True  # whether the server is believed to support WatchList
-        # Complete reads have numbers. ``refresh`` asks for a new one by raising the first of the two.
-        self._wanted = 1
-        self._stored = 0
+        self._may_use_watch_list = True  # whether the server is believed to support WatchList
+        # Complete reads of all objects have numbers: the last one requested, and the one that the store shows. They
+        # differ while a read is due. ``refresh`` requests one by raising the first number.
+        self._requested_read = 1
+        self._stored_read = 0
         self._replaced = asyncio.Event()  # set after each complete read, and then replaced by another
-        self._turn: asyncio.Timeout | None = None  # the current read or watch, which ``refresh`` can end
+        self._turn_timeout: asyncio.Timeout | None = None  # the current read or watch, which ``refresh`` can end
         self._unknown_types: set[str] = set()  # types of watch events that the log has named
         self._last_heard_at = metrics.LAST_HEARD.labels(resource.plural)
         self._failures = self._absences = 0  # in a row: errors of a server, and attempts that reached no server
         self._version_had_expired = False  # whether the last turn ended with 410: everything must be read again
+        # Decodes objects, keeps them, and calls ``on_change`` with each difference.
         self._content = Store(resource.plural, read, on_change, on_unread)
         self.store = self._content.objects
         self.synced = asyncio.Event()
@@ -114,13 +116,13 @@ class Reflector(Generic[T]):
         Raises:
             Unreachable: That took more than ``timeout_s``. The reflector goes on trying.
         """
-        self._wanted += 1
-        wanted = self._wanted
-        if self._turn is not None and not self._turn.expired():
-            self._turn.reschedule(asyncio.get_running_loop().time())
+        self._requested_read += 1
+        requested_read = self._requested_read
+        if self._turn_timeout is not None and not self._turn_timeout.expired():
+            self._turn_timeout.reschedule(asyncio.get_running_loop().time())
         try:
             async with asyncio.timeout(timeout_s):
-                while self._stored < wanted:
+                while self._stored_read < requested_read:
                     await self._replaced.wait()
         except TimeoutError:
             raise Unreachable(f"{self._resource.plural}: not read anew in {timeout_s:g} s") from None
@@ -130,30 +132,31 @@ class Reflector(Generic[T]):
         reason = "start"
         while True:
             try:
-                async with asyncio.timeout(None) as self._turn:  # refresh ends it
+                async with asyncio.timeout(None) as self._turn_timeout:  # refresh ends it
                     reason = await self._take_turn(reason)
             except TimeoutError:
                 self._failures = self._absences = 0
                 reason = "refresh"
             finally:
-                self._turn = None
+                self._turn_timeout = None
 
     async def _take_turn(self, reason: str) -> str:
         """Follow the server until one stream ends, and wait before the next.
 
         Args:
-            reason: Why everything is read, if it is; a label of the metric.
+            reason: Why all objects are read, if they are: ``start``, ``refresh``, ``expired`` or ``error``. It is a
+                label of the metric.
 
         Returns:
             The reason for the next turn.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
-        if self._outdated:
+        if self._must_read_all:
             metrics.RELISTS.labels(self._resource.plural, reason).inc()
-        error = await self._round()
+        error = await self._read_and_watch()  # returns when the stream has ended; None for a normal end
         if error is not None:
-            self._tell(error)
+            self._report_trouble(error)
         lived_s = clock() - began
         if lived_s > STABLE_S:
             self._failures = self._absences = 0
@@ -166,31 +169,31 @@ class Reflector(Generic[T]):
 
         # 2. A failure, or a stream that ended too soon. If the version is the problem, read everything again.
         refusal = error if isinstance(error, ApiError) else None
-        has_expired = refusal is not None and refusal.gone
+        has_expired = refusal is not None and refusal.gone  # 410: the server no longer has this version
         if refusal is not None and (has_expired or refusal.status in NOT_FROM_THIS_VERSION):
-            self._version = ""
-        if self._outdated:
+            self._version = ""  # the next turn reads all objects
+        if self._must_read_all:
             reason = "expired" if has_expired else "error"
         # An expired version is no failure, unless the server says so again right after everything was read.
         is_repeated = self._version_had_expired and lived_s < SHORT_S
-        wait = self._wait_s(error, must_read_again=has_expired and not is_repeated)
+        pause_s = self._wait_after_failure_s(error, must_read_again=has_expired and not is_repeated)
         self._version_had_expired = has_expired
         logger.log(
             logging.DEBUG if error is None else logging.WARNING,
             "reading %s again in %.1f s: %s",
             self._resource.plural,
-            wait,
+            pause_s,
             error or "the watch ended at once",
         )
-        await asyncio.sleep(wait)
+        await asyncio.sleep(pause_s)
         return reason
 
-    def _tell(self, trouble: DriverError | None) -> None:
+    def _report_trouble(self, trouble: DriverError | None) -> None:
         if self._on_trouble is not None and (trouble is not None or self._is_in_trouble):
             self._is_in_trouble = trouble is not None
             self._on_trouble(trouble)
 
-    def _wait_s(self, error: DriverError | None, *, must_read_again: bool) -> float:
+    def _wait_after_failure_s(self, error: DriverError | None, *, must_read_again: bool) -> float:
         """Return the seconds to wait after a turn that failed, and count the failure.
 
         ``must_read_again``: the server only said that the version expired. That is no failure: the server works again.
@@ -206,18 +209,18 @@ class Reflector(Generic[T]):
         return backoff_s(self._failures, error)
 
     @property
-    def _outdated(self) -> bool:
+    def _must_read_all(self) -> bool:
         """Whether everything must be read: there is no version to watch from, or ``refresh`` wants it."""
-        return not self._version or self._stored < self._wanted
+        return not self._version or self._stored_read < self._requested_read
 
-    async def _round(self) -> DriverError | None:
+    async def _read_and_watch(self) -> DriverError | None:
         """Read everything if need be, then watch until the stream ends; return why, None for a clean end."""
         try:
-            if self._outdated and self._watch_list:
+            if self._must_read_all and self._may_use_watch_list:
                 await self._try_watch_list()
-                if not self._outdated:
+                if not self._must_read_all:
                     return None
-            if self._outdated:
+            if self._must_read_all:
                 await self._list()
             await self._follow(self._version)
         except DriverError as error:
@@ -229,18 +232,18 @@ class Reflector(Generic[T]):
         try:
             await self._follow("")
         except ApiError as error:
-            if not self._outdated or error.status in NOT_ABOUT_WATCH_LIST:
+            if not self._must_read_all or error.status in NOT_ABOUT_WATCH_LIST:
                 raise
-            self._watch_list = False
+            self._may_use_watch_list = False
             logger.info("%s: WatchList is not served (%s); using LIST", self._resource.plural, error)
         except Unreachable as error:
-            if not self._outdated:
+            if not self._must_read_all:
                 raise
             logger.info("%s: WatchList was cut short (%s); trying LIST", self._resource.plural, error)
 
     async def _list(self) -> None:
         metrics.LISTS.labels(self._resource.plural).inc()
-        number, began = self._wanted, asyncio.get_running_loop().time()
+        number, began = self._requested_read, asyncio.get_running_loop().time()
         items, version = await self._client.list(
             self._resource,
             namespace=self._namespace,
@@ -273,7 +276,8 @@ class Reflector(Generic[T]):
         metrics.WATCHES.labels(self._resource.plural).inc()
         # A WatchList's objects are collected here, and replace the store's when all have arrived; then it is None.
         fresh: dict[Key, T] | None = None if version else {}
-        number, began = self._wanted, asyncio.get_running_loop().time()
+        # ``refresh`` may request another read meanwhile. This one must not count for that request.
+        read_number, read_began = self._requested_read, asyncio.get_running_loop().time()
         has_heard = False
         try:
             async with (
@@ -287,20 +291,23 @@ class Reflector(Generic[T]):
             ):
                 async for line in lines:
                     has_heard = True
-                    self._tell(None)
-                    kind, data = _event(line)
+                    self._report_trouble(None)  # the server answers: earlier trouble is over
+                    event_type, data = _decode_event(line)
                     if fresh is None:
-                        self._apply(kind, data)
+                        self._apply(event_type, data)
                     else:
-                        complete_at = self._collect(fresh, kind, data)
-                        if complete_at is not None:
-                            self._replace(fresh, complete_at, number, began)
+                        # A bookmark marks the end of the initial objects, and has the version of the whole.
+                        complete_at_version = self._collect(fresh, event_type, data)
+                        if complete_at_version is not None:
+                            self._replace(fresh, complete_at_version, read_number, read_began)
                             fresh = None
+                            # From here on it is a plain watch: no time limit, and a longer silence is normal.
                             filling.reschedule(None)
                             lines.silence_s = SILENCE_S
                     self._last_heard_at.set(time.time())
         except Silent:
-            # A server whose store was restored from a backup never reaches this version, and sends nothing.
+            # A server whose store was restored from a backup never reaches this version, and sends nothing. Read all
+            # objects in the next turn.
             if not has_heard:
                 self._version = ""
             raise
@@ -319,7 +326,7 @@ class Reflector(Generic[T]):
         elif kind == "BOOKMARK":
             self._version = codec.decode(data, _Bookmark).metadata.resource_version or self._version
         else:
-            self._strange(kind, data)
+            self._handle_unusual(kind, data)
 
     def _collect(self, fresh: dict[Key, T], kind: str, data: msgspec.Raw) -> str | None:
         """Bring an event of a WatchList's beginning into ``fresh``; return the version at which that is whole."""
@@ -334,10 +341,10 @@ class Reflector(Generic[T]):
             if bookmark.metadata.annotations.get("k8s.io/initial-events-end") == "true":
                 return bookmark.metadata.resource_version
         else:
-            self._strange(kind, data)
+            self._handle_unusual(kind, data)
         return None
 
-    def _strange(self, kind: str, data: msgspec.Raw) -> None:
+    def _handle_unusual(self, kind: str, data: msgspec.Raw) -> None:
         if kind == "ERROR":
             raise from_status(data, request=f"WATCH {self._resource.plural}")
         if kind not in self._unknown_types and len(self._unknown_types) < 16:
@@ -350,10 +357,10 @@ class Reflector(Generic[T]):
         A read is a consistent one: what anybody was told before it ``began`` it shows, or it is not so any more.
         """
         self._version = version
-        self._stored = number
+        self._stored_read = number
         self._last_heard_at.set(time.time())
         self.synced.set()
-        self._tell(None)
+        self._report_trouble(None)
         self._content.replace(fresh, began)
         self._replaced.set()
         self._replaced = asyncio.Event()
@@ -383,6 +390,6 @@ class _Bookmark(msgspec.Struct):
     metadata: _BookmarkMeta
 
 
-def _event(line: bytes) -> tuple[str, msgspec.Raw]:
+def _decode_event(line: bytes) -> tuple[str, msgspec.Raw]:
     event: _Event = codec.decode(line, _Event)
     return event.type, event.object

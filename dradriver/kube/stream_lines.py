@@ -45,9 +45,9 @@ class Lines:
         except TimeoutError:
             raise Silent(f"WATCH {self._response.url.path}: silent for {self.silence_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"WATCH {self._response.url.path}: {cause(error)}") from error
+            raise Unreachable(f"WATCH {self._response.url.path}: {error_text(error)}") from error
 
 
-def cause(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return in words what ended the stream of lines: a timeout's text is empty."""
     return str(error) or type(error).__name__

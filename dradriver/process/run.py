@@ -27,8 +27,9 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     SIGTERM and SIGINT cancel the coroutine. The status is 0 if it ends normally, or by that cancellation. It is 1 after
     an error: a ``DriverError`` is logged as its message, any other error with its traceback.
     """
-    is_stopped = False
+    is_stopped = False  # by a signal
 
+    # Signal handlers need the running loop and the task that they cancel, so they are added inside it.
     async def main_with_signals() -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -47,10 +48,10 @@ def run(main: Coroutine[Any, Any, None]) -> int:
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             runner.run(main_with_signals())
     except asyncio.CancelledError:
-        return 0 if is_stopped else 1
-    except BaseExceptionGroup as group:
+        return 0 if is_stopped else 1  # else: the coroutine cancelled itself, which is an error
+    except BaseExceptionGroup as group:  # main coroutines run their parts in a TaskGroup
         driver_errors, other_errors = group.split(DriverError)
-        for error in _leaves(driver_errors):
+        for error in _single_errors(driver_errors):
             logger.error("%s: %s", getattr(error, "reason", type(error).__name__), error)
         if other_errors is not None:
             logger.error("stopped by an error", exc_info=other_errors)
@@ -64,9 +65,10 @@ def run(main: Coroutine[Any, Any, None]) -> int:
     return 0
 
 
-def _leaves(group: BaseException | None) -> list[BaseException]:
+def _single_errors(group: BaseException | None) -> list[BaseException]:
+    """Return the errors in a group and in the groups inside it; none if there is no group."""
     if group is None:
         return []
     if isinstance(group, BaseExceptionGroup):
-        return [leaf for error in group.exceptions for leaf in _leaves(error)]
+        return [leaf for error in group.exceptions for leaf in _single_errors(error)]
     return [group]

@@ -179,6 +179,7 @@ async def listening(
 
     async def answer(request: BaseRequest) -> StreamResponse:
         response = await handler(request)
+        # Only clients that send good requests keep their connections when there are too many.
         if not 400 <= response.status < 500:
             connections.served(request.transport)
         return response
@@ -186,8 +187,10 @@ async def listening(
     loop = asyncio.get_running_loop()
     server = Server(answer, access_log=None, **(_BOUNDS_OF_HEAD | options))
 
+    # Called once for each connection. TLS is added by hand, because create_server(ssl=...) would use asyncio's own
+    # class with its large buffers.
     def new_protocol() -> asyncio.BaseProtocol:
-        http = server()
+        http = server()  # an aiohttp server is a factory of protocols
         if context is None:
             return http
         handshake_done = None  # nothing awaits the handshake
@@ -203,8 +206,10 @@ async def listening(
             duplicate.listen(WAITING)
     closing_expired = asyncio.create_task(connections.keep())
     try:
-        yield listener.sockets[0].getsockname()[1]
+        port_in_use = listener.sockets[0].getsockname()[1]
+        yield port_in_use
     finally:
+        # No new connections, then the running answers, then all connections.
         listener.close()
         closing_expired.cancel()
         # One turn of the loop, in which the handler starts for requests that have already been received.

@@ -63,7 +63,8 @@ class WatchedPolicies(PoliciesFile):
             on_trouble: See ``PoliciesFile``.
         """
         self._file, self._key = path, (namespace, name)
-        self._refusal: ApiError | None = None
+        self._refusal: ApiError | None = None  # why the API server does not show the ConfigMap; None while it does
+        # ``step`` of the base class reads ``contents`` and puts them into force if they changed.
         self._reflector = Reflector(
             client,
             CONFIG_MAPS,
@@ -73,6 +74,7 @@ class WatchedPolicies(PoliciesFile):
             on_change=lambda _: self.step(),
             on_trouble=self._troubled,
         )
+        # Last, because it reads the policies for the first time, by ``contents``, which asks the reflector.
         super().__init__(path, on_change=on_change, on_trouble=on_trouble)
 
     @property

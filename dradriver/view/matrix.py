@@ -12,9 +12,9 @@ from dradriver.view.svg_elements import LINE, MARGIN, Drawing, box, pixels, text
 from dradriver.view.terminal_text import cut, plain
 
 HIGH: Final = 26  # height of a cell, in pixels, as all lengths here
-_WIDE: Final = 46  # least width of a cell
-_BAR: Final = 20  # width of a group's bar
-_MOST: Final = 48  # characters of a mark
+_MIN_CELL_WIDTH: Final = 46  # least width of a cell
+_BAR_WIDTH: Final = 20  # width of a group's bar
+_MAX_MARK_CHARACTERS: Final = 48  # characters of a mark
 
 
 def draw(matrix: Matrix, *, side: int) -> Drawing:
@@ -28,44 +28,47 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
         matrix: The matrix.
         side: The width of the marks in pixels: the largest ``side`` of all matrices that stand below each other.
     """
+    # ``pixels`` is the width of a text. Lengths are in pixels. A row of the matrix is a device, in ``matrix.order``.
     if link_name := switch.link(matrix):
         return switch.draw(matrix, link_name)
     names_width = max(map(pixels, ("GPU00", *matrix.devices))) + 16
-    cells_x = side + names_width + len(matrix.groupings) * _BAR + 4
-    cell_width = max(_WIDE, max(map(pixels, matrix.devices)) + 8)
+    cells_x = side + names_width + len(matrix.groupings) * _BAR_WIDTH + 4
+    cell_width = max(_MIN_CELL_WIDTH, max(map(pixels, matrix.devices)) + 8)
 
     # Marks.
-    lines = [text(matrix.marked, x=MARGIN + 6, y=HIGH / 2, kind="start small")] if matrix.marks else []
+    elements = [text(matrix.marked, x=MARGIN + 6, y=HIGH / 2, kind="start small")] if matrix.marks else []
     for row, device in enumerate(matrix.order):
         if device < len(matrix.marks):
-            lines += _mark(matrix.marks[device], y=(row + 1) * HIGH, wide=side - MARGIN)
+            elements += _mark_elements(matrix.marks[device], y=(row + 1) * HIGH, wide=side - MARGIN)
 
     # Bars of groups.
     for number, grouping in enumerate(matrix.groupings):
-        x = side + names_width + number * _BAR
+        x = side + names_width + number * _BAR_WIDTH
         if grouping.names:
-            lines.append(text(grouping.title, x=x + _BAR / 2, y=HIGH / 2, kind="small"))
-        lines += _bars(matrix, grouping, x=x)
+            elements.append(text(grouping.title, x=x + _BAR_WIDTH / 2, y=HIGH / 2, kind="small"))
+        elements += _group_bars(matrix, grouping, x=x)
 
     # Heads, names and cells.
     for column, device in enumerate(matrix.order):
-        lines.append(text(matrix.devices[device], x=cells_x + (column + 0.5) * cell_width, y=HIGH / 2))
+        elements.append(text(matrix.devices[device], x=cells_x + (column + 0.5) * cell_width, y=HIGH / 2))
     for row, device in enumerate(matrix.order):
         y = (row + 1) * HIGH
-        lines.append(text(matrix.devices[device], x=side + names_width - 6, y=y + HIGH / 2, kind="end"))
+        elements.append(text(matrix.devices[device], x=side + names_width - 6, y=y + HIGH / 2, kind="end"))
         for column, other in enumerate(matrix.order):
-            lines += _cell(matrix.cells[device][other], x=cells_x + column * cell_width, y=y, wide=cell_width)
+            elements += _cell_elements(
+                matrix.cells[device][other], x=cells_x + column * cell_width, y=y, wide=cell_width
+            )
 
     # Frames cover the cells: those of the first grouping are drawn last, above all others.
     for grouping in reversed(matrix.groupings):
-        lines += _frames(matrix, grouping, left=cells_x, wide=cell_width)
+        elements += _group_frames(matrix, grouping, left=cells_x, wide=cell_width)
 
     count = len(matrix.order)
     width, height = cells_x + count * cell_width + MARGIN, (count + 1) * HIGH + 2
     if legend := _legend(matrix):
-        lines.append(text(legend, x=MARGIN, y=height + LINE / 2, kind="start small"))
+        elements.append(text(legend, x=MARGIN, y=height + LINE / 2, kind="start small"))
         width, height = max(width, MARGIN + pixels(legend) + MARGIN), height + LINE
-    return Drawing(lines, width, height)
+    return Drawing(elements, width, height)
 
 
 def _legend(matrix: Matrix) -> str:
@@ -80,25 +83,28 @@ def side(matrix: Matrix) -> int:
     """Return the width of the marks next to a link matrix in pixels, 0 without any."""
     if not matrix.marks:
         return 0
-    longest = max(pixels(cut(plain(words), _MOST)) for words in (matrix.marked, *(mark.text for mark in matrix.marks)))
+    longest = max(
+        pixels(cut(plain(words), _MAX_MARK_CHARACTERS))
+        for words in (matrix.marked, *(mark.text for mark in matrix.marks))
+    )
     return MARGIN + longest + 16
 
 
-def _mark(mark: Mark, *, y: int, wide: int) -> list[str]:
+def _mark_elements(mark: Mark, *, y: int, wide: int) -> list[str]:
     kind = mark.tone.value if mark.series is None else f"{mark.tone.value} s{mark.series}"
-    words = cut(plain(mark.text), _MOST)
+    words = cut(plain(mark.text), _MAX_MARK_CHARACTERS)
     return [
         box(f"mark {kind}", x=MARGIN, y=y + 2, wide=wide, high=HIGH - 4, says=mark.more),
         text(words, x=MARGIN + 6, y=y + HIGH / 2, kind="start"),
     ]
 
 
-def _cell(cell: Cell, *, x: int, y: int, wide: int) -> list[str]:
+def _cell_elements(cell: Cell, *, x: int, y: int, wide: int) -> list[str]:
     word = cell.text.strip()
     return [box(cell.tone.value, x=x, y=y, wide=wide, high=HIGH), text(word, x=x + wide / 2, y=y + HIGH / 2)]
 
 
-def _runs(matrix: Matrix, grouping: Grouping) -> list[tuple[int, int, int]]:
+def _runs_of_group(matrix: Matrix, grouping: Grouping) -> list[tuple[int, int, int]]:
     """Return first row, number of rows and group's number for every run of rows of one group."""
     runs, row = [], 0
     numbers = (grouping.group[device] for device in matrix.order if device < len(grouping.group))
@@ -110,20 +116,20 @@ def _runs(matrix: Matrix, grouping: Grouping) -> list[tuple[int, int, int]]:
     return runs
 
 
-def _bars(matrix: Matrix, grouping: Grouping, *, x: int) -> list[str]:
+def _group_bars(matrix: Matrix, grouping: Grouping, *, x: int) -> list[str]:
     lines = []
-    for row, length, number in _runs(matrix, grouping):
+    for row, length, number in _runs_of_group(matrix, grouping):
         y, high = (row + 1) * HIGH + 2, length * HIGH - 4
         kind, says = f"bar g{number % len(GROUPS)}", grouping.names[number]
-        lines.append(box(kind, x=x + 1, y=y, wide=_BAR - 2, high=high, says=says))
-        lines.append(text(str(number), x=x + _BAR / 2, y=y + high / 2, kind="small"))
+        lines.append(box(kind, x=x + 1, y=y, wide=_BAR_WIDTH - 2, high=high, says=says))
+        lines.append(text(str(number), x=x + _BAR_WIDTH / 2, y=y + high / 2, kind="small"))
     return lines
 
 
-def _frames(matrix: Matrix, grouping: Grouping, *, left: int, wide: int) -> list[str]:
+def _group_frames(matrix: Matrix, grouping: Grouping, *, left: int, wide: int) -> list[str]:
     sizes = {number: grouping.group.count(number) for number in set(grouping.group)}
     return [
         box("frame", x=left + row * wide, y=(row + 1) * HIGH, wide=length * wide, high=length * HIGH)
-        for row, length, number in _runs(matrix, grouping)
+        for row, length, number in _runs_of_group(matrix, grouping)
         if length == sizes[number]
     ]

@@ -19,7 +19,7 @@ from dradriver.api.base.pods import NodeSelector, Pod
 
 HOSTNAME: Final = "kubernetes.io/hostname"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-_NODE: Final = ("spec", "affinity", "nodeAffinity")
+_NODE_AFFINITY_PATH: Final = ("spec", "affinity", "nodeAffinity")
 _LONGEST: Final = 1 << 18  # characters of a note; no annotation is longer
 
 
@@ -50,25 +50,30 @@ def narrow(pod: Pod, hostnames: Mapping[str, str], patch: Patch) -> None:
         hostnames: The nodes' ``kubernetes.io/hostname`` labels by node name; the label can differ from the name.
         patch: The patch of the pod.
     """
-    selector = required(pod)
+    selector = required(pod)  # None if the pod has no required terms
+
+    # 1. Existing terms: add the nodes to each of them. All conditions in a term must hold.
     if selector is not None:
         node_condition = {"key": HOSTNAME, "operator": "In", "values": sorted(hostnames.values())}
         for number, term in enumerate(selector.node_selector_terms):
             # An empty term matches no node; with a condition it would begin to match.
             if not term.match_expressions and not term.match_fields:
                 continue
-            path = (*_NODE, REQUIRED, "nodeSelectorTerms", number, "matchExpressions")
+            path = (*_NODE_AFFINITY_PATH, REQUIRED, "nodeSelectorTerms", number, "matchExpressions")
             if term.match_expressions:
                 patch.add(*path, "-", value=node_condition)
             else:
                 patch.add(*path, value=[node_condition])
         return
+
+    # 2. No terms: one for each node, because ``matchFields metadata.name`` takes exactly one value. A JSON Patch
+    # creates no parents, so they are added first.
     terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in hostnames]
     if pod.spec.affinity is None:
         patch.add("spec", "affinity", value={})
     if pod.spec.affinity is None or pod.spec.affinity.node_affinity is None:
-        patch.add(*_NODE, value={})
-    patch.add(*_NODE, REQUIRED, value={"nodeSelectorTerms": terms})
+        patch.add(*_NODE_AFFINITY_PATH, value={})
+    patch.add(*_NODE_AFFINITY_PATH, REQUIRED, value={"nodeSelectorTerms": terms})
 
 
 def is_narrowed(annotations: Mapping[str, str], selector: NodeSelector | None) -> bool:
@@ -152,10 +157,22 @@ def put_required(patch: Patch, affinity: Mapping[str, Any] | None, node: Mapping
         value: The selector as JSON; None takes it away, and with it what would be left empty.
     """
     if value is not None:
-        path = (*_NODE, REQUIRED) if node is not None else _NODE if affinity is not None else _NODE[:2]
-        for key in reversed((*_NODE, REQUIRED)[len(path) :]):
+        path = (
+            (*_NODE_AFFINITY_PATH, REQUIRED)
+            if node is not None
+            else _NODE_AFFINITY_PATH
+            if affinity is not None
+            else _NODE_AFFINITY_PATH[:2]
+        )
+        for key in reversed((*_NODE_AFFINITY_PATH, REQUIRED)[len(path) :]):
             value = {key: value}
         patch.add(*path, value=value)
     elif affinity is not None and node is not None and REQUIRED in node:
-        whole = _NODE[:2] if len(affinity) == len(node) == 1 else _NODE if len(node) == 1 else (*_NODE, REQUIRED)
+        whole = (
+            _NODE_AFFINITY_PATH[:2]
+            if len(affinity) == len(node) == 1
+            else _NODE_AFFINITY_PATH
+            if len(node) == 1
+            else (*_NODE_AFFINITY_PATH, REQUIRED)
+        )
         patch.remove(*whole)

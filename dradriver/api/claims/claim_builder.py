@@ -67,9 +67,10 @@ def pinned(
         preempting: The pods that must end first, noted on the claim; None for none.
         vendor: The GPUs' vendor.
     """
-    parts = parts_of(choice, uuids)
+    parts = parts_of(choice, uuids)  # the fraction of each request, by the request's name; empty for whole GPUs
 
-    # MIG instances that the agent must make. Those that are devices of their own exist already.
+    # MIG instances that the node agent must create. A fraction has one GPU, so ``uuids[name]`` has one entry. Slices
+    # that are devices of their own are named by the selector instead.
     mig = {
         name: opaque_config.Mig(profile=part.profile, starts={uuids[name][0]: part.start})
         for name, part in parts.items()
@@ -97,10 +98,16 @@ def pinned(
                             "allocationMode": "ExactCount",
                             "count": len(uuids_of_request),
                             "selectors": [
-                                {"cel": {"expression": _selector(parts.get(name), uuids_of_request, addresses, placed)}}
+                                {
+                                    "cel": {
+                                        "expression": _device_selector(
+                                            parts.get(name), uuids_of_request, addresses, placed
+                                        )
+                                    }
+                                }
                             ],
                         }
-                        | _capacity(parts.get(name), compute),
+                        | _capacity_requests(parts.get(name), compute),
                     }
                     for name, uuids_of_request in uuids.items()
                 ]
@@ -177,7 +184,7 @@ def _device_class(part: Part | None, vendor: str) -> str:
     return names.SHARE_CLASS if isinstance(part, SharePart) else names.MIG_CLASS
 
 
-def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
+def _capacity_requests(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
     """Return how much of each of a device's capacities a request asks for: it would get all of what it does not name.
 
     Of a device that one claim has for itself it is the least that it must have, which its own slices are.
@@ -191,7 +198,9 @@ def _capacity(part: Part | None, compute: Mapping[str, int]) -> dict[str, Any]:
     return {"capacity": {"requests": {name: str(number) for name, number in slices.items()}}}
 
 
-def _selector(part: Part | None, uuids: Sequence[str], addresses: Mapping[str, str], placed: Collection[str]) -> str:
+def _device_selector(
+    part: Part | None, uuids: Sequence[str], addresses: Mapping[str, str], placed: Collection[str]
+) -> str:
     if isinstance(part, MigPart) and uuids[0] in placed:
         return placement_selector(uuids[0], part)
     if current_ledger().by_address:
@@ -215,7 +224,7 @@ def uuid_selector(uuids: Sequence[str]) -> str:
     JSON strings are valid CEL strings, so no text can break out of its quotes. A device without the attribute answers
     false instead of aborting the scheduling of the pod.
     """
-    return _among(uuids)
+    return _identity_in(uuids)
 
 
 def address_selector(addresses: Sequence[str]) -> str:
@@ -225,10 +234,10 @@ def address_selector(addresses: Sequence[str]) -> str:
     """
     ledger = current_ledger()
     of, kind = f'device.attributes["{ledger.attribute_domain}"]', json.dumps(ledger.gpu_type)
-    return f'{of}.?type.orValue("") == {kind} && {_among(addresses)}'
+    return f'{of}.?type.orValue("") == {kind} && {_identity_in(addresses)}'
 
 
-def _among(identities: Sequence[str]) -> str:
+def _identity_in(identities: Sequence[str]) -> str:
     domain, name = current_ledger().identity.rsplit("/", 1)
     listed = json.dumps(sorted(identities), ensure_ascii=True)
     return f'device.attributes["{domain}"].?{name}.orValue("") in {listed}'

@@ -134,9 +134,11 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
         spec = _DECODER.decode(template.spec)
     except (ValueError, RecursionError) as error:
         raise WordError(f"it cannot be read: {error}") from None
-    devices = spec.spec.devices
-    gpu_requests: dict[str, dict[str, Any]] = {}
-    nic_entries: dict[str, dict[str, Any]] = {}
+    devices = spec.spec.devices  # a template's spec has the spec of its claims
+
+    # 1. Divide requests, configuration and constraints into those for GPUs and those for NICs.
+    gpu_requests: dict[str, dict[str, Any]] = {}  # the ``exactly`` part of each request, by its name
+    nic_entries: dict[str, dict[str, Any]] = {}  # the whole entry of each request, by its name
     for request in devices.requests or ():
         name = str(request.get("name", ""))
         if nic_templates.is_for_nics(request, template.nic_classes):
@@ -145,39 +147,47 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
             gpu_requests[name] = gpu_templates.exactly_of(request)
     if not gpu_requests:
         raise WordError(f"it asks for no device; write a request of the class {current_ledger().device_class}")
-    claim_config, others = _configured(devices.config or (), gpu_requests)
-    constraints, about_nics = nic_templates.divided(devices.constraints or (), tuple(gpu_requests), nic_entries)
-    nics = nic_templates.ask(nic_entries, about_nics, gpu_requests, template.nic_classes, near=words.near_nic)
+    # The configuration for this driver (None without one), and the entries for other drivers.
+    claim_config, other_configs = _split_config(devices.config or (), gpu_requests)
+    # A constraint about NICs and all GPUs is in both lists.
+    gpu_constraints, nic_constraints = nic_templates.divided(
+        devices.constraints or (), tuple(gpu_requests), nic_entries
+    )
+    nics = nic_templates.ask(nic_entries, nic_constraints, gpu_requests, template.nic_classes, near=words.near_nic)
 
-    # "Near a NIC" now means the NICs of these requests, not any NIC of the machine.
+    # 2. Read the request for GPUs. "Near a NIC" now means the NICs of these requests, not any NIC of the machine.
     if nics is not None:
         words = msgspec.structs.replace(words, near_nic="")
     selected_kind = gpu_templates.selected_kind(words, gpu_requests)
-    required = gpu_templates.required_properties(constraints, gpu_requests)
+    required = gpu_templates.required_properties(gpu_constraints, gpu_requests)
     return TemplateRequest(
         request=gpu_templates.request_of(words, gpu_requests, claim_config, selected_kind, required),
         requests=tuple(gpu_requests),
-        metadata={"labels": _theirs(spec.metadata.labels), "annotations": _theirs(spec.metadata.annotations)},
+        metadata={
+            "labels": _without_our_prefix(spec.metadata.labels),
+            "annotations": _without_our_prefix(spec.metadata.annotations),
+        },
+        # What the claim copies from the template. The controller writes everything else.
         devices={
             name: {key: exactly[key] for key in ("tolerations",) if exactly.get(key)}
             for name, exactly in gpu_requests.items()
         },
         keep_env=tuple(claim_config.keep_env) if claim_config is not None else (),
         nccl=claim_config.nccl if claim_config is not None and claim_config.nccl != values.NCCL_AUTO else None,
-        others=others,
+        others=other_configs,
         spec=msgspec.json.decode(template.spec)["spec"],
         nics=nics,
         nic_entries=nic_entries,
-        constraints=tuple(about_nics),
+        constraints=tuple(nic_constraints),
     )
 
 
-def _theirs(texts: Mapping[str, str] | None) -> dict[str, str]:
+def _without_our_prefix(texts: Mapping[str, str] | None) -> dict[str, str]:
     """Return a template's labels or annotations without those under our prefix, which are believed on a claim."""
     return {key: text for key, text in (texts or {}).items() if not key.startswith(names.PREFIX)}
 
 
-def _configured(
+def _split_config(
     entries: list[dict[str, Any]] | tuple[()], asked: Mapping[str, object]
 ) -> tuple[opaque_config.ClaimConfig | None, tuple[dict[str, Any], ...]]:
     """Return the configuration for this driver, and all entries for others."""
@@ -190,10 +200,10 @@ def _configured(
         return None, others
     if len(own) > 1 or set(own[0].get("requests") or asked) != set(asked):
         raise WordError(f"write one configuration for driver {names.DRIVER}, for all requests")
-    told = opaque_config.read(own[0]["opaque"].get("parameters"))
-    if told.order:
+    claim_config = opaque_config.read(own[0]["opaque"].get("parameters"))
+    if claim_config.order:
         raise WordError("the configuration's order is the controller's to write; remove it")
-    return told, others
+    return claim_config, others
 
 
 def _check_theirs(parameters: Any) -> None:

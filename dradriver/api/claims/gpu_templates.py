@@ -18,8 +18,16 @@ from dradriver.api.vocabulary.container_requests import COMMON
 from dradriver.api.vocabulary.messages import shown
 from dradriver.topology.vendors import NVIDIA
 
-_PARTS: Final = (names.SHARE_CLASS, names.MIG_CLASS)
-_KNOWN: Final = ("deviceClassName", "allocationMode", "count", "capacity", "tolerations", "selectors", "adminAccess")
+_FRACTION_CLASSES: Final = (names.SHARE_CLASS, names.MIG_CLASS)
+_KNOWN_FIELDS: Final = (
+    "deviceClassName",
+    "allocationMode",
+    "count",
+    "capacity",
+    "tolerations",
+    "selectors",
+    "adminAccess",
+)
 _PROPERTY_OF_ATTRIBUTE: Final = {  # what constraints of claims say by attributes, in words
     names.NUMA_NODE: Constraint.SAME_NUMA,
     names.PCIE_ROOT: Constraint.SAME_PCIE_ROOT,
@@ -28,7 +36,7 @@ _PROPERTY_OF_ATTRIBUTE: Final = {  # what constraints of claims say by attribute
     for links in names.OF_LINKS
     for what in ("Domain", "Group2", "Group4", "Group8")
 }
-_EQUALS: Final = re.compile(
+_ATTRIBUTE_EQUALS: Final = re.compile(
     r"""\s*device\.attributes\[(["'])(?P<domain>[a-z.]+)\1\]\.(?P<name>productName|boardName|architecture)"""
     r"""\s*==\s*(["'])(?P<value>[^"'\\]*)\4\s*"""
 )
@@ -57,14 +65,14 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
             f"{where}: a channel of multi-node NVLink is no GPU; give the containers a limit {names.GPU_RESOURCE}, or "
             f"say which claim is the pod's GPUs as {names.CLAIM}, and create the pod anew"
         )
-    classes = (*driver.vendor_of, *(_PARTS if driver is OURS else ()))
+    classes = (*driver.vendor_of, *(_FRACTION_CLASSES if driver is OURS else ()))
     if exactly.get("deviceClassName") not in classes:
         raise WordError(
             f"{where}: class {shown(str(exactly.get('deviceClassName', '')))} is none of {', '.join(classes)}, and no "
             "class of NICs of the policies file (nics.classes); have a template of its own for other devices, or "
             f"remove the pod's {names.PREFIX} annotations"
         )
-    if unknown_fields := sorted(set(exactly) - set(_KNOWN)):
+    if unknown_fields := sorted(set(exactly) - set(_KNOWN_FIELDS)):
         raise WordError(f"{where}: {shown(unknown_fields[0])} cannot be placed; remove it")
     if exactly.get("adminAccess"):
         raise WordError(f"{where}: adminAccess takes no GPU; remove the pod's {names.PREFIX} annotations")
@@ -95,13 +103,15 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
     Raises:
         WordError: Another selector, selectors that contradict each other, or that contradict the annotations.
     """
+    # 1. Read each selector. ``product`` and ``architecture`` return a value as annotations have it, or None.
     required: dict[str, str] = {}
     for name, request in asked.items():
         for selector in request.get("selectors") or ():
             text = str((selector.get("cel") or {}).get("expression", ""))
-            match = _EQUALS.fullmatch(text)
+            match = _ATTRIBUTE_EQUALS.fullmatch(text)
             value = None
             if match is not None and match["domain"] == current_ledger().attribute_domain:
+                # In an annotation ``*?[`` begin a pattern. In CEL they are plain characters, which no product has.
                 normalise = values.architecture if match["name"] == "architecture" else values.product
                 value = None if re.search(r"[*?\[]", match["value"]) else normalise(match["value"])
             if match is None or value is None:
@@ -109,12 +119,15 @@ def selected_kind(words: Whole, asked: Mapping[str, Mapping[str, Any]]) -> dict[
                     f"request {shown(name)}: selector {shown(text)} is for the scheduler alone to judge; write "
                     f"{names.PRODUCT}, {names.ARCHITECTURE} or {names.MIN_MEMORY} on the pod instead"
                 )
+            # ``productName`` and ``boardName`` are both a product.
             field = "architecture" if match["name"] == "architecture" else "product"
             if required.setdefault(field, value) != value:
                 raise WordError(
                     f"requests of several kinds of GPUs ({required[field]!r}, {value!r}); write one kind a pod, by one "
                     "name"
                 )
+
+    # 2. Compare them with the annotations.
     for field, value in required.items():
         annotated_value = getattr(words, field)
         if annotated_value and annotated_value != value:
@@ -136,7 +149,7 @@ def required_properties(
     Raises:
         WordError: A constraint on another attribute, or on some of the requests only.
     """
-    alike: list[Constraint] = []
+    properties: list[Constraint] = []
     for constraint in constraints:
         attribute = constraint.get("matchAttribute")
         if attribute not in _PROPERTY_OF_ATTRIBUTE or set(constraint.get("requests") or asked) != set(asked):
@@ -145,14 +158,14 @@ def required_properties(
                 f"{what} cannot be placed, or not of some of the requests; write {names.REQUIRED} on the pod "
                 f"instead, with {', '.join(Constraint)}"
             )
-        alike.append(_PROPERTY_OF_ATTRIBUTE[attribute])
-    return tuple(alike)
+        properties.append(_PROPERTY_OF_ATTRIBUTE[attribute])
+    return tuple(properties)
 
 
 def request_of(
     words: Whole,
     asked: Mapping[str, Mapping[str, Any]],
-    told: opaque_config.ClaimConfig | None,
+    claim_config: opaque_config.ClaimConfig | None,
     fields: Mapping[str, str],
     required: tuple[Constraint, ...],
 ) -> Request:
@@ -161,7 +174,7 @@ def request_of(
     Args:
         words: The pod's annotations, as a request for whole GPUs.
         asked: The ``exactly`` parts of the template's requests for GPUs, by name.
-        told: The template's configuration for this driver; None if it has none.
+        claim_config: The template's configuration for this driver; None if it has none.
         fields: Product and architecture from selectors.
         required: The properties that the template's constraints demand.
 
@@ -180,26 +193,28 @@ def request_of(
     all_required = tuple(dict.fromkeys((*words.required, *required)))
     whole = msgspec.structs.replace(words, containers=counts, required=all_required, **fields)
 
-    # A class of whole GPUs.
+    # 1. A class of whole GPUs. ``vendor_of`` has the vendor of each of these classes.
     if (vendor := current_ledger().vendor_of.get(device_class)) is not None:
-        return _of_vendor(whole, vendor, device_class)
+        return _of_class_vendor(whole, vendor, device_class)
 
-    # Fractions take the common fields only. Anything else that is set is about sets of whole GPUs.
+    # 2. A class of fractions. These take the common fields only (product, memory, versions): if a request with these
+    # alone differs from ``whole``, something is set that is about sets of whole GPUs.
     common = {field: getattr(whole, field) for field in COMMON}
     if whole != msgspec.convert({"kind": "whole", "containers": counts} | common, Whole):
         raise WordError(
             f"the pod's words, or constraints, are about sets of whole GPUs, and its class is {device_class}"
         )
 
-    # One class is left besides shares: MIG.
+    # ``exactly_of`` has refused other classes, so a class that is not for shares is for MIG slices. Each request is a
+    # container with one fraction.
     if device_class == names.SHARE_CLASS:
         amounts = tuple(_amount(name, exactly) for name, exactly in asked.items())
         return msgspec.convert({"kind": "share", "amounts": amounts} | common, Share)
-    profiles = tuple((_profile(name, told),) for name in asked)
+    profiles = tuple((_profile(name, claim_config),) for name in asked)
     return msgspec.convert({"kind": "mig", "profiles": profiles} | common, Mig)
 
 
-def _of_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
+def _of_class_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
     """Return a request for a vendor's GPUs, as the class says: words say nothing of any, or the same.
 
     Raises:
@@ -215,10 +230,10 @@ def _of_vendor(whole: Whole, vendor: str, kind: str) -> Whole:
 
 
 def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
-    said = (exactly.get("capacity") or {}).get("requests") or {}
+    requested = (exactly.get("capacity") or {}).get("requests") or {}
     try:
-        cores = quantity.whole(str(said.get(names.CAPACITY_CORES, "0")))
-        memory_mib = -(-quantity.whole(str(said.get(names.CAPACITY_MEMORY, "0"))) // _MIB)
+        cores = quantity.whole(str(requested.get(names.CAPACITY_CORES, "0")))
+        memory_mib = -(-quantity.whole(str(requested.get(names.CAPACITY_MEMORY, "0"))) // _MIB)
     except WordError as error:
         raise WordError(f"request {shown(name)}: capacity: {error}") from None
     if not 1 <= cores <= 100 or not 1 <= memory_mib <= values.MOST_MEMORY_MIB:
@@ -229,12 +244,12 @@ def _amount(name: str, exactly: Mapping[str, Any]) -> Amount:
     return Amount(cores, memory_mib)
 
 
-def _profile(name: str, told: opaque_config.ClaimConfig | None) -> str:
-    if told is None or name not in told.mig:
+def _profile(name: str, claim_config: opaque_config.ClaimConfig | None) -> str:
+    if claim_config is None or name not in claim_config.mig:
         raise WordError(
             f"request {shown(name)}: write its profile into the configuration for driver {names.DRIVER}: "
             f"mig: {{{name[:63]}: {{profile: 1g.10gb}}}}"
         )
-    if told.mig[name].starts:
+    if claim_config.mig[name].starts:
         raise WordError(f"request {shown(name)}: starts of MIG slices are the controller's to write; remove them")
-    return told.mig[name].profile
+    return claim_config.mig[name].profile

@@ -16,8 +16,11 @@ from dradriver.api.vocabulary import simple_cel, values
 from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.nic_requests import BY_WORD, DRIVERS, Alike, NicAsk, NicRequest, Tolerated, selector
 
-_KNOWN: Final = {"deviceClassName", "allocationMode", "count", "selectors", "tolerations"}
-_OF_GPUS: Final = {names.PCIE_ROOT, names.NUMA_NODE}  # attributes of GPUs that NICs may have in common with them
+_KNOWN_FIELDS: Final = {"deviceClassName", "allocationMode", "count", "selectors", "tolerations"}
+_SHARED_WITH_GPUS: Final = {
+    names.PCIE_ROOT,
+    names.NUMA_NODE,
+}  # attributes of GPUs that NICs may have in common with them
 
 
 def is_for_nics(request: Mapping[str, Any], classes: Mapping[str, str]) -> bool:
@@ -52,7 +55,7 @@ def divided(
         gpu_names = [name for name in gpus if name in request_names]
         if any(str(name).partition("/")[0] in nics for name in request_names):
             about_nics.append(constraint)
-            if set(gpu_names) == set(gpus) and constraint.get("matchAttribute") in _OF_GPUS:
+            if set(gpu_names) == set(gpus) and constraint.get("matchAttribute") in _SHARED_WITH_GPUS:
                 for_gpus.append({"requests": gpu_names, "matchAttribute": constraint["matchAttribute"]})
         else:
             for_gpus.append(constraint)
@@ -60,9 +63,9 @@ def divided(
 
 
 def ask(
-    entries: Mapping[str, Mapping[str, Any]],
+    nic_entries: Mapping[str, Mapping[str, Any]],
     constraints: Sequence[Mapping[str, Any]],
-    gpus: Mapping[str, Mapping[str, Any]],
+    gpu_requests: Mapping[str, Mapping[str, Any]],
     classes: Mapping[str, str],
     *,
     near: str = "",
@@ -73,34 +76,42 @@ def ask(
     NICs must be like the NICs of such a request.
 
     Args:
-        entries: The template's requests for NICs, by name.
+        nic_entries: The template's requests for NICs, by name.
         constraints: Its constraints that are about NICs.
-        gpus: Its requests for GPUs, the ``exactly`` part of each by name.
+        gpu_requests: Its requests for GPUs, the ``exactly`` part of each by name.
         classes: The word of the NICs' driver, by DeviceClass.
         near: The pod's annotation about NICs near its GPUs.
 
     Raises:
         WordError: A claim cannot hold so many devices, or the pod requires NICs that are left to the scheduler.
     """
-    if not entries:
+    if not nic_entries:
         return None
-    left_to_scheduler = dict(_unread(entries))
+    # 1. Requests that this driver cannot read, with the reason, by name.
+    left_to_scheduler = dict(_unreadable(nic_entries))
+
+    # 2. Constraints: devices that must have the same value of an attribute.
     same_attributes: list[Alike] = []
     for constraint in constraints:
         attribute = constraint.get("matchAttribute")
-        request_names = tuple(str(name).partition("/")[0] for name in constraint.get("requests") or (*gpus, *entries))
-        shared = [name for name in request_names if name in gpus]
+        # A constraint without names is about all requests. A name can be ``request/alternative``.
+        request_names = tuple(
+            str(name).partition("/")[0] for name in constraint.get("requests") or (*gpu_requests, *nic_entries)
+        )
+        gpu_names = [name for name in request_names if name in gpu_requests]
 
         # All NICs, or NICs and GPUs, must have the same value of an attribute that both kinds of devices have.
-        if isinstance(attribute, str) and not (shared and attribute not in _OF_GPUS):
-            if sum(int(gpus[name].get("count", 1)) for name in shared) > 1 and set(shared) != set(gpus):
+        if isinstance(attribute, str) and not (gpu_names and attribute not in _SHARED_WITH_GPUS):
+            if sum(int(gpu_requests[name].get("count", 1)) for name in gpu_names) > 1 and set(gpu_names) != set(
+                gpu_requests
+            ):
                 raise WordError(
                     f"constraint {shown(attribute)} is about some of the GPUs: write a request with count 1 for each "
                     "GPU, or remove it: the NICs are those nearest to the GPUs anyway"
                 )
             same_attributes.append(Alike(attribute, request_names))
             continue
-        if shared and isinstance(attribute, str):
+        if gpu_names and isinstance(attribute, str):
             raise WordError(
                 f"constraint {shown(attribute)} is about NICs and GPUs, and GPUs have no such attribute; remove it: "
                 "the NICs are those nearest to the GPUs anyway"
@@ -108,24 +119,30 @@ def ask(
 
         # Constraints other than matchAttribute are not read: their requests are left to the scheduler.
         reason = f"constraint {shown(str(constraint.get('distinctAttribute', '')))} is for the scheduler alone to judge"
-        left_to_scheduler |= {name: left_to_scheduler.get(name, reason) for name in request_names if name in entries}
+        left_to_scheduler |= {
+            name: left_to_scheduler.get(name, reason) for name in request_names if name in nic_entries
+        }
 
-    # NICs that must be like NICs left to the scheduler cannot be chosen here either: repeat until nothing changes.
+    # 3. NICs that must be like NICs left to the scheduler cannot be chosen here either: repeat until nothing changes.
     has_changed = True
     while has_changed:
         has_changed = False
         for same_attribute in same_attributes:
             if any(name in left_to_scheduler for name in same_attribute.requests):
                 newly_left = {
-                    name: "it is to be like another such request" for name in same_attribute.requests if name in entries
+                    name: "it is to be like another such request"
+                    for name in same_attribute.requests
+                    if name in nic_entries
                 }
                 has_changed = has_changed or not newly_left.keys() <= left_to_scheduler.keys()
                 left_to_scheduler = newly_left | left_to_scheduler
-    requests = tuple(_request(name, entry, classes) for name, entry in entries.items() if name not in left_to_scheduler)
+    requests = tuple(
+        _request(name, entry, classes) for name, entry in nic_entries.items() if name not in left_to_scheduler
+    )
 
-    # A claim has a limited number of devices, of GPUs and NICs together.
+    # 4. A claim has a limited number of devices, of GPUs and NICs together.
     device_count = sum(request.count for request in requests) + sum(
-        int(exactly.get("count", 1)) for exactly in gpus.values()
+        int(exactly.get("count", 1)) for exactly in gpu_requests.values()
     )
     if device_count > values.MOST_GPUS:
         raise WordError(f"{device_count} devices in one claim, which can hold {values.MOST_GPUS}; use several pods")
@@ -143,19 +160,19 @@ def ask(
     return NicAsk(requests=requests, alike=readable_constraints, near=near, left=tuple(left_to_scheduler.items()))
 
 
-def _unread(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _unreadable(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     """Yield the requests that cannot be chosen for, each with why."""
     for name, entry in entries.items():
         exactly = entry.get("exactly")
         if not isinstance(exactly, dict):
             yield name, "firstAvailable is a ladder that only the scheduler climbs"
             continue
-        strange = sorted(key for key in set(exactly) - _KNOWN if exactly[key])
+        unknown_fields = sorted(key for key in set(exactly) - _KNOWN_FIELDS if exactly[key])
         count = exactly.get("count", 1)
         if exactly.get("allocationMode", "ExactCount") != "ExactCount":
             yield name, "allocationMode All takes every NIC that fits"
-        elif strange or not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
-            yield name, f"{shown(strange[0] if strange else 'count')} is for the scheduler alone to judge"
+        elif unknown_fields or not isinstance(count, int) or not 1 <= count <= values.MOST_GPUS:
+            yield name, f"{shown(unknown_fields[0] if unknown_fields else 'count')} is for the scheduler alone to judge"
         else:
             for text in _selectors(exactly):
                 if simple_cel.read(text) is None:

@@ -14,8 +14,8 @@ from dradriver.topology.identifiers import is_identity, is_mig_profile
 from dradriver.yamltext.value_hints import hint
 
 _MOST_START = 63
-_UNKNOWN = re.compile(r"unknown field `(.*?)`( - at )?", re.DOTALL)
-_NUMBER = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
+_UNKNOWN_FIELD = re.compile(r"unknown field `(.*?)`( - at )?", re.DOTALL)
+_GPU_INDEX = re.compile(r"[0-9]{1,4}")  # a GPU's index, which shifts when another is lost
 
 
 class Mig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -67,7 +67,7 @@ def make(
         nccl: The NCCL setting.
         mig: The MIG instances to make, by request.
     """
-    built: dict[str, object] = {
+    config: dict[str, object] = {
         "apiVersion": names.CONFIG_API_VERSION,
         "keepEnv": keep_env,
         "kind": names.CONFIG_KIND,
@@ -76,14 +76,14 @@ def make(
 
     # Older agents do not know these fields and refuse a claim that has them, so they are written only if needed.
     if nccl != values.NCCL_AUTO:
-        built["nccl"] = nccl
+        config["nccl"] = nccl
     if mig:
-        built["mig"] = {
+        config["mig"] = {
             request: {"profile": instances.profile}
             | ({"starts": dict(sorted(instances.starts.items()))} if instances.starts else {})
             for request, instances in sorted(mig.items())
         }
-    return dict(sorted(built.items()))
+    return dict(sorted(config.items()))
 
 
 def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
@@ -98,7 +98,7 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
         else:
             config = msgspec.convert(parameters, ClaimConfig)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known(str(error))}") from None
+        raise WordError(f"opaque parameters of driver {names.DRIVER}: {error}{_known_fields(str(error))}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise WordError(
             f"opaque parameters of driver {names.DRIVER}: {config.api_version!r} {config.kind!r} is unknown; "
@@ -106,9 +106,12 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
         )
     if values.nccl(config.nccl) is None:
         raise WordError(f"opaque parameters: nccl: {shown(config.nccl)}; write one of {', '.join(values.NCCL)}")
+
+    # The values reach CDI edits and the node agent, which take them as they are. A GPU's index is refused because it is
+    # another GPU's once one is lost.
     for request, uuids in config.order.items():
         for uuid in uuids:
-            if not is_identity(uuid) or _NUMBER.fullmatch(uuid):
+            if not is_identity(uuid) or _GPU_INDEX.fullmatch(uuid):
                 raise WordError(
                     f"opaque parameters: order[{request!r}] has {uuid!r}; write the devices' uuid attributes (GPU-…)"
                 )
@@ -119,7 +122,7 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
                 f"{where}: profile {shown(instances.profile)}; write it as nvidia-smi mig -lgip does: 1g.10gb"
             )
         for uuid, start in instances.starts.items():
-            if not is_identity(uuid) or _NUMBER.fullmatch(uuid) or not 0 <= start <= _MOST_START:
+            if not is_identity(uuid) or _GPU_INDEX.fullmatch(uuid) or not 0 <= start <= _MOST_START:
                 raise WordError(
                     f"{where}: starts has {shown(uuid)}: {start}; write a GPU's uuid attribute (GPU-…) and the "
                     f"placement's first memory slice, 0 to {_MOST_START}"
@@ -127,9 +130,9 @@ def read(parameters: bytes | msgspec.Raw | object) -> ClaimConfig:
     return config
 
 
-def _known(error: str) -> str:
+def _known_fields(error: str) -> str:
     """Return what to write where msgspec says that a field is unknown, and where it is."""
-    unknown = _UNKNOWN.search(error)
+    unknown = _UNKNOWN_FIELD.search(error)
     if unknown is None:
         return ""
     fields = Mig.__struct_encode_fields__ if unknown[2] else ClaimConfig.__struct_encode_fields__

@@ -166,6 +166,7 @@ def pin(claim: Claim) -> Pin | None:
     The annotation with the choice, the configuration and the requests must agree: annotations can be changed by anyone
     who may write the claim.
     """
+    # The choice has the GPUs' numbers on their machine, the configuration their uuids by request.
     try:
         choice = claim_builder.read_choice(claim)
         our_configs = [
@@ -181,7 +182,7 @@ def pin(claim: Claim) -> Pin | None:
             for request in claim.spec.devices.requests
             if request.exactly and _is_of_gpus(request.exactly.device_class_name)
         }
-        other_requests = {
+        nic_candidates = {
             request.name: request.exactly
             for request in claim.spec.devices.requests
             if request.exactly and request.exactly.selectors and request.name not in gpu_requests
@@ -199,6 +200,7 @@ def pin(claim: Claim) -> Pin | None:
         # 2. The choice in the annotation fits the requests: the same numbers of GPUs, or the same fractions.
         placed_uuids: frozenset[str] = frozenset()
         if isinstance(choice, Choice):
+            # A choice lists the same GPUs three times: by container, ascending, and as a ring.
             numbers = sorted(number for part in choice.containers for number in part)
             is_consistent = counts == [len(part) for part in choice.containers] and (
                 numbers == sorted(choice.gpus) == sorted(choice.ring)
@@ -226,7 +228,7 @@ def pin(claim: Claim) -> Pin | None:
         uuids=uuids,
         placed=placed_uuids,
         nccl=claim_config.nccl,
-        nics=_nics(other_requests, our_configs[0].requests) if other_requests else {},
+        nics=_nics(nic_candidates, our_configs[0].requests) if nic_candidates else {},
     )
 
 
@@ -256,10 +258,10 @@ def _nics(requests: Mapping[str, _Exactly], chosen_for: Collection[str]) -> dict
 
 def _asks_for(part: Part, asked: _Exactly, mig: opaque_config.Mig | None, uuid: str) -> bool:
     """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
-    said = asked.capacity.requests
+    requested = asked.capacity.requests
     if isinstance(part, SharePart):
-        return mig is None and _amount(said) == part.amount
-    size = quantity.whole(said.get(names.CAPACITY_MEMORY_SLICES, "0"))
+        return mig is None and _amount(requested) == part.amount
+    size = quantity.whole(requested.get(names.CAPACITY_MEMORY_SLICES, "0"))
     if not (0 < size == part.size <= _MOST_START + 1 and 0 <= part.start <= _MOST_START):
         return False
     if mig is None:

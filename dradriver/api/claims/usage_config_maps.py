@@ -264,81 +264,92 @@ def _text(hours: Hours, details: Mapping[int, Detail], until: float) -> str:
 
     If there is too much, details go in this order: pods, owners in a namespace, products, namespaces. What is dropped
     is added up under ``OTHERS``. Namespaces go last because tenants' positions in the queue depend on them.
-    """
-    max_rows, namespaces, products, max_pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
-    rows = {hour: dict(hours[hour]) for hour in sorted(hours)}
-    merged_into: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in rows}
 
-    # Fewer rows, then no products, then fewer namespaces, until the text fits.
+    Args:
+        hours: GPU-seconds of each bucket, by hour.
+        details: Idle seconds and pods, by hour.
+        until: The time up to which GPU time was counted, seconds since the epoch.
+    """
+    max_rows, max_namespaces, has_products, max_pods = MOST_ROWS, _MOST_NAMESPACES, True, MOST_PODS
+    buckets_of_hour = {hour: dict(hours[hour]) for hour in sorted(hours)}
+    # By hour: the bucket in ``buckets_of_hour`` to which each merged bucket was added.
+    merged_into: dict[int, dict[Bucket, Bucket]] = {hour: {} for hour in buckets_of_hour}
+
+    # 1. Fewer rows, then no products, then fewer namespaces, until the text without pods fits.
     while True:
         # Hours with too many rows: merge the smallest ones, and note what each bucket was merged into.
-        for hour, buckets in rows.items():
+        for hour, buckets in buckets_of_hour.items():
             if len(buckets) > max_rows:
-                fold = folds(buckets, max_rows, namespaces, products=products)
-                rows[hour] = moved(buckets, fold)
+                merged_now = folds(buckets, max_rows, max_namespaces, products=has_products)
+                buckets_of_hour[hour] = moved(buckets, merged_now)
                 if hour in details:
                     # Buckets that were merged before may be merged once more.
-                    again = {old: fold.get(bucket, bucket) for old, bucket in merged_into[hour].items()}
-                    merged_into[hour] = again | fold
+                    merged_again = {old: merged_now.get(bucket, bucket) for old, bucket in merged_into[hour].items()}
+                    merged_into[hour] = merged_again | merged_now
         idle = {
-            hour: _idle(rows[hour], moved(details[hour].idle, merged_into[hour]))
+            hour: _idle_of_rows(buckets_of_hour[hour], moved(details[hour].idle, merged_into[hour]))
             for hour in details.keys() & merged_into.keys()
         }
         written = _Written(
             _VERSION,
             round(until, 3),
-            {hour: [(*_words(b), round(seconds, 3)) for b, seconds in row.items()] for hour, row in rows.items()},
+            {
+                hour: [(*_row_head(b), round(seconds, 3)) for b, seconds in row.items()]
+                for hour, row in buckets_of_hour.items()
+            },
             {hour: entries for hour, entries in idle.items() if entries},
         )
         text = msgspec.json.encode(written)
         if len(text) <= MOST_BYTES:
             break
-        if max_rows > _FEWEST_ROWS or not namespaces:
-            max_rows = _fewer(max_rows, len(text), MOST_BYTES)
-        elif products:
-            products = False
+        if max_rows > _FEWEST_ROWS or not max_namespaces:
+            max_rows = _reduced(max_rows, len(text), MOST_BYTES)
+        elif has_products:
+            has_products = False
         else:
-            namespaces //= 2
+            max_namespaces //= 2
 
-    # As many pods as fit into the rest.
+    # 2. As many pods as fit into the rest: half as many each time until the text fits.
     text_without_pods = text
     pods_by_hour = {
-        h: _pods(rows[h], detail.pods, merged_into[h], max_pods) for h, detail in details.items() if h in merged_into
+        hour: _pods_of_rows(buckets_of_hour[hour], detail.pods, merged_into[hour], max_pods)
+        for hour, detail in details.items()
+        if hour in merged_into
     }
     while max_pods:
         written.pods = {hour: entries[:max_pods] for hour, entries in pods_by_hour.items() if entries}
         if len(text := msgspec.json.encode(written)) <= MOST_BYTES:
             return text.decode()
-        max_pods = _fewer(max_pods, len(text) - len(text_without_pods), MOST_BYTES - len(text_without_pods))
+        max_pods = _reduced(max_pods, len(text) - len(text_without_pods), MOST_BYTES - len(text_without_pods))
     return text_without_pods.decode()
 
 
-def _fewer(many: int, size: int, room: int) -> int:
+def _reduced(number: int, size: int, max_size: int) -> int:
     """Return the half of a number, or less of it where half of the size would not be enough for the room either."""
-    return many >> max(int(math.log2(size / max(room, 1))), 1)
+    return number >> max(int(math.log2(size / max(max_size, 1))), 1)
 
 
-def _words(bucket: Bucket) -> tuple[str, str, str, Kind]:
+def _row_head(bucket: Bucket) -> tuple[str, str, str, Kind]:
     return bucket.namespace, bucket.owner, bucket.product, bucket.kind
 
 
-def _idle(rows: Mapping[Bucket, float], idle: Mapping[Bucket, float]) -> list[float]:
+def _idle_of_rows(rows: Mapping[Bucket, float], idle: Mapping[Bucket, float]) -> list[float]:
     """Return how much of each row was idle; nothing where none was."""
-    found = [round(min(idle.get(bucket, 0.0), seconds), 3) for bucket, seconds in rows.items()]
-    return found if any(found) else []
+    seconds_by_row = [round(min(idle.get(bucket, 0.0), seconds), 3) for bucket, seconds in rows.items()]
+    return seconds_by_row if any(seconds_by_row) else []
 
 
-def _pods(
+def _pods_of_rows(
     rows: Mapping[Bucket, float],
     pods: Mapping[tuple[Bucket, str], tuple[float, float]],
-    to: Mapping[Bucket, Bucket],
+    merged_into: Mapping[Bucket, Bucket],
     most: int,
 ) -> list[_Pod]:
     """Return the pods that had most of an hour, so many at most, the largest first, each with its row's number."""
-    place = {bucket: number for number, bucket in enumerate(rows)}
-    found = []
+    row_number = {bucket: number for number, bucket in enumerate(rows)}
+    entries = []
     for (bucket, name), (had, idle) in sorted(largest_pods(pods, most).items(), key=_most_first):
-        row = to.get(bucket, bucket)
-        if row in place and row.namespace:
-            found.append((place[row], name, round(had, 3), round(min(idle, had), 3)))
-    return found
+        row = merged_into.get(bucket, bucket)
+        if row in row_number and row.namespace:
+            entries.append((row_number[row], name, round(had, 3), round(min(idle, had), 3)))
+    return entries

@@ -49,6 +49,7 @@ def why_never(
         scheduler: ``spec.schedulerName``.
         gang: The gang annotations of the pod; None if it has none.
     """
+    # A name and a size that the author writes say which pods belong together, whatever made them.
     has_written_gang = gang is not None and gang.written is not None
     if why := other_schedulers.why_no_gang(scheduler):
         return why

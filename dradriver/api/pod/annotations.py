@@ -160,19 +160,21 @@ class Annotations:
         Raises:
             WordError: What ``check`` refuses, or a contradiction between the annotations and the limits.
         """
+        # Fields of the request by name, as the annotations give them. The vendor is said by the annotation, else by the
+        # limits, else by the driver that allocates the GPUs.
         fields = self._fields()
         vendor_word = fields.setdefault("vendor", vendor or current_ledger().vendor or NVIDIA.word)
         if vendor and vendor_word != vendor:
             raise messages.contradicts(
                 names.VENDOR, vendor_word, f"the containers' limits, which ask for GPUs of {vendor}"
             )
-        resource = VENDORS[vendor_word].resources[0]
+        resource = VENDORS[vendor_word].resources[0]  # the vendor's extended resource, such as nvidia.com/gpu
         total = sum(map(container_requests.count, asked.values()))
-        gpus = self.values.get(names.GPUS)
-        if gpus is not None and gpus != total:
+        annotated_gpus = self.values.get(names.GPUS)
+        if annotated_gpus is not None and annotated_gpus != total:
             raise WordError(
-                f"{names.GPUS}: '{gpus}' contradicts the containers' limits, which ask for {total} {resource}; "
-                f"write one of the two"
+                f"{names.GPUS}: '{annotated_gpus}' contradicts the containers' limits, which ask for {total} "
+                f"{resource}; write one of the two"
             )
         if not total:
             raise WordError(
@@ -181,9 +183,9 @@ class Annotations:
             )
         request = container_requests.request(self.values, asked, fields)
 
-        # Properties of sets make no sense for fractions.
+        # Annotations about sets of GPUs (links, NUMA) make no sense for fractions.
         if not isinstance(request, Whole):
-            self._refuse_sets()
+            self._refuse_set_annotations()
         vendor_words.check(fields, parts=not isinstance(request, Whole))
         return request
 
@@ -193,7 +195,7 @@ class Annotations:
         vendor_words.check(fields, parts=container_requests.of_words(self.values) is not None)
         return fields
 
-    def _refuse_sets(self) -> None:
+    def _refuse_set_annotations(self) -> None:
         """Raise if the pod or its policy says something of a set of whole GPUs; it asks for parts of GPUs.
 
         What its workload stands for is no contradiction: it suits such jobs only if they have whole GPUs.

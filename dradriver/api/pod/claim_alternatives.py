@@ -34,51 +34,56 @@ VERSION: Final = 5
 
 It is in the note of a pod that the scheduler alone places, and so in the name of its template. Another release's
 controller makes the template of an older note by today's ladder, and leaves a newer note to its own."""
-MOST_RUNGS: Final = 8  # FirstAvailableDeviceRequestMaxSize of resource.k8s.io/v1
+MOST_ALTERNATIVES: Final = 8  # FirstAvailableDeviceRequestMaxSize of resource.k8s.io/v1
 
-_GROUPS: Final = (2, 4, 8)  # sizes of the groups of well-linked GPUs that slices publish
-_BEST: Final = (
+_GROUP_SIZES: Final = (2, 4, 8)  # sizes of the groups of well-linked GPUs that slices publish
+_DEFAULT_PREFERENCES: Final = (
     Constraint.NVLINK,
     Constraint.SAME_NUMA,
 )  # what the best set that is free tries, of those who say nothing
 _ANY: Final = "any"
 
 
-class _Rung(NamedTuple):
+class _Alternative(NamedTuple):
     """One alternative: its name, and the attribute that all its devices have in common; none for any devices."""
 
     name: str
     attribute: str | None
 
 
-def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
+def spec(resolved: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the spec of a claim with a pod's alternatives, of which the scheduler itself takes one.
 
     Each preferred property becomes an alternative (``firstAvailable``), the best first. What only the driver's own
     choice can do (``strategy``, weights) is left out.
 
     Args:
-        found: The pod's resolved request.
+        resolved: The pod's resolved request.
         keep_env: The author's environment variables that no CDI edit may replace.
 
     Raises:
         WordError: A claim cannot express an annotation; the message names it.
     """
-    request = found.request
-    amounts: tuple[int | Amount, ...] = _amounts(request)
-    requests = dict(zip(_requests(found), amounts, strict=True))
-    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+    request = resolved.request
+    amounts: tuple[int | Amount, ...] = _amounts_by_request(request)
+    # By the claim's request, one for each container: a number of GPUs or a share.
+    requests = dict(zip(_request_names(resolved), amounts, strict=True))
+    selectors = [{"cel": {"expression": text}} for text in _device_conditions(request)]
     exactly_of_request = {
-        name: _exactly(amount, request.vendor) | ({"selectors": selectors} if selectors else {})
+        name: _exactly_of(amount, request.vendor) | ({"selectors": selectors} if selectors else {})
         for name, amount in requests.items()
     }
+
+    # A set of GPUs: required properties are constraints on all its devices. Each preferred one is an alternative, with
+    # a constraint on the devices of this alternative alone (``request/alternative``).
     constraints: list[dict[str, Any]] = []
-    alternatives: list[_Rung] = []
+    alternatives: list[_Alternative] = []
     if isinstance(request, Whole) and request.gpus > 1:
         constraints = [
-            {"requests": list(exactly_of_request), "matchAttribute": attribute} for attribute in _required(request)
+            {"requests": list(exactly_of_request), "matchAttribute": attribute}
+            for attribute in _required_attributes(request)
         ]
-        alternatives = _rungs(request)
+        alternatives = _preferred_alternatives(request)
     for alternative in alternatives:
         if alternative.attribute is not None:
             constraints.append(
@@ -95,7 +100,8 @@ def spec(found: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
         else {"name": name, "exactly": exactly}
         for name, exactly in exactly_of_request.items()
     ]
-    opaque = opaque_config.make(order={}, keep_env=sorted(keep_env), nccl=_nccl(found))
+    # The scheduler chooses the GPUs, so there is no order of ranks.
+    opaque = opaque_config.make(order={}, keep_env=sorted(keep_env), nccl=_nccl_setting(resolved))
     devices: dict[str, Any] = {"requests": built}
     if constraints:
         devices["constraints"] = constraints
@@ -118,12 +124,12 @@ def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[st
     """
     required: list[str] = []
     if isinstance(request, Whole):
-        _check(request)
-        required = _required(request) if request.gpus > 1 else []
+        _refuse_not_expressible(request)
+        required = _required_attributes(request) if request.gpus > 1 else []
 
     # A MIG device publishes its own memory, if any, and not that of its GPU.
     elif isinstance(request, Mig) and request.min_memory_mib:
-        raise _unsaid(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
+        raise _not_expressible(f"{names.MIN_MEMORY} of MIG slices", f"write {names.PRODUCT}")
     devices: dict[str, Any] = dict(spec["devices"])
     constrained_attributes = {constraint.get("matchAttribute") for constraint in devices.get("constraints") or ()}
 
@@ -132,7 +138,7 @@ def demanding(spec: Mapping[str, Any], request: Request, requests: Collection[st
         gpu_names = [entry["name"] for entry in devices["requests"] if requests is None or entry["name"] in requests]
         constraints = [{"requests": gpu_names, "matchAttribute": attribute} for attribute in missing_attributes]
         devices["constraints"] = [*(devices.get("constraints") or ()), *constraints]
-    selectors = [{"cel": {"expression": text}} for text in _selectors(request)]
+    selectors = [{"cel": {"expression": text}} for text in _device_conditions(request)]
 
     def with_selectors(entry: Mapping[str, Any]) -> Mapping[str, Any]:
         if requests is not None and entry["name"] not in requests:
@@ -157,18 +163,18 @@ def template_name(note: str) -> str:
     return names.CLAIM_PREFIX + base64.b32encode(hashlib.sha256(note.encode()).digest())[:16].decode().lower()
 
 
-def template(namespace: str, note: str, found: Resolved) -> dict[str, Any]:
+def template(namespace: str, note: str, resolved: Resolved) -> dict[str, Any]:
     """Return the ResourceClaimTemplate with the alternatives of pods that the scheduler alone places.
 
     Args:
         namespace: The pods'.
         note: Their note, which names it.
-        found: What is in the note.
+        resolved: What is in the note.
 
     Raises:
         WordError: A word that no claim can say.
     """
-    keep_env = () if found.keep_env is msgspec.UNSET else found.keep_env
+    keep_env = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -177,21 +183,23 @@ def template(namespace: str, note: str, found: Resolved) -> dict[str, Any]:
             "namespace": namespace,
             "labels": {names.LABEL: names.LABEL_STATIC},
         },
-        "spec": {"spec": spec(found, keep_env=keep_env)},
+        "spec": {"spec": spec(resolved, keep_env=keep_env)},
     }
 
 
-def _requests(resolved: Resolved) -> list[str]:
+def _request_names(resolved: Resolved) -> list[str]:
     return [name for own in request_names(resolved.asked).values() for name in own]
 
 
-def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
+def _amounts_by_request(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
     vendor_words.check(msgspec.structs.asdict(request), parts=not isinstance(request, Whole))
     if isinstance(request, Whole):
-        _check(request)
+        _refuse_not_expressible(request)
         return request.containers
     if not isinstance(request, Share):
-        raise _unsaid("MIG slices", f"have a ResourceClaimTemplate of your own, of the class {names.MIG_CLASS}")
+        raise _not_expressible(
+            "MIG slices", f"have a ResourceClaimTemplate of your own, of the class {names.MIG_CLASS}"
+        )
     for amount in request.amounts:
         if not amount.cores or not amount.memory_mib:
             raise WordError(
@@ -201,16 +209,18 @@ def _amounts(request: Request) -> tuple[int, ...] | tuple[Amount, ...]:
     return request.amounts
 
 
-def _check(request: Whole) -> None:
+def _refuse_not_expressible(request: Whole) -> None:
     if request.min_busbw_gbps:
-        raise _unsaid(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
+        raise _not_expressible(names.MIN_BUSBW, f"write {names.MIN_BANDWIDTH}")
     if request.max_cross_nvswitch_gpus is not None:
-        raise _unsaid(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
+        raise _not_expressible(names.MAX_CROSS_NVSWITCH, f"write {names.REQUIRED}: {Constraint.NVLINK}")
     if request.near_nic == NEAR_REQUIRED:
-        raise _unsaid(f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}")
+        raise _not_expressible(
+            f"{names.NEAR_NIC}: {NEAR_REQUIRED}", f"write {names.REQUIRED}: {Constraint.SAME_PCIE_ROOT}"
+        )
 
 
-def _exactly(asked: int | Amount, vendor: str) -> dict[str, Any]:
+def _exactly_of(asked: int | Amount, vendor: str) -> dict[str, Any]:
     if isinstance(asked, int):
         return {"deviceClassName": VENDORS[vendor].device_class, "allocationMode": "ExactCount", "count": asked}
     amounts = {names.CAPACITY_CORES: str(asked.cores), names.CAPACITY_MEMORY: f"{asked.memory_mib}Mi"}
@@ -218,21 +228,21 @@ def _exactly(asked: int | Amount, vendor: str) -> dict[str, Any]:
     return share | {"capacity": {"requests": amounts}}
 
 
-def _rungs(request: Whole) -> list[_Rung]:
+def _preferred_alternatives(request: Whole) -> list[_Alternative]:
     """Return the alternatives of a set, none where there is nothing to prefer."""
-    wished: tuple[Constraint, ...] = request.preferred
+    preferred: tuple[Constraint, ...] = request.preferred
     if request.prefer_same_numa:
-        wished = (*wished, Constraint.SAME_NUMA)
-    if not (wished or request.required or request.min_bandwidth_gbps):
-        wished = _BEST
-    wished = tuple(constraint for constraint in dict.fromkeys(wished) if constraint not in request.required)
-    if not wished:
+        preferred = (*preferred, Constraint.SAME_NUMA)
+    if not (preferred or request.required or request.min_bandwidth_gbps):
+        preferred = _DEFAULT_PREFERENCES
+    preferred = tuple(constraint for constraint in dict.fromkeys(preferred) if constraint not in request.required)
+    if not preferred:
         return []
-    rungs = [_Rung(constraint.value, _attribute(constraint, request.gpus)) for constraint in wished]
-    return [*rungs, _Rung(_ANY, None)][-MOST_RUNGS:]
+    alternatives = [_Alternative(constraint.value, _attribute(constraint, request.gpus)) for constraint in preferred]
+    return [*alternatives, _Alternative(_ANY, None)][-MOST_ALTERNATIVES:]
 
 
-def _required(request: Whole) -> list[str]:
+def _required_attributes(request: Whole) -> list[str]:
     """Return the attributes that all GPUs of a set of several must have in common."""
     required = [_attribute(constraint, request.gpus) for constraint in request.required]
     if request.min_bandwidth_gbps:
@@ -243,7 +253,7 @@ def _required(request: Whole) -> list[str]:
 def _attribute(constraint: Constraint, gpus: int) -> str:
     match constraint:
         case Constraint.NVLINK:
-            size = _group(gpus)
+            size = _group_size(gpus)
             return (
                 f"{names.ATTRIBUTE_DOMAIN}/nvlinkDomain"
                 if size is None
@@ -254,53 +264,55 @@ def _attribute(constraint: Constraint, gpus: int) -> str:
         case Constraint.SAME_PCIE_ROOT:
             return names.PCIE_ROOT
         case Constraint.SAME_PCIE_SWITCH:
-            raise _unsaid(constraint.value, f"write {Constraint.SAME_PCIE_ROOT}")
+            raise _not_expressible(constraint.value, f"write {Constraint.SAME_PCIE_ROOT}")
 
 
-def _group(gpus: int) -> int | None:
+def _group_size(gpus: int) -> int | None:
     """Return the size of the smallest groups that hold so many GPUs; None beyond the largest."""
-    return next((size for size in _GROUPS if size >= gpus), None)
+    return next((size for size in _GROUP_SIZES if size >= gpus), None)
 
 
-def _selectors(request: Request) -> list[str]:
+def _device_conditions(request: Request) -> list[str]:
     """Return the conditions on each device as CEL expressions. A pod's text is in them as JSON strings only.
 
     Fractions also exclude GPUs that are shared by one namespace at a time, because the scheduler does not know the
     namespace of the fractions on a GPU.
     """
-    attributes_of_device = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
+    attributes = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
     expressions = [] if isinstance(request, Whole) else [exclusive.ELSEWHERE]
 
     # ``has()`` and not ``?.``: for a value read by ``?.`` the API server does not know the maximum length, and refuses
     # functions on it as too costly.
     if request.product:
         if re.search(r"[*?\[]", request.product):
-            comparison = f".matches({_text(_pattern(request.product))})"
+            comparison = f".matches({_cel_string(_regex_of_glob(request.product))})"
         else:
-            comparison = f" == {_text(request.product)}"
-        attributes = ("productName", "boardName") if request.vendor == AMD.word else ("productName",)
-        conditions = [
-            f"has({attributes_of_device}.{name}) && {attributes_of_device}.{name}{comparison}" for name in attributes
-        ]
+            comparison = f" == {_cel_string(request.product)}"
+        product_attributes = ("productName", "boardName") if request.vendor == AMD.word else ("productName",)
+        conditions = [f"has({attributes}.{name}) && {attributes}.{name}{comparison}" for name in product_attributes]
         expressions.append(
             conditions[0] if len(conditions) == 1 else " || ".join(f"({condition})" for condition in conditions)
         )
     if request.architecture:
-        name = f"{attributes_of_device}.architecture"
-        expressions.append(f"has({name}) && {name}.lowerAscii() == {_text(request.architecture.lower())}")
+        name = f"{attributes}.architecture"
+        expressions.append(f"has({name}) && {name}.lowerAscii() == {_cel_string(request.architecture.lower())}")
     if request.min_memory_mib:
         memory = f'device.capacity["{names.ATTRIBUTE_DOMAIN}"].?memory'
         expressions.append(
             f'{memory}.hasValue() && {memory}.value().compareTo(quantity("{request.min_memory_mib}Mi")) >= 0'
         )
+    # Versions are attributes in semantic version 2.0.0. ``semver`` writes NVIDIA's versions so.
     for attribute, minimum in (("driverVersion", request.min_driver), ("cudaDriverVersion", request.min_cuda)):
         if minimum:
-            name = f"{attributes_of_device}.{attribute}"
+            name = f"{attributes}.{attribute}"
             expressions.append(f'has({name}) && {name}.compareTo(semver("{semver(minimum)}")) >= 0')
-    if isinstance(request, Whole) and (link := _least_link(request)):
-        size = _group(request.gpus)
+
+    # Slices publish for each GPU the group of 2, 4 or 8 well-linked GPUs that it is in, with two rates: of the group's
+    # ring, and of the weakest link of any two in the group. A set smaller than its group needs the second.
+    if isinstance(request, Whole) and (least_link_gbps := _least_link_gbps(request)):
+        size = _group_size(request.gpus)
         bandwidth_attribute = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"
-        expressions.append(f"{attributes_of_device}.?{bandwidth_attribute}.orValue(0) >= {link}")
+        expressions.append(f"{attributes}.?{bandwidth_attribute}.orValue(0) >= {least_link_gbps}")
     return expressions
 
 
@@ -313,26 +325,28 @@ def larger_group(request: Request) -> int | None:
     if not isinstance(request, Whole) or request.gpus < 2:
         return None
     demanded = Constraint.NVLINK in request.required or request.min_bandwidth_gbps
-    size = _group(request.gpus)
+    size = _group_size(request.gpus)
     return size if demanded and size != request.gpus else None
 
 
-def _least_link(request: Whole) -> int:
+def _least_link_gbps(request: Whole) -> int:
     """Return the least line rate in GB/s that a set's GPUs need beside being of one group; 0 for none."""
     if request.gpus == 1:
         return 0
     if not VENDORS[request.vendor].rated:  # and so nothing says which two of a group have a link
         if (size := larger_group(request)) is not None:
-            raise _unsaid(f"{names.REQUIRED}: nvlink of {request.gpus} GPUs of {request.vendor}", f"ask for {size}")
+            raise _not_expressible(
+                f"{names.REQUIRED}: nvlink of {request.gpus} GPUs of {request.vendor}", f"ask for {size}"
+            )
         return 0
     if request.min_bandwidth_gbps:
-        if _group(request.gpus) is None:
-            raise _unsaid(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
+        if _group_size(request.gpus) is None:
+            raise _not_expressible(f"{names.MIN_BANDWIDTH} of {request.gpus} GPUs", f"write {names.REQUIRED}: nvlink")
         return math.ceil(request.min_bandwidth_gbps)
     return int(larger_group(request) is not None)
 
 
-def _pattern(glob: str) -> str:
+def _regex_of_glob(glob: str) -> str:
     """Return a glob as a regular expression of RE2, for the whole text.
 
     Raises:
@@ -343,13 +357,13 @@ def _pattern(glob: str) -> str:
     return "^" + "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in glob) + "$"
 
 
-def _text(text: str) -> str:
+def _cel_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=True)
 
 
-def _nccl(resolved: Resolved) -> str:
+def _nccl_setting(resolved: Resolved) -> str:
     return resolved.nccl if isinstance(resolved.nccl, str) else NCCL_AUTO
 
 
-def _unsaid(word: str, cure: str) -> WordError:
+def _not_expressible(word: str, cure: str) -> WordError:
     return WordError(f"{word} is for a choice among sets, and here the scheduler takes what fits: {cure}")

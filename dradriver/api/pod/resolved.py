@@ -75,7 +75,7 @@ class Resolved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def asked(self) -> dict[str, Asked]:
         """Return what each container asks for, by name in pod order: what the resolved request was made from."""
-        asked = _asked(self.request)
+        asked = _amounts_by_container(self.request)
         if self.shared is not msgspec.UNSET:
             return dict.fromkeys(self.containers, asked[0])
         return dict(zip(self.containers, asked, strict=True))
@@ -126,32 +126,35 @@ def resolve(annotations: Annotations, asked: Mapping[str, Asked], *, product: st
     Raises:
         WordError: As ``Annotations`` raises, or a contradiction with the limits.
     """
+    # ``aside``: annotations that the choice of GPUs does not depend on. ``shared``: the claim's name if pods share it.
     other_annotations, shared = annotations.aside, annotations.shared_claim
-    request = annotations.request(asked if shared is None else _of_all(shared, asked), vendor=vendor)
+    request = annotations.request(asked if shared is None else _ask_of_shared_set(shared, asked), vendor=vendor)
     if product and request.product not in ("", product):
         raise messages.contradicts(names.PRODUCT, request.product, f"the containers' limits, which say {product}")
-    wanted_gang = annotations.gang
+    gang = annotations.gang
+    # The oldest version of the note that has these annotations: controllers of older releases can then read it.
     version = max(annotation_words.version(request, VERSION), annotation_words.version_aside(other_annotations))
     resolved = Resolved(
-        version=version if wanted_gang is None else gang_annotations.version(wanted_gang, version),
+        version=version if gang is None else gang_annotations.version(gang, version),
         containers=tuple(asked),
         request=msgspec.structs.replace(request, product=product) if product else request,
-        nccl=_unless(values.NCCL_AUTO, other_annotations[names.NCCL]),
+        nccl=_unset_if_default(values.NCCL_AUTO, other_annotations[names.NCCL]),
         product=product or msgspec.UNSET,
-        vendor=_unless(NVIDIA.word, vendor or NVIDIA.word),
-        gang=wanted_gang or msgspec.UNSET,
+        vendor=_unset_if_default(NVIDIA.word, vendor or NVIDIA.word),
+        gang=gang or msgspec.UNSET,
         idle_timeout_s=annotations.idle_timeout_s or msgspec.UNSET,
-        placement=_unless(values.PLACED, other_annotations[names.PLACEMENT]),
-        when_full=_unless(values.WAIT, other_annotations[names.WHEN_FULL]),
-        spot=_unless(values.ANY_NODE, other_annotations[names.SPOT]),
+        placement=_unset_if_default(values.PLACED, other_annotations[names.PLACEMENT]),
+        when_full=_unset_if_default(values.WAIT, other_annotations[names.WHEN_FULL]),
+        spot=_unset_if_default(values.ANY_NODE, other_annotations[names.SPOT]),
         shared=shared or msgspec.UNSET,
     )
+    # What a gang, or pods that share a claim, cannot have in addition.
     _check_shared(resolved)
     _check_gang(resolved)
     return resolved
 
 
-def _of_all(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
+def _ask_of_shared_set(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
     """Return what the first container asks for, which is what all share: each of them uses all of one set.
 
     Raises:
@@ -167,51 +170,52 @@ def _of_all(shared: str, asked: Mapping[str, Asked]) -> dict[str, Asked]:
     return first
 
 
-def _check_shared(noted: Resolved) -> None:
+def _check_shared(resolved: Resolved) -> None:
     """Raise unless a pod may share its claim, as far as its other words go.
 
     Raises:
         WordError: Another word leaves nothing to share, or nobody to choose it.
     """
-    if noted.shared is msgspec.UNSET:
+    if resolved.shared is msgspec.UNSET:
         return
     why = ""
-    if not isinstance(noted.request, Whole):
+    if not isinstance(resolved.request, Whole):
         why = f"pods share whole GPUs; write a limit {names.GPU_RESOURCE} and no word about parts of one"
-    elif noted.placement is not msgspec.UNSET:
+    elif resolved.placement is not msgspec.UNSET:
         why = (
-            f"{names.PLACEMENT}: {noted.placement}: the scheduler fills a claim for each pod; remove {names.PLACEMENT}"
+            f"{names.PLACEMENT}: {resolved.placement}: the scheduler fills a claim for each pod; "
+            f"remove {names.PLACEMENT}"
         )
-    elif noted.when_full is not msgspec.UNSET:
-        why = f"{names.WHEN_FULL}: {noted.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
-    elif noted.gang is not msgspec.UNSET:
+    elif resolved.when_full is not msgspec.UNSET:
+        why = f"{names.WHEN_FULL}: {resolved.when_full}: it is placed once for all its pods; remove {names.WHEN_FULL}"
+    elif resolved.gang is not msgspec.UNSET:
         why = gang_support.SHARED.why
     if why:
-        raise WordError(f"{names.SHARED_CLAIM}: {shown(noted.shared)}: {why}")
+        raise WordError(f"{names.SHARED_CLAIM}: {shown(resolved.shared)}: {why}")
 
 
-def _check_gang(wish: Resolved) -> None:
+def _check_gang(resolved: Resolved) -> None:
     """Raise unless a new pod may be one of a gang; one that was admitted before goes on as it is.
 
     Raises:
         WordError: The pods of a gang cannot have what it says, too.
     """
-    if wish.gang is msgspec.UNSET:
+    if resolved.gang is msgspec.UNSET:
         return
     row, told = None, ""
-    if wish.placement is not msgspec.UNSET:
-        row, told = gang_support.STATIC, f"{names.PLACEMENT}: {wish.placement}"
-    elif wish.when_full is not msgspec.UNSET:
-        row, told = gang_support.HAND_OVER, f"{names.WHEN_FULL}: {wish.when_full}"
-    elif isinstance(wish.request, Share):
+    if resolved.placement is not msgspec.UNSET:
+        row, told = gang_support.STATIC, f"{names.PLACEMENT}: {resolved.placement}"
+    elif resolved.when_full is not msgspec.UNSET:
+        row, told = gang_support.HAND_OVER, f"{names.WHEN_FULL}: {resolved.when_full}"
+    elif isinstance(resolved.request, Share):
         row, told = gang_support.SHARE, "a share of a GPU"
-    elif isinstance(wish.request, Mig):
+    elif isinstance(resolved.request, Mig):
         row, told = gang_support.MIG, "a MIG slice"
     if row is not None:
-        raise gang_support.refusal(row, told, gang_annotations.said(wish.gang))
+        raise gang_support.refusal(row, told, gang_annotations.said(resolved.gang))
 
 
-def _unless(default: str, said: str) -> str | msgspec.UnsetType:
+def _unset_if_default(default: str, said: str) -> str | msgspec.UnsetType:
     return msgspec.UNSET if said == default else said
 
 
@@ -270,8 +274,9 @@ def _check(resolved: Resolved) -> None:
     Raises:
         WordError: With the field that is not as the webhook writes it.
     """
+    # Optional fields are UNSET if they have their default: the default itself is never written.
     request = resolved.request
-    amounts_by_container = _asked(request)
+    amounts_by_container = _amounts_by_container(request)
 
     # Containers that share one claim count as one.
     expected_containers = (
@@ -307,6 +312,9 @@ def _check(resolved: Resolved) -> None:
         raise WordError("it has a placement that is none")
     if resolved.spot not in (msgspec.UNSET, values.PREFER_SPOT, values.AVOID_SPOT):
         raise WordError("it says of spot nodes what no word can")
+
+    # Fields of pods that the scheduler alone places: variables that no CDI edit replaces, and the version of the list
+    # of alternatives (``ladder``).
     kept_variables = () if resolved.keep_env is msgspec.UNSET else resolved.keep_env
     if len(kept_variables) > MOST_KEPT or any(len(name) > LONGEST_KEPT for name in kept_variables):
         raise WordError("it has more variables to keep than any pod")
@@ -316,11 +324,11 @@ def _check(resolved: Resolved) -> None:
         case Whole():
             _check_whole(request)
         case Share():
-            if not all(map(_is_amount, request.amounts)) or len(request.amounts) > MOST_GPUS:
+            if not all(map(_is_valid_amount, request.amounts)) or len(request.amounts) > MOST_GPUS:
                 raise WordError(f"it asks for no number of shares from 1 to {MOST_GPUS}, or for one that is none")
         case Mig():
             all_profiles = [profile for profiles in request.profiles for profile in profiles]
-            if not all(request.profiles) or len(all_profiles) > MOST_GPUS or any(map(_no_profile, all_profiles)):
+            if not all(request.profiles) or len(all_profiles) > MOST_GPUS or any(map(_is_no_profile, all_profiles)):
                 raise WordError(f"it asks for no number of MIG slices from 1 to {MOST_GPUS}, or for one that is none")
 
 
@@ -331,7 +339,7 @@ def _check_whole(request: Whole) -> None:
         raise WordError("it has something that no word says")
 
 
-def _asked(request: Request) -> tuple[int, ...] | tuple[Amount, ...] | tuple[tuple[str, ...], ...]:
+def _amounts_by_container(request: Request) -> tuple[int, ...] | tuple[Amount, ...] | tuple[tuple[str, ...], ...]:
     """What each container asks for."""
     match request:
         case Whole():
@@ -342,10 +350,10 @@ def _asked(request: Request) -> tuple[int, ...] | tuple[Amount, ...] | tuple[tup
             return request.profiles
 
 
-def _is_amount(amount: Amount) -> bool:
+def _is_valid_amount(amount: Amount) -> bool:
     some = amount.cores > 0 or amount.memory_mib > 0
     return some and 0 <= amount.cores <= 100 and 0 <= amount.memory_mib <= values.MOST_MEMORY_MIB
 
 
-def _no_profile(name: str) -> bool:
+def _is_no_profile(name: str) -> bool:
     return values.mig_profile(name) != name

@@ -61,13 +61,14 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         return None
     if not VENDORS[gpu.vendor].parts:
         return Mode()
-    rule, is_sure = _rule(policies, node, labels, gpu)
+    rule, is_sure = _first_fitting_rule(policies, node, labels, gpu)
     if not is_sure:
         return None
-    default_mig: MigWord = "off" if gpu.mig is None else "static"
+    default_mig: MigWord = "off" if gpu.mig is None else "static"  # ``gpu.mig`` is None if MIG mode is off
     if rule is None:
         return Mode(mig=default_mig)
     return Mode(
+        # A shared GPU cannot be in MIG mode.
         mig=rule.mig or (default_mig if rule.shared == "none" else "off"),
         shared=rule.shared,
         memory_overcommit=rule.memory_overcommit,
@@ -80,11 +81,13 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
 
 def uncut(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> bool:
     """Return whether a policy rule would divide a GPU of a vendor without parts; arguments as of ``mode_of``."""
-    rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _rule(policies, node, labels, gpu)
+    rule, _ = (None, True) if VENDORS[gpu.vendor].parts else _first_fitting_rule(policies, node, labels, gpu)
     return rule is not None and (rule.mig not in ("", "off") or rule.shared != "none")
 
 
-def _rule(policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu) -> tuple[GpuRule | None, bool]:
+def _first_fitting_rule(
+    policies: Policies, node: str, labels: Mapping[str, str], gpu: Gpu
+) -> tuple[GpuRule | None, bool]:
     """Return the first rule that fits a GPU, None without any; False with it if a rule before it may fit, too."""
     for rule in policies.gpus:
         is_fit = fits(rule, node, labels, gpu)

@@ -56,20 +56,21 @@ def divide(
     """
     all_gpus = tuple(gpus)
     selected: dict[str, frozenset[int]] = {}
-    owner: dict[int, str] = {}
+    owner: dict[int, str] = {}  # the exclusive partition that has a GPU, by the GPU's number
     uncertain: set[int] = set()
     clashes: set[tuple[str, str]] = set()
-    for name, (rule, exclusive) in partitions.items():
+    for name, (rule, is_exclusive) in partitions.items():
         if not on_node(rule, node, labels):
             continue
+        # True, False, or None if it is not known: the rule names GPUs by number, and this one's slot is not known.
         fits_by_number = {gpu.index: fits(rule, node, labels, gpu) for gpu in all_gpus}
         selected[name] = frozenset(number for number, is_in in fits_by_number.items() if is_in)
-        if exclusive:
+        if is_exclusive:
             uncertain |= {number for number, is_in in fits_by_number.items() if is_in is None}
         # Partitions come in the order of names, so the first owner of a GPU stays.
-        for number in selected[name] if exclusive else ():
-            if (first := owner.setdefault(number, name)) != name:
-                clashes.add((first, name))
+        for number in selected[name] if is_exclusive else ():
+            if (first_owner := owner.setdefault(number, name)) != name:
+                clashes.add((first_owner, name))
 
     # An exclusive GPU is left to its owner alone, an uncertain one to no partition.
     usable = {
@@ -84,10 +85,10 @@ def divide(
 def overlap(tenants: Mapping[str, Tenant]) -> tuple[str, str] | None:
     """Return two tenants whose exclusive partitions have GPUs in common whatever nodes there are; None without any."""
     alone = [(name, rule) for name, (rule, exclusive) in bounds(tenants).items() if exclusive]
-    return next(((one, two) for (one, a), (two, b) in combinations(alone, 2) if _meet(a, b)), None)
+    return next(((one, two) for (one, a), (two, b) in combinations(alone, 2) if _surely_overlap(a, b)), None)
 
 
-def _meet(one: Gpus, other: Gpus) -> bool:
+def _surely_overlap(one: Gpus, other: Gpus) -> bool:
     """Whether two rules surely fit some GPU both, if there are any that the narrower of them fits."""
     return (
         _nodes_meet(one, other)

@@ -51,6 +51,8 @@ def read(text: bytes, *, source: str) -> Policies:
     """
     if len(text) > MOST_BYTES:
         raise PoliciesError(f"{source}:1: {len(text)} bytes; {MOST_BYTES} are the most")
+
+    # 1. The YAML as data and types. Both raise PoliciesError with the line: ``_FORM`` names the error.
     try:
         document = yamltext.read(text.decode("utf-8-sig"), _FORM, source=source)
     except UnicodeDecodeError as error:
@@ -58,6 +60,8 @@ def read(text: bytes, *, source: str) -> Policies:
     # Helm writes an unquoted ``off`` as ``false``. Fields whose values include ``off`` get it back.
     _restore_off(document.data)
     sections = document.convert(Sections)
+
+    # 2. What types cannot express: fields that do not go together. ``document`` knows the line of each place.
     try:
         _check_rules(sections)
         _check_words(sections)
@@ -66,6 +70,8 @@ def read(text: bytes, *, source: str) -> Policies:
         _check_preemption(sections)
     except _PlacedError as error:
         raise document.refusal(error.place, error.says) from None
+
+    # 3. The digest by which processes say in metrics which policies they use.
     # 6 bytes, because a metric's value is a float, which holds integers of up to 53 bits exactly.
     digest = int.from_bytes(hashlib.sha256(text).digest()[:6], "big")
     return Policies(**{name: getattr(sections, name) for name in Sections.__struct_fields__}, digest=digest)
@@ -120,31 +126,34 @@ def _check_rules(sections: Sections) -> None:
         _PlacedError: With the field's place.
     """
     for i, rule in enumerate(sections.gpus):
-        field, is_split_by_mig = f"gpus[{i}]", rule.mig not in (None, "off")
+        rule_path, is_split_by_mig = f"gpus[{i}]", rule.mig not in (None, "off")
         is_shared = rule.shared != "none"
         if is_shared and is_split_by_mig:
-            raise _PlacedError(f"{field}.shared", f"{rule.shared} beside mig: {rule.mig}; leave one of the two out")
+            raise _PlacedError(f"{rule_path}.shared", f"{rule.shared} beside mig: {rule.mig}; leave one of the two out")
         if rule.memory_overcommit != 1 and not is_shared:
             raise _PlacedError(
-                f"{field}.memoryOvercommit", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
+                f"{rule_path}.memoryOvercommit",
+                "of GPUs that are not shared; write shared: mps or time-slicing beside it",
             )
         if rule.equal_shares is not None and not is_shared:
             raise _PlacedError(
-                f"{field}.equalShares", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
+                f"{rule_path}.equalShares", "of GPUs that are not shared; write shared: mps or time-slicing beside it"
             )
         if rule.equal_shares is not None and rule.memory_overcommit != 1:
             raise _PlacedError(
-                f"{field}.memoryOvercommit",
+                f"{rule_path}.memoryOvercommit",
                 f"beside equalShares: {rule.equal_shares}, which have equal parts of the memory there is; leave one of "
                 "the two out",
             )
         if rule.dev_shm_mib is not None and rule.shared != "mps":
-            raise _PlacedError(f"{field}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it")
+            raise _PlacedError(
+                f"{rule_path}.devShmMib", "of GPUs that are not shared by MPS; write shared: mps next to it"
+            )
         if rule.exclusive_to and not (is_shared or is_split_by_mig):
-            raise _PlacedError(f"{field}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
+            raise _PlacedError(f"{rule_path}.exclusiveTo", "of GPUs that have no parts; write shared or mig beside it")
         if rule.fractions_only and not (is_shared or is_split_by_mig):
             raise _PlacedError(
-                f"{field}.fractionsOnly", "of GPUs that have no fractions; write shared or mig in the same rule"
+                f"{rule_path}.fractionsOnly", "of GPUs that have no fractions; write shared or mig in the same rule"
             )
 
 

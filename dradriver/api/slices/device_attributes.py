@@ -150,8 +150,9 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         "index": {"int": gpu.index},
         "minor": {"int": gpu.minor},
         "vendor": {"string": gpu.vendor},
-        **gang_barrier_device.KNOWN,
+        **gang_barrier_device.KNOWN,  # says that this agent prepares claims with gang barrier devices
     }
+    # Attributes are typed: string, version, int. An empty text is an unknown value.
     texts = {
         "productName": gpu.product,
         "boardName": gpu.board,
@@ -161,7 +162,7 @@ def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
         names.PCI_BUS_ID: gpu.pci,
         names.PCIE_ROOT: gpu.pcie_root,
     }
-    attributes |= {key: {"string": _cut(text)} for key, text in texts.items() if text}
+    attributes |= {key: {"string": _cut_to_limit(text)} for key, text in texts.items() if text}
     versions = {
         "cudaComputeCapability": gpu.compute_capability,
         "driverVersion": machine.driver_version,
@@ -191,7 +192,7 @@ def _links(groups: Groups, position: int) -> dict[str, dict[str, Any]]:
     return attributes
 
 
-def _cut(text: str) -> str:
+def _cut_to_limit(text: str) -> str:
     """Return the whole characters at the start of ``text`` that a string attribute holds."""
     return text.encode()[:MOST_TEXT].decode(errors="ignore")
 

@@ -68,10 +68,13 @@ def build(
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
 
     # The machine itself is an annotation. It must not change with every pod, or all slices would be written again.
-    annotations = {names.MACHINE: machine_codec.encode(_steady(machine, modes, features))}
+    annotations = {names.MACHINE: machine_codec.encode(_without_dynamic_instances(machine, modes, features))}
     if features.lacking:
         annotations[names.SERVER_LACKS] = ",".join(features.lacking)
-    tainted_positions = [i for i, gpu in enumerate(machine.gpus) if any(map(_blocks, taints.get(gpu.uuid, ())))]
+    tainted_positions = [
+        i for i, gpu in enumerate(machine.gpus) if any(map(_keeps_pods_away, taints.get(gpu.uuid, ())))
+    ]
+    # Sets of well-linked GPUs, and an order in which such sets are neighbours, as indices of ``machine.gpus``.
     groups = group(unlinked(machine, tainted_positions))
 
     # If the API server drops taints, the scheduler would give out tainted GPUs: do not publish them.
@@ -82,24 +85,26 @@ def build(
         gpu = machine.gpus[position]
         if position in left_out:
             continue
-        mode = _mode(gpu, modes)
-        # A claim may still have a MIG instance that is gone: it stays a device, with the taint ``gone``.
-        gpu_devices = _lost(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
+        mode = _mode_of(gpu, modes)
+        # A claim may still have a MIG instance that is gone: it stays a device, with the taint ``gone``. None if no
+        # instance is gone.
+        gpu_devices = _with_lost_instances(machine, position, mode, features, kept.get(gpu.uuid, ()), gone)
         if gpu_devices is None:
-            gpu_devices = _of_gpu(machine, groups, position, mode, features)
+            gpu_devices = _devices_of_gpu(machine, groups, position, mode, features)
         if features.taints and (gpu_taints := taints.get(gpu.uuid)):
             gpu_devices = [device | {"taints": [*gpu_taints, *device.get("taints", ())]} for device in gpu_devices]
         by_gpu.append(gpu_devices)
+        # Placements of MIG slices overlap: counters of the GPU's memory and compute slices keep them apart (KEP-4815).
         if any("consumesCounters" in device for device in gpu_devices):
             counter_sets.append({"name": device_name(gpu.uuid), "counters": mig_devices.counters(gpu)})
 
     # A slice holds either counters or devices, and a limited number of them; a GPU's devices stay together.
     content = [
         {"sharedCounters": entries}
-        for entries in _runs([[counters] for counters in counter_sets], mig_devices.MOST_SETS)
+        for entries in _packed([[counters] for counters in counter_sets], mig_devices.MOST_SETS)
     ]
-    content += [{"devices": entries} for entries in _runs(by_gpu, MOST_DEVICES)] or [{"devices": []}]
-    return _objects(content, annotations, node=node, node_uid=node_uid)
+    content += [{"devices": entries} for entries in _packed(by_gpu, MOST_DEVICES)] or [{"devices": []}]
+    return _slice_objects(content, annotations, node=node, node_uid=node_uid)
 
 
 def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[str, Any]]:
@@ -112,7 +117,7 @@ def machine_alone(machine: Machine, *, node: str, node_uid: str) -> list[dict[st
         raise TopologyError(f"machine {machine.name!r}: {len(machine.gpus)} GPUs; a node can have {MOST_GPUS}")
     gpus = tuple(msgspec.structs.replace(gpu, mig=None) for gpu in machine.gpus)  # the other driver tells of those
     annotations = {names.MACHINE: machine_codec.encode(msgspec.structs.replace(machine, gpus=gpus))}
-    return _objects([{"devices": []}], annotations, node=node, node_uid=node_uid)
+    return _slice_objects([{"devices": []}], annotations, node=node, node_uid=node_uid)
 
 
 def is_machine_alone(piece: ResourceSlice) -> bool:
@@ -124,7 +129,7 @@ def is_machine_alone(piece: ResourceSlice) -> bool:
     return alone and names.MACHINE in piece.metadata.annotations
 
 
-def _objects(
+def _slice_objects(
     content: Sequence[dict[str, Any]], annotations: Mapping[str, str], *, node: str, node_uid: str
 ) -> list[dict[str, Any]]:
     owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
@@ -255,7 +260,7 @@ def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
     return mode if mode.mig == "off" and gpu.memory_mib else Mode()
 
 
-def _of_gpu(
+def _devices_of_gpu(
     machine: Machine, groups: Groups, position: int, mode: Mode, features: SliceFeatures
 ) -> list[device_attributes.Device]:
     """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
@@ -278,7 +283,7 @@ def _of_gpu(
     return device_attributes.equal_shares(machine, position, mode, shares=mode.equal_shares or EQUAL_SHARES, name=name)
 
 
-def _lost(
+def _with_lost_instances(
     machine: Machine,
     position: int,
     mode: Mode,
@@ -301,25 +306,25 @@ def _lost(
     return [*mig_devices.static(machine, position, mode, name=name), *(lost if features.taints else ())]
 
 
-def _mode(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
+def _mode_of(gpu: Gpu, modes: Mapping[str, Mode]) -> Mode:
     return modes.get(gpu.uuid) or (_WHOLE if gpu.mig is None else _STATIC)
 
 
-def _steady(machine: Machine, modes: Mapping[str, Mode], features: SliceFeatures) -> Machine:
+def _without_dynamic_instances(machine: Machine, modes: Mapping[str, Mode], features: SliceFeatures) -> Machine:
     """Return the machine without what every pod would change: the instances that are made for claims.
 
     Where MIG mode comes and goes with them, it goes, too.
     """
     gpus = tuple(
         msgspec.structs.replace(gpu, mig=None if mig_devices.can_be_whole(gpu) or gpu.mig is None else ())
-        if as_handed_out(gpu, _mode(gpu, modes), features).mig in ("dynamic", "placements")
+        if as_handed_out(gpu, _mode_of(gpu, modes), features).mig in ("dynamic", "placements")
         else gpu
         for gpu in machine.gpus
     )
     return machine if gpus == machine.gpus else msgspec.structs.replace(machine, gpus=gpus)
 
 
-def _runs(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[str, Any]]]:
+def _packed(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[str, Any]]]:
     """Return the groups one after another in lists of at most ``most``, none of them torn apart."""
     runs: list[list[dict[str, Any]]] = []
     for some in groups:
@@ -329,5 +334,5 @@ def _runs(groups: Iterable[list[dict[str, Any]]], most: int) -> list[list[dict[s
     return runs
 
 
-def _blocks(taint: Mapping[str, Any]) -> bool:
+def _keeps_pods_away(taint: Mapping[str, Any]) -> bool:
     return taint.get("effect") != "None"

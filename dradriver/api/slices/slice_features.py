@@ -65,9 +65,11 @@ def probes(node: str, node_uid: str) -> list[dict[str, Any]]:
 
     Counters and devices are in different slices: from Kubernetes 1.35 on no slice may have both.
     """
+    # A field that the server drops is missing in its answer. The values are arbitrary, and valid together.
     taint = {"key": f"{names.PREFIX}probe", "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
     counters = {"slice-0": {"value": "1"}}
     policy = {"default": "100", "validRange": {"min": "1", "step": "1", "max": "100"}}
+    # Taints (KEP-5055), shared devices with a policy of requests (KEP-5075) and shared counters (KEP-4815).
     device = {
         "name": "probe",
         "taints": [taint],

@@ -46,7 +46,7 @@ from dradriver.topology.vendors import AMD, ASCEND, NVIDIA, VENDORS
 
 _MIG: Final = "nvidia.com/mig-"
 _OF_PRODUCT: Final = names.GPU_RESOURCE + "."
-_SHARED: Final = ".shared"
+_SHARED_SUFFIX: Final = ".shared"
 _VGPU: Final = "nvidia.com/vgpu"
 _PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 _MEMORY: Final = {"nvidia.com/gpumem": 1, "nvidia.com/gpu-memory": 1, "aliyun.com/gpu-mem": 1024}  # MiB a workload
@@ -59,20 +59,20 @@ _PRODUCTS: Final = {
     f"{_ASCEND}910": "*910*",
     f"{_ASCEND}310P": "*310P*",
 }
-_OTHERS: Final = {
+_VENDOR_OF_RESOURCE: Final = {
     **{name: vendor.word for vendor in VENDORS.values() if vendor is not NVIDIA for name in vendor.resources},
     **dict.fromkeys(_PRODUCTS, ASCEND.word),
 }
 """Whose whole GPUs a resource is, where it is not NVIDIA's."""
-NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_OTHERS))
-WHOLE: Final = frozenset((names.GPU_RESOURCE, *_OTHERS))
+NAMES: Final = frozenset((names.GPU_RESOURCE, *_MEMORY, *_CORES, *_VENDOR_OF_RESOURCE))
+WHOLE: Final = frozenset((names.GPU_RESOURCE, *_VENDOR_OF_RESOURCE))
 """Resources that are whole GPUs, whatever product."""
-_BY_LOWER: Final = {name.lower(): name for name in sorted(NAMES)}
-_DOMAINS: Final = {
-    domain: [name.partition("/")[2] for name in _BY_LOWER if name.startswith(f"{domain}/")]
-    for domain in dict.fromkeys(name.partition("/")[0] for name in _BY_LOWER)
+_NAME_OF_LOWER_CASE: Final = {name.lower(): name for name in sorted(NAMES)}
+_RESOURCES_OF_DOMAIN: Final = {
+    domain: [name.partition("/")[2] for name in _NAME_OF_LOWER_CASE if name.startswith(f"{domain}/")]
+    for domain in dict.fromkeys(name.partition("/")[0] for name in _NAME_OF_LOWER_CASE)
 }
-_FORMS: Final = {
+_PATTERN_OF_FORM: Final = {
     f"{_OF_PRODUCT}<product>": re.compile(r"nvidia\.com/gpu[-_](?!mem|core)"),
     f"{_MIG}<profile>": re.compile(r"nvidia\.com/mig[-_.]?[0-9]"),
 }
@@ -80,8 +80,8 @@ _PLAIN: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _BYTES: Final = 1 << 20  # from here on a memory's number is bytes
 MOST_UNREAD: Final = 64
 _LONGEST: Final = 64  # characters of a name that are shown, or compared
-_ALIKE: Final = 0.8  # of 1: gpus has 0.86 of gpu, Ascend 0.8 of Ascend910, dpu 0.67 of npu
-_ALIKE_DOMAIN: Final = 0.85  # nvdia.com has 0.95 of nvidia.com, baidu.com 0.71 of amd.com
+_MIN_SIMILARITY: Final = 0.8  # of 1: gpus has 0.86 of gpu, Ascend 0.8 of Ascend910, dpu 0.67 of npu
+_MIN_DOMAIN_SIMILARITY: Final = 0.85  # nvdia.com has 0.95 of nvidia.com, baidu.com 0.71 of amd.com
 _GIB: Final = 1024  # up to here a number of GiB
 
 
@@ -92,7 +92,7 @@ def is_ours(resource: str) -> bool:
 
 def says_which(resource: str) -> bool:
     """Return whether a container limit says which kind of GPU it is for."""
-    return resource in _OTHERS or resource.startswith(_OF_PRODUCT)
+    return resource in _VENDOR_OF_RESOURCE or resource.startswith(_OF_PRODUCT)
 
 
 def some(limits: Mapping[str, object]) -> bool:
@@ -110,9 +110,9 @@ def vendor(where: str, limits: Mapping[str, object]) -> str:
     Raises:
         WordError: Two vendors'.
     """
-    if _OTHERS.keys().isdisjoint(limits):
+    if _VENDOR_OF_RESOURCE.keys().isdisjoint(limits):
         return NVIDIA.word if some(limits) else ""
-    found = {_OTHERS.get(name, NVIDIA.word): name for name in sorted(limits) if some({name: limits[name]})}
+    found = {_VENDOR_OF_RESOURCE.get(name, NVIDIA.word): name for name in sorted(limits) if some({name: limits[name]})}
     if len(found) > 1:
         told = " and ".join(f"{name} ({word})" for word, name in found.items())
         raise WordError(f"{where}: {told}: all GPUs of a pod are of one vendor; use several pods")
@@ -142,7 +142,7 @@ def product(where: str, limits: Mapping[str, object]) -> str:
 
 
 def _names_product(resource: str) -> bool:
-    return resource.startswith(_OF_PRODUCT) and not resource.endswith(_SHARED)
+    return resource.startswith(_OF_PRODUCT) and not resource.endswith(_SHARED_SUFFIX)
 
 
 def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
@@ -158,29 +158,32 @@ def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
     for where, name, value in itertools.islice(limits, MOST_UNREAD):
         if is_ours(name) or not _is_some(str(value)):
             continue
-        if why := _unread(name):
+        if why := _why_unread(name):
             raise WordError(f"{where} {name[:_LONGEST]}: {messages.shown(str(value))}: {why}")
 
 
-def _unread(name: str) -> str:
+def _why_unread(name: str) -> str:
     """Return why a container limit is not read, and what to write; empty if it may mean something else than GPUs.
 
     The causes are tried from certain to vague: other letter case, limits of vendors that the driver does not read, then
     names that are similar to a known limit.
     """
-    lower = name[:_LONGEST].lower()
-    if lower in _BY_LOWER:
-        return _misspelled(_BY_LOWER[lower])
+    lower_name = name[:_LONGEST].lower()
+    if lower_name in _NAME_OF_LOWER_CASE:
+        return _did_you_mean(_NAME_OF_LOWER_CASE[lower_name])
 
-    # Limits of the vendors' device plugins (``offered``): for fractions, or for GPUs of one product.
+    # Limits of the vendors' device plugins: ``offered`` has the prefixes of those for fractions, or for one product.
     if name.startswith(AMD.offered):
-        whole = f"write {AMD.resources[0]}"
-        if name.startswith(AMD.offered[0]):
-            return f"whole GPUs, whose limit has another name here: {whole}"
-        return f"a partition of a GPU, which this driver does not hand out: {whole}: 1 for a whole one"
+        write_whole = f"write {AMD.resources[0]}"
+        if name.startswith(AMD.offered[0]):  # amd.com/spx_…: a GPU in one partition
+            return f"whole GPUs, whose limit has another name here: {write_whole}"
+        return f"a partition of a GPU, which this driver does not hand out: {write_whole}: 1 for a whole one"
     if name.startswith(ASCEND.offered):
-        if "-" in name.partition("/")[2]:
-            return f"a share of an NPU, which this driver does not hand out: write {_of_whole(name)}: 1 for a whole one"
+        if "-" in name.partition("/")[2]:  # huawei.com/Ascend910-4c
+            return (
+                f"a share of an NPU, which this driver does not hand out: write {_whole_npu_limit(name)}: 1 for a "
+                "whole one"
+            )
         product = name.removeprefix(_ASCEND)
         if product and values.product(f"*{product}") is not None:
             npu = ASCEND.resources[0]
@@ -190,27 +193,29 @@ def _unread(name: str) -> str:
             )
 
     # A misspelled domain, if the resource is right with the domain that was meant.
-    domain, _, resource = lower.partition("/")
-    domains = difflib.get_close_matches(domain, _DOMAINS, n=1, cutoff=_ALIKE_DOMAIN)
+    domain, _, resource = lower_name.partition("/")
+    domains = difflib.get_close_matches(domain, _RESOURCES_OF_DOMAIN, n=1, cutoff=_MIN_DOMAIN_SIMILARITY)
     if domains and domain != domains[0]:
         meant = f"{domains[0]}/{resource}"
-        meant = _BY_LOWER.get(meant, meant)
-        return _misspelled(meant) if is_ours(meant) else ""
+        meant = _NAME_OF_LOWER_CASE.get(meant, meant)
+        return _did_you_mean(meant) if is_ours(meant) else ""
 
     # A misspelled resource of a right domain.
-    similar_names = difflib.get_close_matches(resource, _DOMAINS.get(domain, ()), n=1, cutoff=_ALIKE)
+    similar_names = difflib.get_close_matches(
+        resource, _RESOURCES_OF_DOMAIN.get(domain, ()), n=1, cutoff=_MIN_SIMILARITY
+    )
     if similar_names:
-        return _misspelled(_BY_LOWER[f"{domain}/{similar_names[0]}"])
-    return next((_misspelled(form) for form, like in _FORMS.items() if like.match(lower)), "")
+        return _did_you_mean(_NAME_OF_LOWER_CASE[f"{domain}/{similar_names[0]}"])
+    return next((_did_you_mean(form) for form, pattern in _PATTERN_OF_FORM.items() if pattern.match(lower_name)), "")
 
 
-def _misspelled(meant: str) -> str:
+def _did_you_mean(meant: str) -> str:
     domain = meant.partition("/")[0]
-    known = sorted(one for one in (*NAMES, *_FORMS) if one.startswith(domain))
+    known = sorted(one for one in (*NAMES, *_PATTERN_OF_FORM) if one.startswith(domain))
     return f"no limit of GPUs (did you mean {meant}?); known are {', '.join(known)}"
 
 
-def _of_whole(name: str) -> str:
+def _whole_npu_limit(name: str) -> str:
     """Return the limit of whole NPUs for one of parts of them: ``huawei.com/Ascend910`` for ``…910-4c``."""
     whole = name.removesuffix("-memory")
     whole = whole if is_ours(whole) else whole.partition("-")[0]
@@ -250,18 +255,20 @@ def asked(where: str, limits: Mapping[str, object]) -> Asked:
         if _NPU_MEMORY.fullmatch(name) and _exact(text) != 0:
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: a share of an NPU, which this driver does not hand out; "
-                f"write {_of_whole(name)}: 1 for a whole one"
+                f"write {_whole_npu_limit(name)}: 1 for a whole one"
             )
-        if name.endswith(_SHARED):
+        if name.endswith(_SHARED_SUFFIX):
             raise WordError(
                 f"{where} {name}: {messages.shown(text)}: only a device plugin's configuration says how much "
                 f"of a GPU that is; write {names.SHARE}: 0.25 beside a limit {names.GPU_RESOURCE}: 1"
             )
-    if not _OTHERS.keys().isdisjoint(gpu_limits):
-        vendor(where, gpu_limits)
-    gpus = _whole(where, gpu_limits)
+    if not _VENDOR_OF_RESOURCE.keys().isdisjoint(gpu_limits):
+        vendor(where, gpu_limits)  # raises if there are two vendors
+
+    # A container has one kind: whole GPUs, MIG profiles, or a share. A share may repeat the one GPU that it is of.
+    gpus = _whole_gpus(where, gpu_limits)
     profiles = _profiles(where, gpu_limits)
-    amount = _amount(where, gpu_limits)
+    amount = _share_amount(where, gpu_limits)
     if amount is None:
         if profiles and gpus:
             raise _contradiction(where, profiles, described(gpus))
@@ -280,7 +287,7 @@ def _contradiction(where: str, profiles: tuple[str, ...], other: str) -> WordErr
     return WordError(f"{where}: {described(profiles)} contradicts {other}; write one of the two")
 
 
-def _amount(where: str, gpu_limits: Mapping[str, str]) -> Amount | None:
+def _share_amount(where: str, gpu_limits: Mapping[str, str]) -> Amount | None:
     memory = {mib for name in _MEMORY if (mib := _memory_mib(where, name, gpu_limits))}
     cores = {percent for name in _CORES if (percent := _number(where, name, gpu_limits))}
     for several, kind in ((memory, "memory"), (cores, "compute")):
@@ -295,7 +302,7 @@ def _amount(where: str, gpu_limits: Mapping[str, str]) -> Amount | None:
     return Amount(percent, max(memory, default=0))
 
 
-def _whole(where: str, gpu_limits: Mapping[str, str]) -> int:
+def _whole_gpus(where: str, gpu_limits: Mapping[str, str]) -> int:
     """Return the number of whole GPUs: of any, or of a product, beside which some clusters write the same of any."""
     numbers = {name: _number(where, name, gpu_limits) for name in gpu_limits if name in WHOLE or _names_product(name)}
     if len({number for number in numbers.values() if number}) > 1:

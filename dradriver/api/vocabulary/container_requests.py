@@ -53,29 +53,27 @@ def request(values: Values, asked: Mapping[str, Asked], fields: dict[str, Any]) 
     Raises:
         WordError: Different kinds of requests in one pod, or more devices than a claim can hold.
     """
+    # 1. Annotations can say which fraction each container gets, and limits how many. ``fraction``: a share, the name of
+    # a MIG profile, or None.
     annotation_texts, fraction = values.texts, of_words(values)
-    asked_with_fraction = (
+    asks = (
         asked
         if fraction is None
-        else {name: _part(name, container_ask, fraction, annotation_texts) for name, container_ask in asked.items()}
+        else {name: _with_fraction(name, ask, fraction, annotation_texts) for name, ask in asked.items()}
     )
-    if (total := sum(map(count, asked_with_fraction.values()))) > MOST_GPUS:
+    if (total := sum(map(count, asks.values()))) > MOST_GPUS:
         raise WordError(f"{total} GPUs in one pod: a claim can hold {MOST_GPUS} at most; use several pods")
-    numbers = tuple(container_ask for container_ask in asked_with_fraction.values() if isinstance(container_ask, int))
-    amounts = tuple(
-        container_ask for container_ask in asked_with_fraction.values() if isinstance(container_ask, Amount)
-    )
-    profiles = tuple(
-        container_ask for container_ask in asked_with_fraction.values() if isinstance(container_ask, tuple)
-    )
-    if len(asked_with_fraction) not in (len(numbers), len(amounts), len(profiles)):
-        descriptions = "; ".join(
-            f"container {name[:63]!r}: {described(container_ask)}"
-            for name, container_ask in asked_with_fraction.items()
-        )
+
+    # 2. One kind of request: GPUs are numbers, shares are amounts, MIG slices are tuples of profiles.
+    numbers = tuple(ask for ask in asks.values() if isinstance(ask, int))
+    amounts = tuple(ask for ask in asks.values() if isinstance(ask, Amount))
+    profiles = tuple(ask for ask in asks.values() if isinstance(ask, tuple))
+    if len(asks) not in (len(numbers), len(amounts), len(profiles)):
+        descriptions = "; ".join(f"container {name[:63]!r}: {described(ask)}" for name, ask in asks.items())
         raise WordError(f"{descriptions}: a pod asks for whole GPUs, for shares or for MIG slices; use several pods")
     if numbers:
         return Whole(containers=numbers, **fields)
+    # Fractions have only some of the fields: those about a GPU, not about sets of GPUs.
     common = {name: value for name, value in fields.items() if name in COMMON}
     return Share(amounts=amounts, **common) if amounts else Mig(profiles=profiles, **common)
 
@@ -124,15 +122,17 @@ def described(asked: Asked) -> str:
     return cores if asked.cores else memory
 
 
-def _part(name: str, asked: Asked, part: Amount | str, meant: Mapping[str, str]) -> Asked:
+def _with_fraction(name: str, asked: Asked, fraction: Amount | str, annotation_texts: Mapping[str, str]) -> Asked:
     """Return what a container gets that asks for GPUs where words say which part of one."""
     if isinstance(asked, int):
-        if isinstance(part, str):
-            return (part,) * asked
+        if isinstance(fraction, str):
+            return (fraction,) * asked
         if asked == 1:
-            return part
-    elif asked == (part if isinstance(part, Amount) else (part,) * count(asked)):
+            return fraction
+    elif asked == (fraction if isinstance(fraction, Amount) else (fraction,) * count(asked)):
         return asked
-    key = next(key for key in annotation_words.OF_PARTS if key in meant)
-    told = "; write 1 GPU for each container that has a share" if isinstance(asked, int) else "; write one of the two"
-    raise WordError(f"{key}: {shown(meant[key])} contradicts container {name[:63]!r}, {described(asked)}{told}")
+    key = next(key for key in annotation_words.OF_PARTS if key in annotation_texts)
+    advice = "; write 1 GPU for each container that has a share" if isinstance(asked, int) else "; write one of the two"
+    raise WordError(
+        f"{key}: {shown(annotation_texts[key])} contradicts container {name[:63]!r}, {described(asked)}{advice}"
+    )

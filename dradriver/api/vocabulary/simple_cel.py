@@ -41,10 +41,10 @@ _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<text>"[^"\\\n]*"|'[^'\\\n]*')|(?P<number>-?\d{1,18})(?![\w.])|(?P<word>[A-Za-z_]\w*)"""
     r"""|(?P<sign>&&|==|!=|<=|>=|\.\?|[().,!<>\[\]]))"""
 )
-_COMPARES: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
+_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
     {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 )
-_OF_TEXT: Final[Mapping[str, Callable[[str, str], bool]]] = MappingProxyType(
+_STRING_METHODS: Final[Mapping[str, Callable[[str, str], bool]]] = MappingProxyType(
     {"startsWith": str.startswith, "endsWith": str.endswith, "contains": operator.contains}
 )
 
@@ -79,7 +79,7 @@ class Term(msgspec.Struct, frozen=True):
             return any(_is_alike(have, literal) and have == literal for literal in self.value)
         if isinstance(self.value, tuple) or not _is_alike(have, self.value):
             return self.operation == "!="
-        compare = _COMPARES.get(self.operation) or _OF_TEXT[self.operation]
+        compare = _COMPARISONS.get(self.operation) or _STRING_METHODS[self.operation]
         return bool(compare(have, self.value))  # type: ignore[arg-type]
 
 
@@ -87,7 +87,7 @@ def _is_alike(value: Value, literal: Literal) -> bool:
     return type(value) is type(literal)
 
 
-class _OddError(Exception):
+class _NotReadableError(Exception):
     """It says more than can be read here."""
 
 
@@ -105,7 +105,7 @@ def read(expression: str) -> tuple[Term, ...] | None:
         parser = _Parser(tuple(_tokens(expression)))
         terms = parser.all_of()
         return terms if parser.done and len(terms) <= _MOST_TERMS else None
-    except _OddError:
+    except _NotReadableError:
         return None
 
 
@@ -114,11 +114,13 @@ def hold(terms: Sequence[Term], driver: str, attributes: Mapping[str, Value]) ->
     return all(term.of(driver, attributes) for term in terms)
 
 
-def _term(attribute: str, operation: str, value: Literal | tuple[Literal, ...], otherwise: Literal | None) -> Term:
+def _checked_term(
+    attribute: str, operation: str, value: Literal | tuple[Literal, ...], otherwise: Literal | None
+) -> Term:
     """Return a term that the API server takes: the driver is a text, and the values of a list have one type."""
     values = value if isinstance(value, tuple) else (value,)
     if len(set(map(type, values))) > 1 or (attribute == "driver" and not isinstance(values[0], str)):
-        raise _OddError
+        raise _NotReadableError
     return Term(attribute, operation, value, otherwise)
 
 
@@ -127,36 +129,38 @@ def _tokens(expression: str) -> Iterator[tuple[str, str]]:
     while at < end:
         match = _TOKEN.match(expression, at)
         if match is None or match.lastgroup is None:
-            raise _OddError
+            raise _NotReadableError
         yield match.lastgroup, match[match.lastgroup]
         at = match.end()
 
 
 class _Parser:
+    """A parser by recursive descent; it raises ``_NotReadableError`` at anything else than what ``read`` lists."""
+
     def __init__(self, tokens: tuple[tuple[str, str], ...]) -> None:
-        self._tokens, self._at, self._deep = tokens, 0, 0
+        self._tokens, self._position, self._depth = tokens, 0, 0
 
     @property
     def done(self) -> bool:
-        return self._at == len(self._tokens)
+        return self._position == len(self._tokens)
 
     def all_of(self) -> tuple[Term, ...]:
-        terms = self._one()
-        while self._next("sign", "&&"):
-            terms += self._one()
+        terms = self._condition()
+        while self._accept("sign", "&&"):
+            terms += self._condition()
         return terms
 
-    def _one(self) -> tuple[Term, ...]:
-        if self._next("sign", "("):
-            self._deep += 1
-            if self._deep > _MOST_TERMS:
-                raise _OddError
+    def _condition(self) -> tuple[Term, ...]:
+        if self._accept("sign", "("):
+            self._depth += 1
+            if self._depth > _MOST_TERMS:
+                raise _NotReadableError
             inner = self.all_of()
-            self._must("sign", ")")
+            self._expect("sign", ")")
             return inner
-        if self._next("sign", "!"):
+        if self._accept("sign", "!"):
             attribute, otherwise = self._attribute()
-            return (_term(attribute, "==", False, otherwise),)
+            return (_checked_term(attribute, "==", False, otherwise),)
         return (self._comparison(*self._attribute()),)
 
     def _comparison(self, attribute: str, otherwise: Literal | None) -> Term:
@@ -169,30 +173,30 @@ class _Parser:
             otherwise: The value that a device without the attribute has; None if the expression gives none.
         """
         kind, text = self._peek()
-        if kind == "sign" and text in _COMPARES:
-            self._at += 1
-            value = self._value()
-            if text not in ("==", "!=") and isinstance(value, bool):
-                raise _OddError
-            return _term(attribute, text, value, otherwise)
-        if self._next("word", "in"):
-            self._must("sign", "[")
-            values = [self._value()]
-            while self._next("sign", ","):
-                values.append(self._value())
-            self._must("sign", "]")
-            return _term(attribute, "in", tuple(values), otherwise)
-        if self._next("sign", "."):
-            function = self._word()
-            if function not in _OF_TEXT:
-                raise _OddError
-            self._must("sign", "(")
-            value = self._value()
-            self._must("sign", ")")
+        if kind == "sign" and text in _COMPARISONS:
+            self._position += 1
+            value = self._literal()
+            if text not in ("==", "!=") and isinstance(value, bool):  # bools have no order here
+                raise _NotReadableError
+            return _checked_term(attribute, text, value, otherwise)
+        if self._accept("word", "in"):
+            self._expect("sign", "[")
+            values = [self._literal()]
+            while self._accept("sign", ","):
+                values.append(self._literal())
+            self._expect("sign", "]")
+            return _checked_term(attribute, "in", tuple(values), otherwise)
+        if self._accept("sign", "."):
+            function = self._identifier()
+            if function not in _STRING_METHODS:
+                raise _NotReadableError
+            self._expect("sign", "(")
+            value = self._literal()
+            self._expect("sign", ")")
             if not isinstance(value, str):
-                raise _OddError
-            return _term(attribute, function, value, otherwise)
-        return _term(attribute, "==", True, otherwise)
+                raise _NotReadableError
+            return _checked_term(attribute, function, value, otherwise)
+        return _checked_term(attribute, "==", True, otherwise)
 
     def _attribute(self) -> tuple[str, Literal | None]:
         """Parse ``device.driver`` or ``device.attributes["domain"].name`` in its three forms.
@@ -202,64 +206,68 @@ class _Parser:
         Returns:
             The attribute's full name, and the value that a device without it has; None if the expression gives none.
         """
-        self._must("word", "device")
-        self._must("sign", ".")
-        field = self._word()
+        self._expect("word", "device")
+        self._expect("sign", ".")
+        field = self._identifier()
         if field == "driver":
             return "driver", None
         if field != "attributes":
-            raise _OddError
-        self._must("sign", "[")
-        domain = self._text()
-        self._must("sign", "]")
-        if self._next("sign", "["):
-            name = self._text()
-            self._must("sign", "]")
+            raise _NotReadableError
+        self._expect("sign", "[")
+        domain = self._string_literal()
+        self._expect("sign", "]")
+        if self._accept("sign", "["):
+            name = self._string_literal()
+            self._expect("sign", "]")
             return f"{domain}/{name}", None
-        if self._next("sign", "."):
-            return f"{domain}/{self._word()}", None
-        self._must("sign", ".?")
-        name = self._word()
-        self._must("sign", ".")
-        self._must("word", "orValue")
-        self._must("sign", "(")
-        otherwise = self._value()
-        self._must("sign", ")")
+        if self._accept("sign", "."):
+            return f"{domain}/{self._identifier()}", None
+        # ``.?`` makes the attribute optional, and ``orValue`` gives the value of a device without it.
+        self._expect("sign", ".?")
+        name = self._identifier()
+        self._expect("sign", ".")
+        self._expect("word", "orValue")
+        self._expect("sign", "(")
+        otherwise = self._literal()
+        self._expect("sign", ")")
         return f"{domain}/{name}", otherwise
 
-    def _value(self) -> Literal:
+    def _literal(self) -> Literal:
         kind, text = self._peek()
-        self._at += 1
+        self._position += 1
         if kind == "text":
             return text[1:-1]
         if kind == "number":
             return int(text)
         if kind == "word" and text in ("true", "false"):
             return text == "true"
-        raise _OddError
+        raise _NotReadableError
 
-    def _text(self) -> str:
-        value = self._value()
+    def _string_literal(self) -> str:
+        value = self._literal()
         if not isinstance(value, str):
-            raise _OddError
+            raise _NotReadableError
         return value
 
-    def _word(self) -> str:
+    def _identifier(self) -> str:
         kind, text = self._peek()
-        self._at += 1
+        self._position += 1
         if kind != "word":
-            raise _OddError
+            raise _NotReadableError
         return text
 
     def _peek(self) -> tuple[str, str]:
-        return self._tokens[self._at] if self._at < len(self._tokens) else ("", "")
+        """Return kind and text of the next token without consuming it; empty texts at the end."""
+        return self._tokens[self._position] if self._position < len(self._tokens) else ("", "")
 
-    def _next(self, kind: str, text: str) -> bool:
+    def _accept(self, kind: str, text: str) -> bool:
+        """Consume the next token if it is this one; return whether it was."""
         if self._peek() == (kind, text):
-            self._at += 1
+            self._position += 1
             return True
         return False
 
-    def _must(self, kind: str, text: str) -> None:
-        if not self._next(kind, text):
-            raise _OddError
+    def _expect(self, kind: str, text: str) -> None:
+        """Consume the next token, which must be this one."""
+        if not self._accept(kind, text):
+            raise _NotReadableError

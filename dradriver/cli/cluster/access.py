@@ -18,7 +18,7 @@ from dradriver.kube.errors import ConfigError
 from dradriver.view.terminal_text import plain
 from dradriver.yamltext.bounded import shown
 
-_MOST_TOLD: Final = 500  # characters that a message repeats of a kubeconfig, or of what a plugin says
+_MAX_SHOWN_CHARACTERS: Final = 500  # characters that a message repeats of a kubeconfig, or of what a plugin says
 
 
 def server(kubeconfig: Path | None, context: str | None) -> ServerConfig:
@@ -58,9 +58,10 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
     Raises:
         ConfigError: The plugin cannot be run, failed, or answered nothing to log in with.
     """
-    # A kubeconfig can hold anything: ``command`` is for messages only.
+    # A kubeconfig can hold anything: ``command`` is for messages only. ``shown`` and ``plain`` return text that is safe
+    # to print.
     command = spec.get("command") if isinstance(spec, dict) else None
-    command = command[:_MOST_TOLD] if isinstance(command, str) else shown(command)
+    command = command[:_MAX_SHOWN_CHARACTERS] if isinstance(command, str) else shown(command)
     try:  # imported here, because few users have a plugin
         from kubernetes.config.config_exception import ConfigException
         from kubernetes.config.exec_provider import ExecProvider
@@ -68,6 +69,8 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
     except ImportError as error:
         raise ConfigError(f"exec plugin {command}: running it needs the Python package kubernetes") from error
     try:
+        # ``ConfigNode`` is a part of a kubeconfig with its name, for the library's messages. ``run`` returns the status
+        # of the plugin's ExecCredential (client.authentication.k8s.io).
         status = ExecProvider(ConfigNode("exec", spec), str(folder), ConfigNode("cluster", cluster)).run()
         credentials = Credentials(
             token=str(status.get("token") or ""),
@@ -77,9 +80,9 @@ def run_plugin(spec: Mapping[str, Any], cluster: Mapping[str, Any], folder: Path
     except (ConfigException, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         # An OSError means that the plugin could not be started, so ``spec`` was read as a dict.
         hint = spec.get("installHint") if isinstance(error, OSError) else None
-        hint = f"; {hint[:_MOST_TOLD]}" if isinstance(hint, str) and hint else ""
+        hint = f"; {hint[:_MAX_SHOWN_CHARACTERS]}" if isinstance(hint, str) and hint else ""
         raise ConfigError(
-            plain(f"exec plugin {command} gave no credentials: {str(error)[:_MOST_TOLD]}{hint}")
+            plain(f"exec plugin {command} gave no credentials: {str(error)[:_MAX_SHOWN_CHARACTERS]}{hint}")
         ) from error
     if not credentials.token and not (credentials.client_cert and credentials.client_key):
         raise ConfigError(

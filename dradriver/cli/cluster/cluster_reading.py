@@ -122,6 +122,7 @@ async def listed(
         ClusterError: The server does not answer or refuses; the message says what to ask for.
     """
     try:
+        # The second value is the list's resourceVersion, which only a watch needs.
         objects, _ = await client.list(
             resource,
             namespace=namespace,

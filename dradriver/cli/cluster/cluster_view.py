@@ -62,12 +62,13 @@ def show_cluster(
         ClusterError: It cannot be read, or there is nothing to show.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    slices, claims, gone_nodes, doubts = asyncio.run(_read(server))
-    if not slices and not gone_nodes:
+    # A node agent publishes the slices of its node. ``doubts``: sentences on what could not be found out.
+    slices, claims, nodes_without_agent, doubts = asyncio.run(_read(server))
+    if not slices and not nodes_without_agent:
         raise cluster_reading.ClusterError(cluster_reading.nothing_published(server))
 
-    gone = [node for node in gone_nodes if not nodes or node.name in nodes]
-    names_with_agent = [name for name in nodes if name not in {node.name for node in gone_nodes}]
+    shown_without_agent = [node for node in nodes_without_agent if not nodes or node.name in nodes]
+    names_with_agent = [name for name in nodes if name not in {node.name for node in nodes_without_agent}]
     shown: list[NodeView] = []
     warnings: list[str] = []
     if names_with_agent or not nodes:  # else only nodes without an agent are named, and empty names mean all
@@ -75,16 +76,29 @@ def show_cluster(
     for warning in (*doubts, *warnings):
         warn(warning)
 
-    if not shown and not gone:
-        known = {piece.spec.pool.name for piece in slices if piece.spec.driver == names.DRIVER}
+    if not shown and not shown_without_agent:
+        known = {
+            resource_slice.spec.pool.name for resource_slice in slices if resource_slice.spec.driver == names.DRIVER
+        }
         listed = ", ".join(sorted(known, key=natural))
         raise cluster_reading.ClusterError(f"{server.url}: nothing to show; nodes with slices of this driver: {listed}")
     if namespace is not None:
-        shown = [node for node in shown if any(h.namespace == namespace for gpu in node.gpus for h in gpu.holders)]
-        gone = [node for node in gone if any(h.namespace == namespace for _, holders in node.gpus for h in holders)]
-        if not shown and not gone:
+        shown = [
+            node for node in shown if any(holder.namespace == namespace for gpu in node.gpus for holder in gpu.holders)
+        ]
+        shown_without_agent = [
+            node
+            for node in shown_without_agent
+            if any(holder.namespace == namespace for _, holders in node.gpus for holder in holders)
+        ]
+        if not shown and not shown_without_agent:
             raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
-    show_as(output, document=lambda: document(shown, gone), data=lambda: data(shown, gone), no_color=no_color)
+    show_as(
+        output,
+        document=lambda: document(shown, shown_without_agent),
+        data=lambda: data(shown, shown_without_agent),
+        no_color=no_color,
+    )
 
 
 async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], list[str]]:
@@ -270,10 +284,10 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
         {
             "node": node.name,
             "free": node.free,
-            "largest_nvlink_set": _set(node),
-            "gpus": [_gpu(view) for view in node.gpus],
+            "largest_nvlink_set": _largest_set_data(node),
+            "gpus": [_gpu_data(view) for view in node.gpus],
             "machine": machine_view.data(node.machine, node.groups),
-            **({"lost": [_lost(gpu) for gpu in node.lost]} if node.lost else {}),
+            **({"lost": [_lost_data(gpu) for gpu in node.lost]} if node.lost else {}),
         }
         for node in nodes
     ] + [
@@ -283,7 +297,7 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
             "free": [],
             "largest_nvlink_set": None,
             "gpus": [
-                {"device": device, "state": Hold.ALLOCATED.value, "holders": list(map(_holder, holders))}
+                {"device": device, "state": Hold.ALLOCATED.value, "holders": list(map(_holder_data, holders))}
                 for device, holders in node.gpus
             ],
             "machine": None,
@@ -292,11 +306,11 @@ def data(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> list[dict[
     ]
 
 
-def _lost(gpu: LostGpu) -> dict[str, Any]:
+def _lost_data(gpu: LostGpu) -> dict[str, Any]:
     return {"index": gpu.index, "pci": gpu.pci, "uuid": gpu.uuid}
 
 
-def _set(node: NodeView) -> dict[str, Any] | None:
+def _largest_set_data(node: NodeView) -> dict[str, Any] | None:
     largest = node.nvlink_set
     if largest is None:
         return None
@@ -306,18 +320,18 @@ def _set(node: NodeView) -> dict[str, Any] | None:
     return {"gpus": list(largest.gpus), **busbw, **bandwidth}
 
 
-def _gpu(view: GpuView) -> dict[str, Any]:
+def _gpu_data(view: GpuView) -> dict[str, Any]:
     return {
         "index": view.gpu.index,
         **({} if view.gpu.driver_index is msgspec.UNSET else {"driver_index": view.gpu.driver_index}),
         "uuid": view.gpu.uuid,
         "state": view.state,
         "blocked": view.blocked,
-        "holders": [_holder(holder) for holder in view.holders],
+        "holders": [_holder_data(holder) for holder in view.holders],
     }
 
 
-def _holder(holder: Holder) -> dict[str, Any]:
+def _holder_data(holder: Holder) -> dict[str, Any]:
     return {
         "hold": holder.hold.value,
         "namespace": holder.namespace,

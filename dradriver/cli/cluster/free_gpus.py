@@ -121,53 +121,57 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         scene: The cluster.
         namespace: The namespace that asks. Some GPUs are divided for one namespace at a time.
     """
-    cache = scene.picture
+    cache = scene.picture  # the cluster cache, as the controller has it
     tenant = cache.inventory.tenant(namespace)
     is_open = open_nodes(scene)
     set_counts: Counter[_SetKey] = Counter()
     set_nodes: dict[_SetKey, list[str]] = {}
     shares: list[SharesLeft] = []
-    slices: Counter[tuple[str, str]] = Counter()
-    all_nodes = nodes = gpus = free = 0
-    # A group has the nodes with machines that are alike; a slot is the position of a node in it.
+    slice_counts: Counter[tuple[str, str]] = Counter()
+    node_count = open_node_count = gpu_count = free_count = 0
+    # A group has the nodes with machines that are alike; a slot is the position of a node in it. The GPUs are those
+    # that workloads of the namespace can use, without other tenants' partitions.
     for group in cache.fleets.of(namespace).groups:
         slots = np.flatnonzero(group.at_rows(is_open))
-        all_nodes += len(group.names)
-        nodes += len(slots)
-        gpus += len(slots) * group.tables.size
+        node_count += len(group.names)
+        open_node_count += len(slots)
+        gpu_count += len(slots) * group.tables.size
         if not len(slots):
             continue
-        masks = group.free_masks()[slots]
-        free += int(np.bitwise_count(masks).sum())
+        masks = group.free_masks()[slots]  # by node: its free GPUs, one bit for each
+        free_count += int(np.bitwise_count(masks).sum())
         # Nodes with the same free GPUs have the same free sets: count these once for all of them.
         for mask in np.unique(masks).tolist():
             node_names = [group.names[slot] for slot in slots[masks == mask].tolist()]
+            # By size, worst link and bandwidth: how many pods could get such a set, one after another.
             for size_level_busbw, count in free_sets(group.tables, mask).items():
                 key = _SetKey(plain(group.machine.product), *size_level_busbw)
                 set_counts[key] += count * len(node_names)
                 set_nodes.setdefault(key, []).extend(node_names)
-        if group.rooms is not None:
+        if group.rooms is not None:  # GPUs that are divided: what is left of them, as the tenant may use it
             rooms = group.rooms.seen_by(tenant)
-            shares += _shares(group, rooms, slots.tolist())
-            slices.update(_slices(group, rooms, slots.tolist()))
+            shares += _shares_left(group, rooms, slots.tolist())
+            slice_counts.update(_slices_left(group, rooms, slots.tolist()))
     return FreeGpus(
-        nodes=nodes,
-        closed=all_nodes - nodes,
-        gpus=gpus,
-        free=free,
-        sets=_sets(set_counts, set_nodes),
+        nodes=open_node_count,
+        closed=node_count - open_node_count,
+        gpus=gpu_count,
+        free=free_count,
+        sets=_summed_sets(set_counts, set_nodes),
         gangs=largest_gangs(scene, is_open),
-        promised=_promised(scene),
+        promised=_count_tentative_devices(scene),
         agents_gone=tuple(plain(name) for name in sorted(scene.agents_gone(), key=natural)),
-        shares=_by_product(shares),
+        shares=_summed_by_product(shares),
         slices=tuple(
             SlicesLeft(product=product, profile=profile, slices=count)
-            for (product, profile), count in sorted(slices.items(), key=lambda item: (item[0][0], natural(item[0][1])))
+            for (product, profile), count in sorted(
+                slice_counts.items(), key=lambda item: (item[0][0], natural(item[0][1]))
+            )
         ),
     )  # fmt: skip
 
 
-def _sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str]]) -> tuple[Sets, ...]:
+def _summed_sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str]]) -> tuple[Sets, ...]:
     """Return free sets by product, the largest first, of these the fastest first."""
 
     def order(key: _SetKey) -> tuple[object, ...]:
@@ -187,7 +191,7 @@ def _sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str]]) -> 
     )
 
 
-def _promised(scene: Scene) -> int:
+def _count_tentative_devices(scene: Scene) -> int:
     """Return how many devices are kept for pods that are not bound: of claims that wait for the scheduler or a gang."""
     cache = scene.picture
     waiting_claims = (
@@ -208,7 +212,7 @@ def open_nodes(scene: Scene) -> Bools:
     return is_open
 
 
-def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:
+def _shares_left(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft]:
     """Return what is left for shares on each GPU of these nodes that has something left."""
     shares = []
     empty_masks = rooms.opening(sliced=False)  # by node: empty GPUs that may be divided, as a bit mask
@@ -229,7 +233,7 @@ def _shares(group: NodeGroup, rooms: Rooms, slots: list[int]) -> list[SharesLeft
     return shares
 
 
-def _by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
+def _summed_by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
     summed = []
     for product in sorted({share.product for share in shares}, key=natural):
         of_product = [share for share in shares if share.product == product]
@@ -246,7 +250,7 @@ def _by_product(shares: list[SharesLeft]) -> tuple[SharesLeft, ...]:
     return tuple(summed)
 
 
-def _slices(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[str, str]]:
+def _slices_left(group: NodeGroup, rooms: Rooms, slots: list[int]) -> Counter[tuple[str, str]]:
     """Return how many MIG slices have room on these nodes, by product and profile, as if no other profile were used."""
     counts: Counter[tuple[str, str]] = Counter()
     if not rooms.offered(sliced=True):

@@ -59,7 +59,7 @@ from dradriver.queue.reservation_rules import Reservation, Terms
 
 MOST_AT_ONCE: Final = 16  # lists of a node's pods
 
-_CHANGED: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
+_HANDLER_OF_KIND: Final[Mapping[str, Callable[[Picture, Change[Any]], None]]] = {
     RESOURCE_SLICES.plural: Picture.slice_changed,
     RESOURCE_CLAIMS.plural: Picture.claim_changed,
     NODES.plural: Picture.node_changed,
@@ -100,16 +100,19 @@ class Scene:
         self.own = own or Own()
         self.tenants = self.own.tenants(policies, {})
         self._filled: set[str] = set()  # nodes whose other pods were read
-        self._taken: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
+        self._records: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
         self._labels: dict[str, Mapping[str, str]] = {}  # by namespace: its labels
 
     async def read(self, *, pods_too: bool = True) -> None:
         """List the cluster once, and fill a cluster cache with it as the controller does.
 
+        It raises nothing for what may not be listed: ``unread`` says it.
+
         Args:
             pods_too: Whether to read device classes and our pods, too. They are needed to place a pod.
         """
         with self._lists.warnings():
+            # 1. All lists at once. Lists that only some policies need are skipped (``_nothing``).
             slices, rules, topologies, claims, nodes, classes, our_pods, namespaces = await asyncio.gather(
                 self._lists.slices(OURS),
                 self._lists.optional(DEVICE_TAINT_RULES, read_rule),
@@ -123,29 +126,32 @@ class Scene:
             if self.whole and not slices:
                 self._is_empty = True
                 self.unread.append(cluster_reading.nothing_published(self._server))
-            self.ledger, theirs = await self._lists.of_other_driver(slices)
-            slices += theirs
+            # 2. The driver that allocates GPUs. If it is not this one, its slices have the devices.
+            self.ledger, other_slices = await self._lists.of_other_driver(slices)
+            slices += other_slices
             with bound(self.ledger):
-                # First the settings, then objects that others refer to, then those that refer to them.
+                # 3. First the settings, then objects that others refer to, then those that refer to them.
                 self.picture = cache = Picture(lambda _: None, lambda: None, partition_of=self._partition_of)
-                self._taken.clear()
+                self._records.clear()
                 cache.weights = self.policies.preference
                 cache.nodes.spot_labels = self.policies.spot.labels
                 cache.levels_changed(self.policies.network.levels, self.policies.network.gbps)
                 for topology in topologies:
-                    cache.topology_changed(_seen(topology))
+                    cache.topology_changed(_as_added(topology))
                 cache.nccl_changed(self.policies.nccl.version)
                 cache.nic_classes_changed(self.policies.nics.every)
                 self._take_all(DEVICE_CLASSES, classes)
                 self._take_all(NODES, nodes)
                 for rule in rules:
-                    cache.taint_rule_changed(_seen(rule))
+                    cache.taint_rule_changed(_as_added(rule))
                 self._take_all(RESOURCE_SLICES, slices)
                 self._take_all(RESOURCE_CLAIMS, claims)
                 self._take_all(PODS, our_pods)
                 self._labels = {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
+                # 4. Tenants, caps and reservations, by what is now in the cache. From now on each change counts at
+                # once.
                 self.settle()
-                cache.gpu_time.charged.add(self._charge)
+                cache.gpu_time.charged.add(self._charge_limits)
                 _ = cache.inventory.fleet  # made now, so that warnings about machines are caught here
 
     def _take_all(self, resource: Resource, records: Iterable[Any]) -> None:
@@ -165,9 +171,9 @@ class Scene:
             _put(self.nodes, key[1], new)
         elif resource == PODS and not isinstance(new, Pod):
             new = None
-        old = self._taken.pop((resource.plural, key), None)
+        old = self._records.pop((resource.plural, key), None)
         if new is not None:
-            self._taken[resource.plural, key] = new
+            self._records[resource.plural, key] = new
         changes = [Change(key, old, new)]
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
             # Another object of the same name: the old one was deleted.
@@ -175,9 +181,9 @@ class Scene:
         with bound(self.ledger):
             for change in changes:
                 if change.old is not None or change.new is not None:
-                    _CHANGED[resource.plural](self.picture, change)
+                    _HANDLER_OF_KIND[resource.plural](self.picture, change)
 
-    def _charge(self, namespace: str, more: Mapping[str, float]) -> None:
+    def _charge_limits(self, namespace: str, more: Mapping[str, float]) -> None:
         """Have the limits in force count what a namespace has more; ``settle`` replaces them."""
         self.limits.charge(namespace, more)
 
@@ -231,7 +237,7 @@ class Scene:
         """Add the ResourceClaimTemplates of a namespace to the listed cluster. Returns whether they may be read."""
         before = len(self.unread)
         for template in await self._lists.of(RESOURCE_CLAIM_TEMPLATES, records.read_template, namespace=namespace):
-            self.picture.template_changed(_seen(template))
+            self.picture.template_changed(_as_added(template))
         return len(self.unread) == before
 
     async def read_beside(self, pods: Collection[Pod]) -> None:
@@ -245,7 +251,7 @@ class Scene:
         if any(self.picture.templates.domain_of(pod) is not None for pod in some):
             selector = f"spec.driver={compute_domains.DRIVER}"
             for piece in await self._lists.of(RESOURCE_SLICES, records.read_channels, field_selector=selector):
-                self.picture.channels_changed(_seen(piece))
+                self.picture.channels_changed(_as_added(piece))
 
     def _take_as_there(self, pods: Collection[Pod]) -> None:
         """Let the templates that pods name beside that of their GPUs be there: whether they are may not be read."""
@@ -259,7 +265,7 @@ class Scene:
         """Add the slices of NIC drivers to the listed cluster; only a request for NICs needs them."""
         for driver in DRIVERS:
             for piece in await self._lists.of(RESOURCE_SLICES, read_slice, field_selector=f"spec.driver={driver}"):
-                self.picture.nics_changed(_seen(piece))
+                self.picture.nics_changed(_as_added(piece))
             self.picture.nics_read(driver)
 
     async def volumes_of(self, pod: Pod) -> Where | volumes.Unbound:
@@ -310,7 +316,7 @@ class Scene:
         for listed in await asyncio.gather(*map(pods_on, wanted)):
             for pod in listed:
                 if isinstance(pod, pod_records.Foreign):
-                    self.picture.pod_changed(_seen(pod))
+                    self.picture.pod_changed(_as_added(pod))
         return bool(wanted)
 
 
@@ -344,7 +350,7 @@ def _put(into: dict[Any, Any], key: object, new: object | None) -> None:
         into[key] = new
 
 
-def _seen(record: Any) -> Change[Any]:
+def _as_added(record: Any) -> Change[Any]:
     return Change((record.metadata.namespace, record.metadata.name), None, record)
 
 

@@ -60,6 +60,7 @@ class Own:
                 client, server, CONFIG_MAPS, dict, namespace=namespace
             )
         except ClusterError as error:
+            # ``_file``: the user's own policies, or None to use those of the ConfigMap that could not be read.
             trouble = f"{error}." if self._file is not None else policies_in_force.unread(error).trouble
             self.refused = str(error)
             self.unread.append(f"{trouble} The tenants' shares count only what they hold now.")
@@ -67,45 +68,45 @@ class Own:
 
         # Several ConfigMaps can have the same hour: the one that was counted last is right.
         usage_names = frozenset(usage_config_maps.every_name())
-        usage = [
-            kept
+        usages = [
+            counted
             for config_map in config_maps
             if usage_config_maps.name_in(config_map) in usage_names
-            for kept in self._kept(config_map)
+            for counted in self._usage_in(config_map)
         ]
-        for kept in sorted(usage, key=lambda kept: kept.until):
-            self.hours |= kept.hours
-            self.details |= {hour: kept.details.get(hour, Detail()) for hour in kept.hours}
-            self.until = kept.until
+        for counted in sorted(usages, key=lambda counted: counted.until):
+            self.hours |= counted.hours
+            self.details |= {hour: counted.details.get(hour, Detail()) for hour in counted.hours}
+            self.until = counted.until
 
         for config_map in config_maps:
             if usage_config_maps.name_in(config_map) == reservation_config_map.NAME:
-                self._reserve(config_map)
+                self._take_reservations(config_map)
         if self._file is None:
-            self._follow(policies_in_force.among(config_maps, namespace))
+            self._take_policies(policies_in_force.among(config_maps, namespace))
 
     async def read_reservations(self, client: Client, server: ServerConfig, namespace: str) -> None:
         """Read the reservations alone from the driver's namespace, without the tenants' usage."""
         try:
-            self._reserve(await client.get(CONFIG_MAPS, reservation_config_map.NAME, namespace=namespace))
+            self._take_reservations(await client.get(CONFIG_MAPS, reservation_config_map.NAME, namespace=namespace))
         except (ApiError, Unreachable) as error:
             if not (isinstance(error, ApiError) and error.not_found):
                 refused = cluster_reading.refused(error, server, CONFIG_MAPS)
                 self.unread.append(f"{refused}; without these nobody knows here which GPUs are reserved")
 
-    def _reserve(self, config_map: Mapping[str, Any]) -> None:
+    def _take_reservations(self, config_map: Mapping[str, Any]) -> None:
         try:
             self.reserved = tuple(held for held, _ in reservation_access.read(reservation_config_map.read(config_map)))
         except WordError as error:
             self.unread.append(plain(str(error)))
 
-    def _kept(self, config_map: Mapping[str, Any]) -> Iterable[usage_config_maps.Kept]:
+    def _usage_in(self, config_map: Mapping[str, Any]) -> Iterable[usage_config_maps.Kept]:
         try:
             yield usage_config_maps.read(config_map)
         except WordError as error:
             self.unread.append(plain(str(error)))
 
-    def _follow(self, policies: InForce) -> None:
+    def _take_policies(self, policies: InForce) -> None:
         self.policies, self.trouble = policies.policies, policies.trouble
         if policies.trouble:
             self.unread.append(policies.trouble)

@@ -43,6 +43,7 @@ def head(subject: Subject) -> Document:
 
 def rest(subject: Subject, verdict: Verdict) -> Document:
     """Return the rest of the document of ``gputopo explain``: a section for each known part of the verdict."""
+    # Parts of the verdict that are empty or None were not found out, or do not apply to the pod.
     sections = []
 
     def add(title: str, *blocks: Block) -> None:

@@ -36,16 +36,16 @@ class GangPods(msgspec.Struct, frozen=True):
     done: int
 
 
-def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Placement] | None = None) -> Gang:
+def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Placement] | None = None) -> Gang:
     """Return the gang of a pod as it is shown by ``gputopo explain``, with the states of its pods.
 
     Args:
-        scene: The cluster.
+        scene: The cluster; ``scene.picture`` is the controller's cluster cache.
         gang: The gang.
         pod: The pod that the user asks about.
-        found: Places that the controller would give to members.
+        places: Places that the controller would give to members.
     """
-    members, new_places = gang.pending.members, found or {}
+    members, new_places = gang.pending.members, places or {}
     claims = {
         member: claim
         for member in members
@@ -60,6 +60,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Pla
     node_of |= {member: member.pod.spec.node_name for member in members if member.pod.spec.node_name}
     by_index = sorted(node_of, key=lambda member: plans[member].index if member in plans else len(members))
 
+    # ``size``: the fewest and the most pods, or None if not known. A gang that has started says it by its plan.
     states = {member: state(scene, member) for member in members}
     size = gang.size if isinstance(gang.size, tuple) else None
     if scene.picture.gangs.started(gang.pending.key) and plans and size is None:
@@ -76,7 +77,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Pla
         for member in members
     )
     return Gang(
-        name=plain(_name(gang.of)),
+        name=plain(_gang_name(gang.of)),
         made_by=gang.of.member.made_by,
         state=_gang_state(scene, gang, states, size),
         here=len(members),
@@ -92,7 +93,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, found: Mapping[Member, Pla
     )
 
 
-def _name(of: Membership) -> str:
+def _gang_name(of: Membership) -> str:
     """Return the name of a gang for people: the one that its author wrote, or the name of its pods' owner."""
     if of.wants is not None and of.wants.written is not None:
         return of.wants.written

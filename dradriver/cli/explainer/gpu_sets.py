@@ -82,7 +82,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
     """
     nearest: list[tuple[int, str, NodeGroup, Ints, int]] = []
     for group in Snapshot(scene.picture, wish.claim[0]).without([wish.claim], are_own=True).fleet.groups:
-        nearest += _nearest(scene, group, request, fit, wish.claim[0])
+        nearest += _sets_lacking_fewest(scene, group, request, fit, wish.claim[0])
     nearest.sort(key=lambda found: (found[0], natural(found[1])))
     found = [_help(scene, wish.claim, *each[1:]) for each in nearest[:_LOOKED_AT]]
     found.sort(key=lambda one: (sum(len(o.gpus) for o in one.owners), len(one.owners), natural(one.node)))
@@ -111,7 +111,7 @@ def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -
     ]
 
 
-def _nearest(
+def _sets_lacking_fewest(
     scene: Scene, group: NodeGroup, request: Whole, fit: Bools, namespace: str
 ) -> Iterator[tuple[int, str, NodeGroup, Ints, int]]:
     """Yield for each node of a group the sets of which the fewest GPUs are not free now.
@@ -127,12 +127,14 @@ def _nearest(
         The number of GPUs that are not free, the node's name, its group, these sets as bit masks, and the mask of the
         GPUs that are free now.
     """
+    # ``tables``: all sets of a machine as bit masks, one bit for each GPU. ``suitable``: the mask of GPUs that the
+    # request accepts. ``include``: the mask of GPUs that must be in the set; None if this group lacks one.
     tables, suitable = group.tables, group.suitable(request)
     include = group.include(request)
     if request.gpus > tables.size or include is None:
         return
 
-    # 1. The sets that the request allows, and the nodes.
+    # 1. The sets that the request allows, and the nodes. A slot is the position of a node in the group.
     sets_of_size = tables.members(request.gpus)
     is_allowed = tables.allowed(fallback_criteria.required(request, include=include))[sets_of_size]
     is_suitable = sets_of_size & ~suitable == 0
@@ -147,16 +149,16 @@ def _nearest(
     can_be_free = free_now | np.array(
         [_can_be_free(scene, group, slot, namespace) for slot in slots.tolist()], np.int64
     )
-    step = max(1, _AT_ONCE // len(sets))
-    for start in range(0, len(slots), step):
-        nodes = slice(start, start + step)
-        lacking = np.bitwise_count(sets[None, :] & ~free_now[nodes, None]).astype(np.int64)
-        lacking[(sets[None, :] & ~can_be_free[nodes, None]) != 0] = tables.size + 1
-        least = lacking.min(axis=1)
-        for index, count in enumerate(least.tolist()):
+    nodes_at_a_time = max(1, _AT_ONCE // len(sets))
+    for start in range(0, len(slots), nodes_at_a_time):
+        nodes = slice(start, start + nodes_at_a_time)
+        lacking_gpus = np.bitwise_count(sets[None, :] & ~free_now[nodes, None]).astype(np.int64)
+        lacking_gpus[(sets[None, :] & ~can_be_free[nodes, None]) != 0] = tables.size + 1
+        fewest_lacking = lacking_gpus.min(axis=1)
+        for index, count in enumerate(fewest_lacking.tolist()):
             if count <= tables.size:
                 name = group.names[int(slots[start + index])]
-                yield count, name, group, sets[lacking[index] == count], int(free_now[start + index])
+                yield count, name, group, sets[lacking_gpus[index] == count], int(free_now[start + index])
 
 
 def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> int:

@@ -14,7 +14,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Affinity, NodeAffinity, Pod
 from dradriver.cli.explainer import gpu_sets, static_pods
 from dradriver.cli.explainer.model import Help, Verdict
-from dradriver.cli.explainer.shown_places import given
+from dradriver.cli.explainer.shown_places import place_by_scheduler
 from dradriver.cli.explainer.workload import HELPS, Workload
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import ask_of
@@ -71,8 +71,10 @@ class PodWorkload(Workload):
             case Wait() if step.reason:
                 return step.reason.text
         if claim is None or not claim.handed_over:
-            return f"its GPUs are promised to it; {static_pods.said(pod)}"
-        return f"it was handed over to the scheduler, and nothing is promised to it; {static_pods.said(pod)}"
+            return f"its GPUs are promised to it; {static_pods.scheduler_message(pod)}"
+        return (
+            f"it was handed over to the scheduler, and nothing is promised to it; {static_pods.scheduler_message(pod)}"
+        )
 
     async def _keeping(self, claim: ClaimRecord | None) -> str:
         """Return what the controller is about to do with the claim of a gated pod."""
@@ -151,7 +153,7 @@ class PodWorkload(Workload):
             pod = self.asked.pod
             looks = not (own.devices or own.deleting or pod.gated or pod.spec.node_name)
             free = await static_pods.free(self.scene, pod, wish.request) if looks else None
-            place = given(self.scene, wish.claim, wish.request)
+            place = place_by_scheduler(self.scene, wish.claim, wish.request)
             return msgspec.structs.replace(verdict, place=place, free=free)
         if own.pin is None or not isinstance(own.pin.choice, Choice) or not isinstance(wish.request, Whole):
             return verdict

@@ -39,7 +39,7 @@ def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
     )
 
 
-def given(scene: Scene, key: Key, request: Request) -> Place | None:
+def place_by_scheduler(scene: Scene, key: Key, request: Request) -> Place | None:
     """Return the place that is shown for a claim whose GPUs the scheduler chose, not the controller.
 
     Args:

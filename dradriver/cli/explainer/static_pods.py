@@ -13,7 +13,7 @@ from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gpu_sets
 from dradriver.cli.explainer.model import Free, Static, Verdict
-from dradriver.cli.explainer.shown_places import given
+from dradriver.cli.explainer.shown_places import place_by_scheduler
 from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.view.terminal_text import plain
 
@@ -46,8 +46,8 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
     # Slices, claims or nodes could not be read, or no slice is published, so the pod's place is not known. What the
     # scheduler says of the pod stands in the pod itself.
     if not scene.whole:
-        return Verdict(reason=said(pod))
-    place = None if claim is None else given(scene, claim.key, request)
+        return Verdict(reason=scheduler_message(pod))
+    place = None if claim is None else place_by_scheduler(scene, claim.key, request)
     if pod.spec.node_name:
         return Verdict(place=place)
 
@@ -63,15 +63,17 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
         claim="" if claim is None else plain(claim.metadata.name),
         allocated=claim is not None and claim.status.allocation is not None,
     )
-    return Verdict(reason=_waits(pod, progress), static=progress, place=place, free=await free(scene, pod, request))
+    return Verdict(
+        reason=_waiting_reason(pod, progress), static=progress, place=place, free=await free(scene, pod, request)
+    )
 
 
-def _waits(pod: Pod, progress: Static) -> str:
+def _waiting_reason(pod: Pod, progress: Static) -> str:
     """Return what a static pod waits for: its template, its claim, the claim's devices, or the scheduler."""
     if progress.allocated:
-        return f"its claim has its devices; {said(pod)}"
+        return f"its claim has its devices; {scheduler_message(pod)}"
     if progress.claim:
-        return said(pod)
+        return scheduler_message(pod)
     if progress.there is False and progress.template != claim_alternatives.template_name(
         pod.metadata.annotations[names.REQUEST]
     ):
@@ -84,7 +86,7 @@ def _waits(pod: Pod, progress: Static) -> str:
     return f"Kubernetes has yet to make its claim by ResourceClaimTemplate {progress.template}"
 
 
-def said(pod: Pod) -> str:
+def scheduler_message(pod: Pod) -> str:
     """Return what the scheduler says, in the pod's condition, of a pod that it has not bound, static or not."""
     return (
         "the scheduler has yet to bind it"

@@ -22,7 +22,9 @@ from dradriver.kube.config import ServerConfig
 from dradriver.view.terminal_text import plain
 
 
-async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, drivers: str) -> Verdict:
+async def verdict(
+    client: Client, server: ServerConfig, pod: Pod, policies: Policies | None, driver_namespace: str
+) -> Verdict:
     """Return the verdict of ``gputopo explain`` on a pod. Its ``unread`` lists what may not be read.
 
     Args:
@@ -30,9 +32,9 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         server: The server, for messages.
         pod: The pod.
         policies: The policies that the controller uses. None reads them from the cluster.
-        drivers: The driver's namespace, which has the policies and the tenants' usage; empty if it is not known.
+        driver_namespace: The driver's namespace, which has the policies and the tenants' usage; empty if not known.
     """
-    key = claim_key(pod)
+    key = claim_key(pod)  # None for a static pod, whose claim Kubernetes makes and names
     unread: list[str] = []
 
     async def read_events(uid: str, about: str) -> list[Happening]:
@@ -48,16 +50,17 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
         return Verdict(happened=pod_history.in_order([*pod_history.own(pod, None), *events]), unread=tuple(unread))
 
     if policies is None:
-        followed = await policies_in_force.read(client, server, drivers)
+        followed = await policies_in_force.read(client, server, driver_namespace)
         policies = followed.policies
         unread += filter(None, [followed.trouble])
 
+    # Shares of tenants and reservations decide the order of the queue. They are read only if the policies have any.
     tenant_usage = Own(policies)
     scene = Scene(client, server, policies, own=tenant_usage)
-    if policies.tenants and drivers:
-        await tenant_usage.read(client, server, drivers)
-    elif policies.queue.reservation.after_minutes and drivers:
-        await tenant_usage.read_reservations(client, server, drivers)
+    if policies.tenants and driver_namespace:
+        await tenant_usage.read(client, server, driver_namespace)
+    elif policies.queue.reservation.after_minutes and driver_namespace:
+        await tenant_usage.read_reservations(client, server, driver_namespace)
     unread += tenant_usage.unread
     events, _ = await asyncio.gather(read_events(pod.metadata.uid, "pod"), scene.read())
 
@@ -67,6 +70,7 @@ async def verdict(client: Client, server: ServerConfig, pod: Pod, policies: Poli
     if claim is not None:
         events += await read_events(claim.metadata.uid, "claim")
 
+    # The controller's code asks a context variable which driver allocates GPUs.
     with bound(scene.ledger):
         pod_verdict = await (static_pods.static(scene, pod, claim) if pod.static else _controller_verdict(scene, pod))
     return msgspec.structs.replace(

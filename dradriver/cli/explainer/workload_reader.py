@@ -25,12 +25,12 @@ class NotReadyError(Exception):
 
 async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
     """Read what placing the gang of a pod needs, and return the gang; None for a pod of no gang."""
-    gangs = scene.picture.gangs
+    gangs = scene.picture.gangs  # the cluster cache's gangs, by their pods
     membership = gangs.of((pod.metadata.namespace, pod.metadata.name))
     if membership is None:
         return None
-    gang = membership.gang
-    keys = gangs.pods(gang)
+    gang = membership.gang  # its key: the namespace first
+    keys = gangs.pods(gang)  # of its living pods
     gang_membership = gangs.said(gang)  # with the annotations that count for the whole gang
 
     # The size may be in the pods' annotations; only otherwise the pods' owners are read.
@@ -43,11 +43,14 @@ async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
         gangs.dissolve(gang)
         return None
 
+    # A PodGroup also counts pods without GPUs.
     if gang_membership.member.read is not None and gang_membership.member.read.kind == "PodGroup":
         await scene.read_groups(gang[0])
     pods = [scene.picture.pods[key] for key in keys]
     await _read_templates(scene, pods)
     members = await _members(scene, pods)
+    # ``near`` is the gang's name: its pods look for places near each other. ``may_nominate`` is about CPU that the
+    # scheduler keeps for a gated pod (``nominatedNodeName``), which does not decide the pod's place.
     for member in members:
         member.near, member.may_nominate = gang[1], False
     await _read_nics(scene, members)

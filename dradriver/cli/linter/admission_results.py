@@ -110,7 +110,7 @@ def results(document: Document, admission: Admission, *, translate: bool = False
 
     # 1. The webhook copies annotations of a workload, as a JobSet, into its pod templates. It can refuse the workload.
     answer = _admit_workload(document, admission)
-    if not answer.allowed:
+    if not answer.allowed:  # ``_finding`` adds the line in the manifest that the message is about
         yield msgspec.structs.replace(object_result, ours=True, errors=(_finding(document, (), answer.status.message),))
         return
     admitted = document
@@ -121,13 +121,14 @@ def results(document: Document, admission: Admission, *, translate: bool = False
     object_warnings = () if kind == "Pod" else _near_misses(document)
     is_service = inference_services.is_inference_service(document)
     made = list(inference_services.components(document) if is_service else pods(admitted))
+    # Pods whose template lacks the annotations that stand on the object, from which the webhook copies none.
     advised = [] if is_service or _is_copied(document) else _advised(document, made)
     for number, pod in enumerate(made):
         if is_service:
             result = _component(object_result, document, admission, pod, translate)
         else:
             result = _pod(object_result, document, admission, pod, translate)
-        if not number:
+        if number == 0:
             result = msgspec.structs.replace(result, warnings=(*object_warnings, *result.warnings))
         if pod in advised and not result.errors:
             result = _warn_of_uncopied_annotations(result, document, admission, pod)
@@ -187,12 +188,13 @@ def _pod(
     """
     path, manifest = pod.path, pod.manifest
     result = msgspec.structs.replace(object_result, path=plain(".".join(map(str, path))))
-    request = _request(manifest, "Pod")
+    request = _request(manifest, "Pod")  # an AdmissionReview; ``mutate_pod`` returns the answer first
     answer = _answer(admission.mutate_pod(request)[0])
     # A pod that is admitted without a change has no annotations of ours, but its GPU limits can be translated.
     translated = answer
     if answer.allowed and not answer.ops:
         translated = _answer(admission.mutate_pod(request, created=by_limits)[0])
+    # ``answer`` holds for the pod's namespace, ``translated`` for one that is labelled for translation.
     if translate:
         answer = translated
     if not answer.allowed:

@@ -147,9 +147,10 @@ def documents(text: bytes, source: str) -> Iterator[Document]:
     number = 0
     try:
         loader = _Loader(manifest)
-        while loader.check_node():
+        while loader.check_node():  # one node for each document; empty documents have none
             number += 1
             node = loader.get_node()
+            # Before the data are constructed: aliases can make a small text into endless data.
             bounded.check(node, deepest=_DEEPEST, most=_MOST_VALUES)
             data = loader.construct_document(node)
             if data is not None:

@@ -171,6 +171,7 @@ class Mirror(Client):
         Raises:
             ApiError: The query is followed and was not read yet, or may not be read.
         """
+        # A source is a list that the page follows by a watch. Its reflector keeps the objects in memory.
         query = (resource, namespace, label_selector, field_selector)
         for followed in self._followed:
             source = followed.source
@@ -178,6 +179,7 @@ class Mirror(Client):
                 if followed.reflector is None or not followed.reflector.synced.is_set():
                     trouble = followed.trouble
                     raise trouble if isinstance(trouble, ApiError) else ApiError(503, "", "not read yet")
+                # The caller may want another type than the one that is kept.
                 convert = _conversion(source, type)
                 objects = (convert(item) for item in followed.reflector.store.values())
                 # Objects of which the caller's reader keeps nothing are left out. No resourceVersion: nobody watches.
@@ -233,6 +235,7 @@ class Mirror(Client):
         It returns when the server refuses what could be read before, or when all namespaces are to be tried again. The
         objects that were known stay until the next call has read them, or knows that it may not.
         """
+        # ``source.namespace`` is None for all namespaces. The second choice is the namespace of the user's context.
         source = followed.source
         namespaces = [source.namespace, self._config.namespace] if self._can_narrow(source) else [source.namespace]
         for namespace in namespaces:
@@ -240,6 +243,7 @@ class Mirror(Client):
             followed.refused.clear()
             followed.again.clear()
             reflector = self._reflector(client, followed, namespace)
+            # ``synced``: the objects are read. ``refused``: the server said 403, and has not answered otherwise since.
             running = asyncio.create_task(reflector.run())
             tasks: list[asyncio.Task[Any]] = [running]
             tasks += [asyncio.create_task(event.wait()) for event in (reflector.synced, followed.refused)]
@@ -255,9 +259,12 @@ class Mirror(Client):
                 self._changed(source.resource, None)
 
                 # 3. Follow until the reads are refused, or ``widen`` asks for another try.
-                ends = [asyncio.create_task(_lost(followed, reflector)), asyncio.create_task(followed.again.wait())]
-                tasks += ends
-                await asyncio.wait((running, *ends), return_when=asyncio.FIRST_COMPLETED)
+                endings = [
+                    asyncio.create_task(_until_refused(followed, reflector)),
+                    asyncio.create_task(followed.again.wait()),
+                ]
+                tasks += endings
+                await asyncio.wait((running, *endings), return_when=asyncio.FIRST_COMPLETED)
                 if running.done():
                     running.result()  # it never ends by itself: this raises its error
                 return
@@ -298,7 +305,7 @@ class Mirror(Client):
         return source.resource.namespaced and source.namespace is None and bool(self._config.namespace)
 
 
-async def _lost(followed: _Followed, reflector: Reflector[Any]) -> None:
+async def _until_refused(followed: _Followed, reflector: Reflector[Any]) -> None:
     """Return when objects that could be read are refused. Objects refused from the beginning do not count."""
     await reflector.synced.wait()
     await followed.refused.wait()

@@ -48,7 +48,7 @@ async def keep(
     while True:
         try:
             server = await asyncio.to_thread(login)
-            await _session(page, server, policies, driver_namespace)
+            await _run_login(page, server, policies, driver_namespace)
             said = f"{server.url}: the credentials are refused; a new login is tried"
         except DriverError as error:
             said = str(error)
@@ -60,20 +60,20 @@ async def keep(
         await asyncio.sleep(LOGIN_S)
 
 
-async def _session(page: Page, server: ServerConfig, policies: Policies | None, named: str | None) -> None:
+async def _run_login(page: Page, server: ServerConfig, policies: Policies | None, named_namespace: str | None) -> None:
     """Keep the page up to date with one login, until the server refuses the login's credentials.
 
     Args:
         page: The page.
         server: The API server, with the credentials.
         policies: The policies of the user's file. None follows those in the driver's namespace.
-        named: The driver's namespace, if the user names it.
+        named_namespace: The driver's namespace, if the user names it.
     """
     agent = f"gputopo/{__version__}"
     async with Client(server, user_agent=agent) as client:
-        driver_namespace = await policies_in_force.driver_namespace(client, named)
-    wake = asyncio.Event()
-    live: Live | None = None
+        driver_namespace = await policies_in_force.driver_namespace(client, named_namespace)
+    wake = asyncio.Event()  # set after each change
+    live: Live | None = None  # the cluster as the page shows it; None until all objects are read
 
     def changed(resource: Resource, key: Key | None) -> None:
         if live is not None:
@@ -81,6 +81,7 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
         wake.set()
 
     mirror = Mirror(server, sources(driver_namespace), changed, wake.set, user_agent=agent)
+    # The mirror follows the objects by watches. While the first reading lasts, the page says what it waits for.
     async with mirror, asyncio.TaskGroup() as tasks:
         running: list[asyncio.Task[None]] = [tasks.create_task(mirror.run())]
         first_reading = tasks.create_task(_until_settled(page, mirror, wake))
@@ -90,7 +91,7 @@ async def _session(page: Page, server: ServerConfig, policies: Policies | None, 
             if not unauthorized.done():
                 live = Live(mirror, server, policies, driver_namespace)
                 details = Asked(live, mirror, server, driver_namespace)
-                running.append(tasks.create_task(_follow(page, live, mirror, details, server, wake)))
+                running.append(tasks.create_task(_update_page(page, live, mirror, details, server, wake)))
                 await unauthorized
         finally:
             page.details = None  # they would ask with the refused credentials
@@ -114,7 +115,7 @@ async def _until_settled(page: Page, mirror: Mirror, wake: asyncio.Event) -> Non
         saying.cancel()
 
 
-async def _follow(
+async def _update_page(
     page: Page, live: Live, mirror: Mirror, details: Asked, server: ServerConfig, wake: asyncio.Event
 ) -> NoReturn:
     """Bring the page up to date after each change, at least once a minute, and read all again every ``ANEW_S``.
@@ -129,11 +130,11 @@ async def _follow(
     """
     next_full_reading = time.monotonic() + ANEW_S
     while True:
-        wake.clear()
+        wake.clear()  # before the update: a change during the update wakes it again
         began = time.monotonic()
         if began > next_full_reading:
             next_full_reading = began + ANEW_S
-            mirror.widen()
+            mirror.widen()  # the user may be allowed more now
             live.read_anew()
         try:
             changed_nodes = await live.update()

@@ -18,7 +18,7 @@ def health(live: Live) -> Document:
     for name in sorted(live.views, key=natural):
         view = live.views[name]
         for gpu in view.gpus:
-            if gpu.blocked:
+            if gpu.blocked:  # why nobody can get the GPU; empty if it can be had or is held
                 row = words(name, gpu.gpu.label, gpu.blocked, "; ".join(holder.words for holder in gpu.holders))
                 is_in_mig_mode = gpu.blocked.startswith("in MIG mode")
                 (mig_gpus if is_in_mig_mode else blocked_gpus).append(row)

@@ -125,11 +125,13 @@ def replay(
         policy: The placement policy, one of ``POLICIES``; it names the result.
         books: The policy's own state, if it is not one of ``POLICIES``.
     """
-    books = books or POLICIES[policy](machines)
-    count_quads = [_quads(machine) for machine in machines]
+    books = books or POLICIES[policy](machines)  # places requests, and knows what runs where
+    # A quad is a set of four GPUs of a machine that are joined by NVLink. By machine: a function that counts the quads
+    # in some of its GPUs.
+    quad_counters = [_quad_counter(machine) for machine in machines]
 
-    def quads(gpus_of_machines: Sequence[Sequence[int]]) -> int:
-        return sum(count(gpus) for count, gpus in zip(count_quads, gpus_of_machines, strict=True))
+    def count_quads(gpus_of_machines: Sequence[Sequence[int]]) -> int:
+        return sum(count(gpus) for count, gpus in zip(quad_counters, gpus_of_machines, strict=True))
 
     running: list[tuple[float, int, Taken]] = []  # a heap by end time
     requested: Counter[type] = Counter()
@@ -138,13 +140,14 @@ def replay(
     decision_times_s = []
     empty_gpu_s = empty_quad_s = measured_at = 0.0
     for number, arrival in enumerate(arrivals):
+        # Requests that have ended leave before the next one comes.
         while running and running[0][0] <= arrival.at_s:
             books.give_back(heapq.heappop(running)[2])
         if number % _MEASURED_EVERY == 0:
             passed_s, measured_at = arrival.at_s - measured_at, arrival.at_s
-            empty_gpus = books.empty()
+            empty_gpus = books.empty()  # by machine: the numbers of GPUs with nothing on them
             empty_gpu_s += passed_s * sum(map(len, empty_gpus))
-            empty_quad_s += passed_s * quads(empty_gpus)
+            empty_quad_s += passed_s * count_quads(empty_gpus)
 
         started = time.perf_counter()
         taken = books.place(arrival.request)
@@ -154,7 +157,8 @@ def replay(
         requested[kind] += 1
         requested_gpu_s += arrival.gpus * arrival.duration_s
         if taken is not None:
-            # A request that is not served holds its GPU and cannot use it (see ``Taken``).
+            # Some policies place a MIG slice where its instance cannot be made. The request is not served then, but
+            # holds its GPU.
             served[kind] += taken.served
             served_gpu_s += arrival.gpus * arrival.duration_s * taken.served
             heapq.heappush(running, (arrival.at_s + arrival.duration_s, number, taken))
@@ -166,12 +170,12 @@ def replay(
         wholes_served=served[Whole] / max(requested[Whole], 1),
         gpu_time_served=served_gpu_s / requested_gpu_s,
         empty_gpus=empty_gpu_s / measured_at / sum(map(len, all_gpus)),
-        empty_quads=empty_quad_s / measured_at / max(quads(all_gpus), 1),
+        empty_quads=empty_quad_s / measured_at / max(count_quads(all_gpus), 1),
         decision_s=statistics.median_high(decision_times_s),
     )
 
 
-def _quads(machine: Machine) -> Callable[[Sequence[int]], int]:
+def _quad_counter(machine: Machine) -> Callable[[Sequence[int]], int]:
     """Gives how many disjoint sets of four GPUs joined by NVLink there are among some GPUs of the machine."""
     capacity = pod_capacity(tables_of(machine), 4, Criteria(constraints=frozenset({Constraint.NVLINK})))
     return lambda gpus: int(capacity[mask_of_gpus(machine, gpus)])

@@ -50,6 +50,7 @@ class OrderReplay:
         self._cluster = Cluster(machines)
         self._jobs = jobs
         self._order_name = order
+        # Which tenant's job is next, and what happens while a job finds no place.
         self._turn_rule = ORDERS[order].turn
         self._backfilling = ORDERS[order].backfilling
         self._policy = policy
@@ -57,7 +58,7 @@ class OrderReplay:
         self._weights = weights
         self._rng = random.Random(seed)  # noqa: S311  # chance, no secret
         self._until_s = until_s
-        # What waits and what runs.
+        # What waits and what runs. GPUs by tenant, in the order of ``weights``.
         self._queues = Lines(len(weights))  # one queue per tenant
         self._arrived: list[Waiting] = []  # in the current step
         self._running: list[tuple[float, int, Running]] = []  # a heap by end time
@@ -67,8 +68,9 @@ class OrderReplay:
         self._no_place_unreserved = Blocked()  # no place outside the reserved GPUs
         self._no_place_anywhere = Blocked()  # no place even if the reserved GPUs are used
         # What is measured.
-        last = max(job.arrival_s for job in jobs) if until_s is None else until_s
-        self._figures = Figures(gpus=self._cluster.gpus, last=last, weights=weights)
+        last_s = max(job.arrival_s for job in jobs) if until_s is None else until_s
+        # ``_shares``: past GPU time of each tenant. ``_reserving``: GPUs that are kept for a job without a place.
+        self._figures = Figures(gpus=self._cluster.gpus, last=last_s, weights=weights)
         self._shares = Shares(lambda: self._figures.now)
         self._reserving = Reserving(self._cluster, self._backfilling.terms or Terms())
 
@@ -82,7 +84,7 @@ class OrderReplay:
         next_job = next(future_jobs, None)
         while next_job is not None or self._queues or self._running:
             # 1. Go to the next event: a job ends, a job arrives, or a reservation is due.
-            event_times = [self._running[0][0]] if self._running else []
+            event_times = [self._running[0][0]] if self._running else []  # the earliest end of a job
             if next_job is not None:
                 event_times.append(next_job.arrival_s)
             event_times += self._reservation_times()
@@ -100,13 +102,16 @@ class OrderReplay:
             # 3. Queue the jobs that arrive.
             self._arrived = []
             while next_job is not None and next_job.arrival_s <= self._figures.now:
+                # ``pods`` divides a job's GPUs over pods that fit a node.
                 waiting = Waiting(next_job, pods(next_job.gpus, self._cluster.largest))
                 self._queues.add(waiting)
                 self._arrived.append(waiting)
                 next_job = next(future_jobs, None)
 
             # 4. Start jobs.
-            self._serve(freed=has_freed)
+            self._start_jobs(freed=has_freed)
+
+        # 5. Jobs that still wait at ``until_s``.
         for waiting in self._queues:
             self._figures.waits(waiting.job.gpus, self._figures.now - waiting.job.arrival_s)
         return self._figures.result(self._order_name)
@@ -139,7 +144,7 @@ class OrderReplay:
             running = heapq.heappop(self._running)[2]
             self._cluster.give_back(running.parts)
             self._reserving.ends(running)
-            self._hold(running.tenant, -running.gpus)
+            self._count_gpus_of_tenant(running.tenant, -running.gpus)
             self._finished += 1
             freed = True
         if freed:
@@ -147,7 +152,7 @@ class OrderReplay:
             self._no_place_anywhere.clear()
         return freed
 
-    def _serve(self, *, freed: bool) -> None:
+    def _start_jobs(self, *, freed: bool) -> None:
         """Start the jobs that the order lets start now, and reserve GPUs; ``freed`` says whether jobs have ended."""
         reservation_before = self._reserving.held
         if self._backfilling.replanned:
@@ -166,7 +171,7 @@ class OrderReplay:
     def _start_in_turn(self) -> Waiting | None:
         """Start waiting jobs in their order on GPUs that are not reserved. Returns the first that found no place."""
         first_without_place: Waiting | None = None
-        # Kinds of jobs to skip, if jobs without a place do not hold up the queue.
+        # A kind: the GPUs of each pod of a job. Kinds to skip, if jobs without a place do not hold up the queue.
         skipped_kinds = self._no_place_unreserved if self._backfilling.no_place is NoPlace.GO_ON else None
         heads: dict[int, Waiting] = {}  # the first job of each tenant's queue
 
@@ -180,7 +185,7 @@ class OrderReplay:
         for tenant in range(len(self._weights)):
             update_head(tenant)
         while heads:
-            waiting = min(heads.values(), key=self._turn)
+            waiting = min(heads.values(), key=self._sort_key)
             tenant = waiting.job.tenant
             if not self._start(waiting, self._no_place_unreserved):
                 first_without_place = first_without_place or waiting
@@ -201,7 +206,7 @@ class OrderReplay:
         The first jobs of the queue start, on reserved GPUs too, until one finds no place. GPUs are reserved for that
         job. Then the jobs behind it start on the other GPUs.
         """
-        while (head := min(self._heads(), key=self._turn, default=None)) is not None:
+        while (head := min(self._heads(), key=self._sort_key, default=None)) is not None:
             self._reserving.lift()
             is_started = self._start(head, self._no_place_anywhere)
             self._reserving.close()
@@ -240,7 +245,7 @@ class OrderReplay:
             self._start_in_turn()
         if self._reserving.held is not None:
             return
-        heads = sorted(self._heads(), key=self._turn)
+        heads = sorted(self._heads(), key=self._sort_key)
         by_name = {str(head.job.number): head for head in heads}
         blocked_heads = [blocked(head) for head in heads]
         for due in reservation_rules.due(blocked_heads, (), self._reserving.terms, now):
@@ -265,14 +270,14 @@ class OrderReplay:
                 if waiting.job.declared_s is not None and waiting.job.declared_s <= longest_s
             ]
         candidates = [waiting for waiting in short_jobs if waiting is not self._reserving.waiting]
-        for waiting in sorted(candidates, key=self._turn):
+        for waiting in sorted(candidates, key=self._sort_key):
             if waiting.kind in self._no_place_anywhere or not self._queues.has(waiting):
                 continue
             self._reserving.lift()
             self._start(waiting, self._no_place_anywhere)
             self._reserving.close()
 
-    def _turn(self, waiting: Waiting) -> tuple[float, float, int]:
+    def _sort_key(self, waiting: Waiting) -> tuple[float, float, int]:
         """Return the sort key of a waiting job; the job with the least key is served first."""
         job = waiting.job
         precedence = 0.0
@@ -288,7 +293,7 @@ class OrderReplay:
         """Start a job if it finds a place; else add its kind to ``without_place``. Returns whether it started."""
         if waiting.kind in without_place:
             return False
-        parts = self._find(waiting.kind)
+        parts = self._take_gpus(waiting.kind)
         if parts is None:
             without_place.add(waiting.kind)
             return False
@@ -305,17 +310,17 @@ class OrderReplay:
         running = Running(job.number, job.tenant, job.gpus, parts, now, ends_at)
         heapq.heappush(self._running, (now + lasts_s, job.number, running))
         self._reserving.begins(running)
-        self._hold(job.tenant, job.gpus)
+        self._count_gpus_of_tenant(job.tenant, job.gpus)
         self._figures.began(
             gpus=job.gpus, wait_s=now - job.arrival_s, worth=bandwidth_ratio, lasts_s=lasts_s, contended=was_contended
         )
         return True
 
-    def _hold(self, tenant: int, gpus: int) -> None:
+    def _count_gpus_of_tenant(self, tenant: int, gpus: int) -> None:
         self._gpus_of_tenant[tenant] += gpus
         self._shares.holds(str(tenant), held=gpus, charged=gpus)
 
-    def _find(self, kind: Kind) -> list[Part] | None:
+    def _take_gpus(self, kind: Kind) -> list[Part] | None:
         """Take GPUs for all pods of a job, or return None. ``kind`` has the GPUs of each pod, largest first."""
         least = kind[-1]
         if sum(mask.bit_count() // least for mask in self._cluster.free) < len(kind):

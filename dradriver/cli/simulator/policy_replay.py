@@ -80,10 +80,10 @@ class Replay:
         self._rng = random.Random(seed)  # noqa: S311  # chance, no secret
         self._waiting: list[_Waiting] = []
         self._running: list[tuple[float, int, list[Part]]] = []
-        self._waits: list[float] = []
+        self._waits_s: list[float] = []
         self._worths: list[float] = []
-        self._busy = self._fragmented = self._now = 0.0
-        self._last = max(job.arrival_s for job in jobs)
+        self._busy_gpu_s = self._fragmented_s = self._now_s = 0.0
+        self._last_arrival_s = max(job.arrival_s for job in jobs)
         self._given_up = 0
         self._finished = 0
 
@@ -97,51 +97,52 @@ class Replay:
         next_job = next(future_jobs, None)
         while next_job is not None or self._waiting or self._running:
             # 1. Go to the next event: a job ends or arrives, gives its pods up, or tries again.
-            event_times = [self._running[0][0]] if self._running else []
+            event_times = [self._running[0][0]] if self._running else []  # the earliest end of a job
             if next_job is not None:
                 event_times.append(next_job.arrival_s)
             event_times += [waiting.holds_since + _PATIENCE_S for waiting in self._waiting if waiting.parts]
-            event_times += [waiting.not_before for waiting in self._waiting if waiting.not_before > self._now]
+            event_times += [waiting.not_before for waiting in self._waiting if waiting.not_before > self._now_s]
             assert event_times, "a job that waits alone finds the cluster empty"
             self._advance(min(event_times))
 
-            # 2. Jobs end, then others arrive, then jobs start.
-            while self._running and self._running[0][0] <= self._now:
+            # 2. Jobs end, then others arrive, then jobs start. ``_running`` has end time, job number and GPUs.
+            while self._running and self._running[0][0] <= self._now_s:
                 self._cluster.give_back(heapq.heappop(self._running)[2])
                 self._finished += 1
                 if progress is not None:
                     progress(self._finished)
-            while next_job is not None and next_job.arrival_s <= self._now:
+            while next_job is not None and next_job.arrival_s <= self._now_s:
                 self._waiting.append(_Waiting(next_job, self._cluster))
                 next_job = next(future_jobs, None)
-            self._give_up()
+            self._give_up_pods()
             self._start()
-        gpu_time_s = self._cluster.gpus * self._last
+        gpu_time_s = self._cluster.gpus * self._last_arrival_s
         return Result(
             policy=self._policy,
+            # A worth is the bandwidth of a job's GPUs by that of the best set of this size on an empty machine.
             best_share=mean(worth >= _SAME for worth in self._worths) if self._worths else 1.0,
             bandwidth=mean(self._worths) if self._worths else 1.0,
-            mean_wait_s=mean(self._waits),
-            median_wait_s=median(self._waits),
-            utilisation=self._busy / gpu_time_s if gpu_time_s else 0.0,
-            fragmentation=self._fragmented / self._last if self._last else 0.0,
+            mean_wait_s=mean(self._waits_s),
+            median_wait_s=median(self._waits_s),
+            utilisation=self._busy_gpu_s / gpu_time_s if gpu_time_s else 0.0,
+            fragmentation=self._fragmented_s / self._last_arrival_s if self._last_arrival_s else 0.0,
             finished=self._finished,
             given_up=self._given_up,
         )
 
     def _advance(self, to: float) -> None:
-        passed = min(to, self._last) - min(self._now, self._last)
-        self._busy += passed * (self._cluster.gpus - self._cluster.count_free())
-        self._fragmented += passed * self._cluster.fragmentation()
-        self._now = to
+        passed_s = min(to, self._last_arrival_s) - min(self._now_s, self._last_arrival_s)
+        self._busy_gpu_s += passed_s * (self._cluster.gpus - self._cluster.count_free())
+        self._fragmented_s += passed_s * self._cluster.fragmentation()
+        self._now_s = to
 
-    def _give_up(self) -> None:
+    def _give_up_pods(self) -> None:
         """Jobs that hold some pods for too long let them go: two such could wait for each other for ever."""
         for waiting in self._waiting:
-            if waiting.parts and self._now >= waiting.holds_since + _PATIENCE_S:
+            if waiting.parts and self._now_s >= waiting.holds_since + _PATIENCE_S:
                 self._cluster.give_back(waiting.parts)
                 waiting.parts = []
-                waiting.not_before = self._now + self._rng.uniform(0.5, 1.5) * _PATIENCE_S
+                waiting.not_before = self._now_s + self._rng.uniform(0.5, 1.5) * _PATIENCE_S
                 self._given_up += 1
 
     def _start(self) -> None:
@@ -149,7 +150,7 @@ class Replay:
         full: set[int] = set()  # sizes of pods that found no place in this round
         left: list[_Waiting] = []
         for waiting in self._waiting:
-            if waiting.not_before <= self._now and self._place(waiting, full):
+            if waiting.not_before <= self._now_s and self._place(waiting, full):
                 self._begin(waiting)
             else:
                 left.append(waiting)
@@ -171,7 +172,7 @@ class Replay:
                 full.add(size)
                 return False
             if not waiting.parts:
-                waiting.holds_since = self._now
+                waiting.holds_since = self._now_s
             self._cluster.take([part])
             waiting.parts.append(part)
         return True
@@ -180,6 +181,8 @@ class Replay:
         worth = self._cluster.worth(waiting.parts)
         if waiting.job.gpus > 1:
             self._worths.append(worth)
-        self._waits.append(self._now - waiting.job.arrival_s)
-        slower = 1 - self._communication + self._communication / worth
-        heapq.heappush(self._running, (self._now + waiting.job.duration_s * slower, waiting.job.number, waiting.parts))
+        self._waits_s.append(self._now_s - waiting.job.arrival_s)
+        slowdown = 1 - self._communication + self._communication / worth
+        heapq.heappush(
+            self._running, (self._now_s + waiting.job.duration_s * slowdown, waiting.job.number, waiting.parts)
+        )

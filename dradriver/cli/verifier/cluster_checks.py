@@ -103,7 +103,7 @@ def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     yield _leader(seen, now)
     ledger = seen.ledger()
     yield _classes(seen.classes, ledger)
-    yield from _published(seen)
+    yield from _slice_checks(seen)
     if ledger is not OURS:
         yield _offered(seen, ledger)
     yield from _other_allocators(seen, ledger)
@@ -209,13 +209,14 @@ def _classes(found: frozenset[str], ledger: Ledger) -> Finding:
     return passed("device-classes", first_few(sorted(wanted)))
 
 
-def _published(seen: Seen) -> Iterator[Finding]:
+def _slice_checks(seen: Seen) -> Iterator[Finding]:
     """Yield what is wrong with the ResourceSlices of the nodes, and which of their fields the API server drops."""
+    # A pool has the name of its node. The slice with gang barrier devices belongs to no node.
     pools: dict[str, list[ResourceSlice]] = {}
-    for piece in seen.slices:
-        spec = piece.spec
+    for resource_slice in seen.slices:
+        spec = resource_slice.spec
         if spec.driver == names.DRIVER and not names.is_seat(spec.driver, spec.pool.name):
-            pools.setdefault(spec.pool.name, []).append(piece)
+            pools.setdefault(spec.pool.name, []).append(resource_slice)
 
     if seen.only:
         checked_nodes = {seen.only}
@@ -230,13 +231,17 @@ def _published(seen: Seen) -> Iterator[Finding]:
             if name not in gone_nodes:
                 nodes_without_slices.append(name)
             continue
+        # Only the newest generation of a pool counts (KEP-4381).
         newest = resource_slices.generations(pools[name], resource_slices.place_of)[0]
-        troubles = _trouble(name, newest)
-        good_nodes += not troubles
-        yield from troubles
-        yield from _lost(name, newest)
-        for piece in newest.slices:
-            missing_features.update(filter(None, piece.metadata.annotations.get(names.SERVER_LACKS, "").split(",")))
+        findings_of_node = _slice_findings(name, newest)
+        good_nodes += not findings_of_node
+        yield from findings_of_node
+        yield from _lost_gpu_findings(name, newest)
+        for resource_slice in newest.slices:
+            # An annotation of the node agent: features of slices that the API server drops.
+            missing_features.update(
+                filter(None, resource_slice.metadata.annotations.get(names.SERVER_LACKS, "").split(","))
+            )
 
     if nodes_without_slices:
         warned_or_failed = failed if seen.only else warned
@@ -255,7 +260,7 @@ def _published(seen: Seen) -> Iterator[Finding]:
         yield passed("features", "the API server keeps all that is published")
 
 
-def _trouble(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
+def _slice_findings(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
     """Return what is wrong with the newest slices of a node: incomplete, unreadable, or devices with taints."""
     cure = "look at the node agent's log, and restart its pod if it stays so"
     if len(newest.slices) < newest.said:
@@ -290,7 +295,7 @@ def _cure(key: str, value: str) -> str:
     return f"docs/node.md says what {key} is, if the node agent wrote it"
 
 
-def _lost(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
+def _lost_gpu_findings(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
     """Return a warning for each GPU that the node lost."""
     machine = None
     with contextlib.suppress(TopologyError):  # of which there is a finding already
@@ -320,16 +325,20 @@ def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:
 
     This is a failure on nodes with our slices, because both would allocate the same GPUs.
     """
-    our_nodes = {piece.spec.pool.name for piece in seen.slices if piece.spec.driver == names.DRIVER}
-    other_slices: dict[str, list[ResourceSlice]] = {}
-    for piece in seen.slices:
-        if piece.spec.node_name and piece.spec.driver != ledger.driver:
-            other_slices.setdefault(piece.spec.node_name, []).append(piece)
+    our_nodes = {
+        resource_slice.spec.pool.name for resource_slice in seen.slices if resource_slice.spec.driver == names.DRIVER
+    }
+    other_slices: dict[str, list[ResourceSlice]] = {}  # of other DRA drivers, by node
+    for resource_slice in seen.slices:
+        if resource_slice.spec.node_name and resource_slice.spec.driver != ledger.driver:
+            other_slices.setdefault(resource_slice.spec.node_name, []).append(resource_slice)
     has_other = False
-    for raw in seen.nodes:
-        name = str(raw["metadata"]["name"])
+    for node_object in seen.nodes:
+        name = str(node_object["metadata"]["name"])
         try:
-            node = msgspec.convert(raw, Node)
+            node = msgspec.convert(node_object, Node)
+            # What else allocates the node's GPUs, in words: a device plugin by the node's status, a DRA driver by
+            # slices.
             owner = other_owner(node, other_slices.get(name, ()))
         except (WordError, msgspec.ValidationError) as error:
             owner = f"something whose amount cannot be read ({error})"

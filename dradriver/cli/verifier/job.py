@@ -59,6 +59,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
             f"--host-root={_HOST}", f"--cdi-root={agent.cdi_root}", f"--ledger={agent.ledger}",
             f"--driver-namespace={namespace}",
         ],
+        # As the node agent: NVML and /sys need the devices and files of the host.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "volumeMounts": [
             {"name": "host", "mountPath": _HOST, "readOnly": True, "mountPropagation": "HostToContainer"},
@@ -74,7 +75,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
         "imagePullSecrets": [dict(secret) for secret in agent.pull_secrets],
         "hostPID": True,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, "seccompProfile": {"type": "RuntimeDefault"}},
-        "tolerations": [{"operator": "Exists"}],
+        "tolerations": [{"operator": "Exists"}],  # of all taints: faulty GPUs are why a node is checked
         "containers": [container],
         "volumes": [
             {"name": "host", "hostPath": {"path": "/", "type": "Directory"}},

@@ -15,9 +15,9 @@ from dradriver.node.nics.troubles import SEVERE, At, Trouble
 from dradriver.topology.machine import Machine
 
 _RDMA: Final = ("infiniband", "roce", "efa")
-_MOST: Final = 8  # that are named
+_MAX_NAMED: Final = 8  # that are named
 _LOSSES: Final = 10  # of a link, and times as many as the siblings'
-_FULL: Final = 255  # where the counter ends
+_COUNTER_END: Final = 255  # where the counter ends
 
 read = ports.read
 
@@ -34,61 +34,65 @@ def findings(
         host_root: Where the host's files are.
     """
     if machine is not None:
-        yield _count(machine, {nic.name for nic in after}, host_root)
+        yield _count_finding(machine, {nic.name for nic in after}, host_root)
 
-    # Cards one by one, with their troubles, and for each port how many similar ports it is compared with.
+    # Cards one by one, with their troubles, and for each port how many similar ports it is compared with. ``at`` is the
+    # card and the number of a port. A port that was active before and is down now is a trouble.
     troubles_of_card: dict[str, list[Trouble]] = {}
-    for trouble in troubles.troubles(after, known_up=_up(before)):
+    for trouble in troubles.troubles(after, known_up=_active_ports(before)):
         troubles_of_card.setdefault(trouble.at.nic, []).append(trouble)
     sibling_counts = {port.at: len(group) - 1 for group in troubles.siblings(after) for port in group}
-    cards = [nic for nic in after if not nic.function]
+    cards = [nic for nic in after if not nic.function]  # not virtual
     for nic in cards:
-        yield _card(nic, troubles_of_card.get(nic.name, []), sibling_counts, machine)
+        yield _card_finding(nic, troubles_of_card.get(nic.name, []), sibling_counts, machine)
 
     # Virtual functions together: a card can have hundreds of them.
     functions = [nic for nic in after if nic.function]
     if functions:
         active = sum(any(port.up for port in nic.ports) for nic in functions)
+        # Only some virtual functions are read. ``count`` has them all.
         more = ports.count(host_root) - len(after)
         left_out = f", and {more} more that are not looked at" if more > 0 else ""
         yield passed("nics", f"{len(functions)} virtual and scalable functions, {active} with an active port{left_out}")
 
     if cards:
-        yield _errors(before, after)
-        yield from _losses(after)
+        yield _error_finding(before, after)
+        yield from _link_loss_findings(after)
     if machine is not None:
-        yield from _of_gpus(machine)
+        yield from _nearest_nic_findings(machine)
         if any(port.verbs for nic in cards for port in nic.ports):
-            yield from _gpudirect(machine, host_root)
+            yield from _gpudirect_findings(machine, host_root)
 
 
-def _count(machine: Machine, there: Collection[str], root: Path) -> Finding:
+def _count_finding(machine: Machine, there: Collection[str], root: Path) -> Finding:
     able = [nic for nic in machine.nics if nic.kind in _RDMA]
     if able:
         gone = sum(nic.name not in there for nic in able)
         pods = f", of which pods have {gone}" if gone else ""
         return passed("nics", f"{len(machine.nics)} network cards, {len(able)} with RDMA{pods}")
     net = root / "sys/class/net"
-    told = [f"{nic.name} {sysfs.text(net / nic.name / 'operstate')[:16] or '?'}" for nic in machine.nics[:_MOST]]
+    told = [f"{nic.name} {sysfs.text(net / nic.name / 'operstate')[:16] or '?'}" for nic in machine.nics[:_MAX_NAMED]]
     return warned(
         "nics", f"{len(machine.nics)} network cards, none with RDMA" + (f": {', '.join(told)}" if told else ""),
         "pods of several nodes talk over TCP; load the cards' RDMA driver if they have one (rdma link)",
     )  # fmt: skip
 
 
-def _card(nic: NicState, ill: Sequence[Trouble], alike: dict[At, int], machine: Machine | None) -> Finding:
-    told = [_port(At(nic.name, port.number), port, alike) for port in nic.ports] or ["no ports"]
-    told += [f"firmware {nic.firmware}"] if nic.firmware else []
+def _card_finding(
+    nic: NicState, card_troubles: Sequence[Trouble], sibling_counts: dict[At, int], machine: Machine | None
+) -> Finding:
+    facts = [_port(At(nic.name, port.number), port, sibling_counts) for port in nic.ports] or ["no ports"]
+    facts += [f"firmware {nic.firmware}"] if nic.firmware else []
     if machine is not None and (near := _near(nic.name, machine)):
-        told.append(near)
-    seen = f"{nic.name}: {'; '.join([*told, *(one.said for one in ill)])}"
-    cures = list(dict.fromkeys(one.cure for one in ill))
-    if any(one.kind in SEVERE for one in ill):
-        return failed("nics", seen, "; ".join(cures))
+        facts.append(near)
+    text = f"{nic.name}: {'; '.join([*facts, *(trouble.said for trouble in card_troubles)])}"
+    cures = list(dict.fromkeys(trouble.cure for trouble in card_troubles))
+    if any(trouble.kind in SEVERE for trouble in card_troubles):
+        return failed("nics", text, "; ".join(cures))
     alone = [port for port in nic.ports if troubles.state_of(port) == troubles.DOWN]
     if alone:
         cures.append("no sibling's port is active to compare with: look at cables and switch if it is meant to be used")
-    return warned("nics", seen, "; ".join(cures)) if cures else passed("nics", seen)
+    return warned("nics", text, "; ".join(cures)) if cures else passed("nics", text)
 
 
 def _port(at: At, port: Port, alike: dict[At, int]) -> str:
@@ -114,15 +118,15 @@ def _near(name: str, machine: Machine) -> str:
     return f"nearest GPUs {', '.join(gpus)} ({best.name})"
 
 
-def _of_gpus(machine: Machine) -> Iterator[Finding]:
+def _nearest_nic_findings(machine: Machine) -> Iterator[Finding]:
     for position, gpu in enumerate(machine.gpus if machine.nics else ()):
         best = min(row[position] for row in machine.nic_paths)
         near = [nic.name for nic, row in zip(machine.nics, machine.nic_paths, strict=True) if row[position] == best]
-        more = f" and {len(near) - _MOST} more" if len(near) > _MOST else ""
-        yield passed("gpu-nics", f"GPU {gpu.index}: nearest {', '.join(near[:_MOST])}{more} ({best.name})")
+        more = f" and {len(near) - _MAX_NAMED} more" if len(near) > _MAX_NAMED else ""
+        yield passed("gpu-nics", f"GPU {gpu.index}: nearest {', '.join(near[:_MAX_NAMED])}{more} ({best.name})")
 
 
-def _gpudirect(machine: Machine, root: Path) -> Iterator[Finding]:
+def _gpudirect_findings(machine: Machine, root: Path) -> Iterator[Finding]:
     proc_root = root if (root / sysfs.CPUINFO).exists() else Path("/")
     answer = gpudirect.answer(root, machine.vendor, proc_root=proc_root) if machine.gpus else None
     if answer is None:
@@ -132,7 +136,7 @@ def _gpudirect(machine: Machine, root: Path) -> Iterator[Finding]:
     yield warned("gpudirect", said, answer.cure) if no else passed("gpudirect", said)
 
 
-def _errors(before: Sequence[NicState], after: Sequence[NicState]) -> Finding:
+def _error_finding(before: Sequence[NicState], after: Sequence[NicState]) -> Finding:
     earlier = {At(nic.name, port.number): port.errors for nic in before for port in nic.ports}
     grown = [
         f"{counter} of port {port.number} of {nic.name} by {total - first}"
@@ -143,20 +147,20 @@ def _errors(before: Sequence[NicState], after: Sequence[NicState]) -> Finding:
     ]
     if not grown:
         return passed("nic-errors", "no error counter grew while this looked")
-    more = f" and {len(grown) - _MOST} more" if len(grown) > _MOST else ""
+    more = f" and {len(grown) - _MAX_NAMED} more" if len(grown) > _MAX_NAMED else ""
     return warned(
-        "nic-errors", f"grew while this looked: {', '.join(grown[:_MOST])}{more}",
+        "nic-errors", f"grew while this looked: {', '.join(grown[:_MAX_NAMED])}{more}",
         "seat the cable and transceiver anew, or replace them; port_xmit_discards alone is congestion",
     )  # fmt: skip
 
 
-def _losses(nics: Sequence[NicState]) -> Iterator[Finding]:
+def _link_loss_findings(nics: Sequence[NicState]) -> Iterator[Finding]:
     for group in troubles.siblings(nics):
         here = [one for one in group if not (one.port.off or one.port.away)]  # pods make a card lose its link, too
         totals = {one.at: one.port.errors["link_downed"] for one in here if "link_downed" in one.port.errors}
         usual = statistics.median_low(totals.values()) if totals else 0
         for at, total in totals.items():
-            if total >= min(_LOSSES * max(1, usual), _FULL) and total > usual:
+            if total >= min(_LOSSES * max(1, usual), _COUNTER_END) and total > usual:
                 yield warned(
                     "nic-errors",
                     f"port {at.port} of {at.nic} lost its link {total} times since its driver was loaded, "
@@ -165,5 +169,5 @@ def _losses(nics: Sequence[NicState]) -> Iterator[Finding]:
                 )
 
 
-def _up(nics: Sequence[NicState]) -> set[At]:
+def _active_ports(nics: Sequence[NicState]) -> set[At]:
     return {At(nic.name, port.number) for nic in nics for port in nic.ports if port.up}

@@ -24,7 +24,7 @@ from dradriver.kube.connection import TooLongError
 from dradriver.kube.resources import PODS
 
 METRIC: Final = b"gpu_topology_policies_digest "
-_AT_ONCE: Final = 16
+_MAX_AT_ONCE: Final = 16
 _ASKING_S: Final = 20.0  # for all pods together: a proxy that reaches no pod needs 30 s for each
 _METRICS_BYTES: Final = 4 * 2**20
 
@@ -49,34 +49,39 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
         pods: The pods of the driver's namespace.
         namespace: The driver's namespace.
     """
+    # Each pod serves its metrics on the port named ``health``.
     port_of_pod = {
-        str(pod["metadata"]["name"]): _port(pod, part)
+        str(pod["metadata"]["name"]): _health_port(pod, part)
         for part in (WEBHOOK, NODE)
         for pod in pods_of(pods, part)
         if is_ready(pod)
     }
     fingerprints: dict[str, str] = {}
-    unknown = dict.fromkeys(port_of_pod, f"no answer in {_ASKING_S:g} s")  # until a pod answers
-    at_once = asyncio.Semaphore(_AT_ONCE)
+    failures = dict.fromkeys(port_of_pod, f"no answer in {_ASKING_S:g} s")  # until a pod answers
+    connections = asyncio.Semaphore(_MAX_AT_ONCE)
 
     async def ask_pod(name: str, port: int) -> None:
-        async with at_once:
+        async with connections:
+            # The API server's proxy to a pod: /api/v1/namespaces/…/pods/NAME:PORT/proxy/metrics.
             path = f"{PODS.path(namespace, f'{name}:{port}')}/proxy/metrics"
             try:
-                fingerprints[name] = _fingerprint(await client.connection.request("GET", path, most=_METRICS_BYTES))
+                fingerprints[name] = _fingerprint(
+                    await client.connection.request("GET", path, max_bytes=_METRICS_BYTES)
+                )
             except (DriverError, TooLongError, ValueError, OverflowError) as error:
-                unknown[name] = str(error) or "its metrics cannot be read"
+                failures[name] = str(error) or "its metrics cannot be read"
             else:
-                del unknown[name]
+                del failures[name]
 
+    # Pods that have not answered by then keep their entry in ``failures``.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_ASKING_S), asyncio.TaskGroup() as tasks:
             for name, port in port_of_pod.items():
                 tasks.create_task(ask_pod(name, port))
-    return Used(fingerprints, unknown)
+    return Used(fingerprints, failures)
 
 
-def _port(pod: Pod, part: str) -> int:
+def _health_port(pod: Pod, part: str) -> int:
     ports: Sequence[Mapping[str, Any]] = (container_of(pod, part) or {}).get("ports") or ()
     return next((int(port["containerPort"]) for port in ports if port.get("name") == "health"), 0)
 
@@ -110,7 +115,7 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
         return warned(check, stored.trouble, "gputopo policies check FILE names what is wrong in a policies file")
 
     log = f"kubectl -n {namespace} logs -l {COMPONENT}=controller"
-    leader_digest = _of_leader(leases)
+    leader_digest = _fingerprint_of_leader(leases)
     if not leader_digest:
         return warned(
             check, "no controller says which policies it uses",
@@ -150,7 +155,7 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
     return passed(check, f"the controller{others} those of the ConfigMap, digest {stored_digest}")
 
 
-def _of_leader(leases: Iterable[Mapping[str, Any]]) -> str:
+def _fingerprint_of_leader(leases: Iterable[Mapping[str, Any]]) -> str:
     """Return the fingerprint of the policies that the leading controller uses, empty if it does not say.
 
     A controller of an earlier release leaves its predecessor's annotation on the Lease, so the holder counts.

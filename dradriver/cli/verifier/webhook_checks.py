@@ -18,7 +18,7 @@ _DENIED: Final = "denied the request"
 _BAD: Final = "no-version"
 
 
-async def asked(client: Client, namespace: str) -> Finding:
+async def check_with_bad_pod(client: Client, namespace: str) -> Finding:
     """Return the finding of the webhook checks whether the API server asks the webhook about pods of a namespace.
 
     A pod that the webhook must refuse is created as a dry run.
@@ -26,6 +26,7 @@ async def asked(client: Client, namespace: str) -> Finding:
     Raises:
         Unreachable: The API server does not answer.
     """
+    # ``_BAD`` is no driver version: the webhook refuses the annotation. The image is never pulled.
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -417,7 +417,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Any) -> None:
     [("::", "[::1]"), ("::1", "[::1]"), ("0.0.0.0", "127.0.0.1"), ("localhost", "127.0.0.1"), ("fd00::2", "[fd00::2]")],
 )
 def test_the_address_that_is_printed_is_one_that_answers(address: str, shown: str) -> None:
-    assert serve._name(address) == shown
+    assert serve._host_for_browser(address) == shown
 
 
 def test_no_two_pages_have_one_cookie() -> None:
