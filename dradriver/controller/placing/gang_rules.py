@@ -101,8 +101,8 @@ def placed(
 
 def _badness(fleet: Fleet, choice: GangChoice) -> tuple[int, int, int]:
     """Return what makes a plan worse than another one: what it misses, how far its pods are apart, its nodes."""
-    reaches = fleet.sites.reaches
-    reach = reaches.index(choice.reach) if choice.reach in reaches else len(reaches)
+    all_levels = fleet.sites.all_levels
+    reach = all_levels.index(choice.reach) if choice.reach in all_levels else len(all_levels)
     return len(choice.fallback), reach, len(choice.nodes)
 
 
