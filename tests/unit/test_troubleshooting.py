@@ -32,7 +32,7 @@ from dradriver.kube.resources import (
 from dradriver.reason import Cause
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
-from tests.fakes.owners import owned
+from tests.fakes.owners import job_pod, owned
 from tests.paths import REPO
 from tests.unit.documented import said
 
@@ -247,14 +247,16 @@ async def _overdue(cluster: GpuCluster) -> None:
 
 
 async def _in_a_group(cluster: GpuCluster, reason: str, message: str) -> None:
-    """Place a pod in a PodGroup, and let the scheduler say this of it, and nothing more."""
+    """Place a pod that did not leave the PodGroup of its Job, and let the scheduler say this, and nothing more."""
     cluster.promise_s = 1.0
     cluster.restart()
     cluster.node("a")
     groups = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
-    spec = {"schedulingPolicy": {"basic": {}}}
-    cluster.put(groups, {"metadata": {"name": "team", "namespace": "default"}, "spec": spec})
-    cluster.pod("p", schedulingGroup={"podGroupName": "team"})
+    spec: dict[str, Any] = {"schedulingPolicy": {"basic": {}}}
+    cluster.put(groups, {"metadata": {"name": "team", "namespace": "default", "uid": "g"}, "spec": spec})
+    made = cluster.admitted("p", schedulingGroup={"podGroupName": "team"})
+    made["metadata"]["ownerReferences"] = job_pod(0, group="team")["metadata"]["ownerReferences"]
+    cluster.put(PODS, made)
     await cluster.settle()
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
     cluster.store.edit(PODS, ("default", "p"), lambda pod: pod["status"].update(conditions=[condition]))

@@ -236,6 +236,27 @@ async def test_a_gang_whose_group_lost_a_gated_pod_begins_again(in_group: bool) 
     assert bound(cluster, pods) == pods
 
 
+async def test_an_array_in_a_group_that_an_author_made_starts_once_all_have_their_places() -> None:
+    """The scheduler would have it so, and until then nothing is kept from others for them."""
+    cluster = cluster_of("ab")
+    group(cluster, BASIC)
+    pods = written(cluster, 3)
+    await gathered(cluster)
+    assert (lifted(cluster, pods), claims(cluster, pods)) == ([], [])
+    assert "has no place for all of them" in (cluster.note("train-0", "reason") or "")
+    cluster.node("c")
+    for _ in range(2):
+        await cluster.settle()
+        cluster.schedule()
+    assert bound(cluster, pods) == pods
+    cluster.remove(PODS, "train-1", "default")
+    cluster.collect()
+    written(cluster, 1, first=1)
+    await cluster.settle()
+    cluster.schedule()
+    assert bound(cluster, pods) == pods, "a pod that comes later is placed by itself"
+
+
 async def test_a_gang_that_lost_a_pod_to_one_of_higher_priority_gives_all_places_back_at_once() -> None:
     """The scheduler of 1.37.2 deletes a pod at the barrier, and tries the other one only once a place is given back."""
     cluster = cluster_of("abcd", promise_s=60.0)
