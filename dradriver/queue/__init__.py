@@ -19,6 +19,7 @@ rechecks  which blocked kinds are asked whether they may find a place by now, an
 write_lanes  who may be written now: slots, a lane for each namespace, and those that wait
 reservation_rules  GPUs kept for whom the order has passed by for too long
 reservation_access  whose they are, who else may have them, and how they are written
+reservation_waits  since when workloads wait for one, and how often one did not help their tenant
 eviction_record  who had to end for others lately, also by former leaders
 scheduler_pace  how many promises may wait for a scheduler
 """

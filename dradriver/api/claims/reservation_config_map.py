@@ -48,13 +48,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):
-    """Since when one is blocked, or when a reservation of its tenant's came to nothing, and how many did.
-
-    Attributes:
-        who: The workload, or the tenant.
-        at: The time, seconds since the epoch.
-        failed: How many came to nothing; of a workload only a former release says it.
-    """
+    """Since when a workload is blocked, or when a tenant's last reservation came to nothing, and how many did."""
 
     who: Who
     at: Seconds

@@ -56,8 +56,10 @@ class FeatureLimits:
         self._limits = worker.limits
         self.caps = Caps(worker.tenants, worker.picture, worker.limits.eased, worker.agenda.wake)
         self.reservations = Reservations(
-            worker.picture, worker.agenda, worker.queue, worker.tenants, worker.workloads, worker.limits, clock=clock
-        )
+            worker.picture, worker.agenda, worker.queue, worker.tenants, worker.workloads, worker.limits,
+            worker.evicted, clock=clock,
+        )  # fmt: skip
+        worker.evicted.changed.add(self.reservations.evictions_changed)
         worker.picture.inventory.reserved.changed.add(self.reservations.gpus_changed)
         worker.followed.add(self._follow)
 
