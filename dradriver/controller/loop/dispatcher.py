@@ -99,7 +99,7 @@ class Dispatcher:
         if workload.busy:
             return  # its writer looks again when it is done
         self._workloads.enter(workload)
-        self._count(workload, workload.lead)
+        self._count(workload.lead)
         if self._may_go_on(workload) and self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
             self._forget(key)
 
@@ -128,7 +128,7 @@ class Dispatcher:
             workload.lead.near = near
             self._workloads.add(workload)
         elif not workload.busy and workload.lead.update(pod, template, volumes):
-            workload.forgive()
+            workload.forgive(self._now())
         return workload
 
     @staticmethod
@@ -154,7 +154,7 @@ class Dispatcher:
             return
         self._workloads.enter(gang)
         for member in gang.members:
-            self._count(gang, member)
+            self._count(member)
         if self._may_go_on(gang) and (state := self._gangs.observe(gang)) is not None:
             self._runner.run(gang, state)
 
@@ -192,7 +192,7 @@ class Dispatcher:
         gang, is_changed = self._gangs.gathered(gang, key, [workload.lead for workload in single])
         if is_changed:  # it requests something else, and may find a place now
             self._queue.drop(key)
-            gang.forgive()
+            gang.forgive(self._now())
             self._workloads.add(gang)
         return gang
 
@@ -219,12 +219,14 @@ class Dispatcher:
         self._gangs.forget(key)
         self._running.forget(key)
 
-    def _count(self, workload: PendingWorkload, member: Member) -> None:
+    def _count(self, member: Member) -> None:
         """Keep up to date who waits for a scheduler: no more who has a seat, and waits for others."""
         pod = member.pod
         claim = self._picture.claim_of(pod)
         seated = claim is not None and claim.seat is not None
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or seated or pod.refused is not None:
             self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
+            if seated or (pod.spec.node_name and claim is not None and claim.devices):
+                self._lanes.allocates(pod.spec.scheduler_name)
         else:
-            self._lanes.lifted(member.key, workload.scheduler)
+            self._lanes.lifted(member.key, pod.spec.scheduler_name)
