@@ -26,7 +26,9 @@ from dradriver.cluster.records.templates import beside, missing
 from dradriver.reason import Reason
 
 Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
-"""The key of an equivalence class. The last entry is the workload that GPUs are reserved for; empty for others."""
+"""What one pod asks for. The last entry is the workload that GPUs are reserved for; empty for others."""
+Kinds: TypeAlias = tuple[Kind, ...]
+"""The key of an equivalence class: what its pods ask for, each kind once; of a single pod its only kind."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,7 +84,7 @@ class Dispatcher:
         if workload.busy:
             return  # its writer looks again when it is done
         self._keeper.workloads.enter(workload)
-        self._keeper.count(workload, workload.lead)
+        self._keeper.count(workload.lead)
         if not self._keeper.may_go_on(workload):
             return
         if self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
@@ -130,7 +130,7 @@ class Dispatcher:
             return
         self._keeper.workloads.enter(gang)
         for member in gang.members:
-            self._keeper.count(gang, member)
+            self._keeper.count(member)
         if self._keeper.may_go_on(gang) and (state := self._gangs.observe(gang)) is not None:
             self._runner.run(gang, state)
 

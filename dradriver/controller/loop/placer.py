@@ -97,13 +97,15 @@ class Placer:
         plan = self._planner.plan(workload, rows)
         if workload.is_gang:  # a single pod may lose its place at once, and is handed over for having waited since
             workload.finds_place()
-        self._queue.leave(workload)
+        self._queue.leave(workload, work=self._planner.work)
         self._executor.place(workload, plan)
 
     def block(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> None:
         """Say that a workload found no place, and tell all to which that is news: those that request the same."""
         reason = self._planner.why(workload, error, rows)
-        for other in self._queue.block(workload, reason, error.about if isinstance(error, LimitError) else ""):
+        is_limit = isinstance(error, LimitError)
+        about = error.about if isinstance(error, LimitError) else ""
+        for other in self._queue.block(workload, reason, about, work=self._planner.work, by_limit=is_limit):
             if reason is not None:
                 self.without_place(other, reason)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.allocator.fleet.gang_effort import Effort, efforts
+from dradriver.allocator.fleet.gang_effort import CALL, Effort, efforts
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools
@@ -30,11 +30,18 @@ MANY: Final = 16  # waiting workloads, from which on the scheduler's time counts
 LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be
 FREE_S: Final = 5.0  # that a pod waits for the place that is kept for it: a scheduler keeps devices no longer
 
+# In evaluations of nodes, as ``Effort`` counts: what a look costs for each pod, whatever the cluster.
+POD_WORK: Final = 20 * CALL
+
 Places = dict[Member, Placement]
 
 
 class Planner:
-    """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it."""
+    """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it.
+
+    Attributes:
+        work: What the last plan cost, or the search for it, in evaluations of nodes.
+    """
 
     def __init__(self, picture: Picture, queue: Queue, limits: Limits) -> None:
         """Make one.
@@ -45,6 +52,7 @@ class Planner:
             limits: Says which GPUs a workload may have.
         """
         self._picture, self._queue, self._limits = picture, queue, limits
+        self.work = 0
 
     def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
         """Plan places for those members of a workload that want one.
@@ -62,6 +70,7 @@ class Planner:
             NoPlaceError: There are not enough places.
             WordError: What a member requests cannot be read, or is a request that no pod of a gang can make.
         """
+        self.work = POD_WORK * len(workload.members)
         offer = self._limits.offer(workload)
         members, search = self._search(workload, offer, rows)
         now = asyncio.get_running_loop().time()
@@ -79,6 +88,8 @@ class Planner:
                 if not avoid:
                     workload.failures.begin_again()  # it may go to the nodes on which it was tried
                 return places
+            finally:
+                self.work += effort.spent
         raise AssertionError("the last try avoids no node")
 
     def _search(

@@ -175,7 +175,7 @@ class Preemptions:
             return False  # some have places already: the others get theirs beside them
         if self._bound_to_others(workload):
             return False
-        return self._lanes.obstacle(workload.key, workload.order, scheduler=workload.scheduler) is None
+        return self._lanes.obstacle(workload.key, workload.order, schedulers=workload.schedulers) is None
 
     def _bound_to_others(self, workload: PendingWorkload) -> bool:
         """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""

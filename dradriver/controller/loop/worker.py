@@ -108,7 +108,7 @@ class Worker:
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.limits.closed, open_rows=self.limits.open_rows,
         )  # fmt: skip
-        self._lanes = Lanes(self.agenda.wake, self.queue.turn)
+        self._lanes = Lanes(self.agenda.wake, self.queue.turn, self.tenants.of)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
