@@ -643,7 +643,8 @@ def test_all_causes_are_there() -> None:
         node_table.GONE,
         selector_classes.TOO_MANY,
     }
-    known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
+    known |= {neighbours.BESIDE, neighbours.ALONE, neighbours.PORTS}
+    known |= {ranking.UNKNOWN_KIND, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

@@ -51,7 +51,7 @@ class Books:
         gangs: Which pods start together.
         kept_places: Places of lost pods of gangs that run on.
         barrier: Whether a seat keeps its pod from being bound here; None while a leader that begins has to find out.
-        neighbours: Which pods of ours must not run next to each other, and where they are.
+        neighbours: Where pods are, for the rules of others about them.
         refusals: On which nodes the scheduler found no room for pods of each kind.
         node_usage: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
@@ -128,7 +128,10 @@ class Books:
     def only_scheduler_knows(self, pod: Pod) -> Reason | None:
         """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all."""
         return what_only_the_scheduler_knows(
-            pod, is_known_claim=self._is_allocated, is_known_template=self.templates.is_of_domain
+            pod,
+            is_known_claim=self._is_allocated,
+            is_known_template=self.templates.is_of_domain,
+            has_too_many=self.neighbours.has_too_many,
         )
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
@@ -214,7 +217,8 @@ class Books:
             self._recount(pod)
 
     def _recount(self, pod: Key) -> None:
-        self.node_usage.recount(pod)
+        if self.node_usage.recount(pod):
+            self.neighbours.moved(pod)
         self._feature_books.recount_pod(pod)
 
     def _whose(self, claim: Key) -> Who:

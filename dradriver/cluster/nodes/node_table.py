@@ -181,9 +181,8 @@ class NodeTable:
         self.generation += 1
         more = not self._capacity.claimable.issuperset(resources)
         self._capacity.claimable = frozenset(resources)
-        helped = self._offered & self._there
-        if more and helped.any():
-            self._helped(helped)
+        if more:
+            self.helped_on(self._offered)
 
     def set_node(self, name: str, node: Node | None) -> bool:
         """Insert or update a node, or remove it. Returns whether pods that did not fit may fit now."""
@@ -242,6 +241,12 @@ class NodeTable:
             return False
         self._helped(row)
         return True
+
+    def helped_on(self, rows: Bools) -> None:
+        """Note that pods may fit now on some nodes, (rows,), on which they did not fit before."""
+        helped = rows & self._offered & self._there
+        if helped.any():
+            self._helped(helped)
 
     def take(self, node: str, request: Mapping[str, int]) -> None:
         """Count the resources of a pod on a node, known or not."""

@@ -12,12 +12,17 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.messages import shown
+from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.pods import pod_rules, volumes
 from dradriver.reason import Cause, Reason
 
 
 def what_only_the_scheduler_knows(
-    pod: Pod, *, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]
+    pod: Pod,
+    *,
+    is_known_claim: Callable[[Key], bool],
+    is_known_template: Callable[[Key], bool],
+    has_too_many: Callable[[Pod], bool],
 ) -> Reason | None:
     """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all.
 
@@ -27,8 +32,9 @@ def what_only_the_scheduler_knows(
             allocated.
         is_known_template: The same of a ResourceClaimTemplate whose claim is not allocated: the controller knows the
             nodes with a free channel of multi-node NVLink.
+        has_too_many: Returns whether a pod's rules are about more pods than the controller looks at.
     """
-    return _claims(pod, is_known_claim, is_known_template) or _pods(pod) or _volumes(pod)
+    return _claims(pod, is_known_claim, is_known_template) or _pods(pod, has_too_many) or _volumes(pod)
 
 
 def claim_made(pod: Pod, entry: str) -> Key | None:
@@ -56,11 +62,15 @@ def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: 
     return None
 
 
-def _pods(pod: Pod) -> Reason | None:
-    if pod_rules.is_oversize(pod):
+def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
+    if pod_rules.has_many_labels(pod):
         return _reason(f"what pod affinity and topology spread with more than {pod_rules.MOST} labels select")
+    if pod_rules.has_many_ports(pod):
+        return _reason(f"which nodes have more than {host_ports.MOST} host ports free")
     if pod_rules.has_unknown_namespaces(pod):
         return _reason("the labels of namespaces, by which the pod's affinity selects pods")
+    if has_too_many(pod):
+        return _reason("where so many pods are as the pod's affinity and topology spread are about")
     return None
 
 

@@ -45,6 +45,8 @@ FEATURES = {
         "controller/placing/nic_refusals.py",
     },
     "NVLink channels": {CHANNELS, "api/claims/compute_domains.py", "controller/placing/channel_limit.py"},
+    "host ports": {"cluster/nodes/host_ports.py"},
+    "rules about foreign pods": {"cluster/pods/foreign_pods.py"},
     "spot nodes": {"controller/placing/spot_limit.py"},
     "maintenance": {"api/base/node_maintenance.py"},
     "idle pods": {
