@@ -21,6 +21,7 @@ from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.nic_requests import NicAsk
 from dradriver.api.vocabulary.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.nodes.pod_demands import Ask, Where, ask_of
+from dradriver.cluster.pods.other_claims import claims_of
 from dradriver.cluster.pods.pod_rules import Rules, rules_of
 from dradriver.cluster.records.templates import beside, missing
 from dradriver.reason import Reason
@@ -47,6 +48,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         spot: ``prefer`` or ``avoid`` if the pod says so of spot nodes; else empty.
         beside: Templates that it names in addition to that of its GPUs: not every node may have what they request.
         nics: The NICs that its claim requests; None for none.
+        other_claims: Claims of other drivers that it names and that may be allocated already.
     """
 
     request: Request
@@ -63,16 +65,18 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     spot: str = ""
     nics: NicAsk | None = None
     beside: tuple[str, ...] = ()
+    other_claims: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
         """Return the key of the equivalence class: pods with this key find a place together or not at all.
 
         The namespace is part of the key if the pod requests fractions, because a GPU's fractions can be for one
-        namespace only, or names other templates, because these belong to a namespace.
+        namespace only, or names other templates or claims, because these belong to a namespace.
         """
-        is_independent = isinstance(self.request, Whole) and not self.beside
-        namespace = "" if is_independent else "/".join((self.claim[0], *self.beside))
+        is_independent = isinstance(self.request, Whole) and not (self.beside or self.other_claims)
+        others = (*self.beside, *(f"claim {name}" for name in self.other_claims))
+        namespace = "" if is_independent else "/".join((self.claim[0], *others))
         return self.request, self.ask, namespace, self.alone is not None, self.rules, self.nics, ""
 
 
@@ -111,6 +115,7 @@ def read_wish(
         ask=msgspec.structs.replace(ask, lasts_s=0) if is_shared else ask,
         spot="" if resolved_request.spot is msgspec.UNSET else resolved_request.spot,
         beside=beside(pod),
+        other_claims=tuple([name for _, name in claims_of(pod)]) if len(pod.spec.resource_claims) > 1 else (),
         # All pods of a shared set are on one node, whatever their affinity says.
         rules=None if is_shared else rules_of(pod),
     )

@@ -11,6 +11,7 @@ neighbours   which nodes these rules leave
 foreign_pods  where foreign pods are, by labels and host ports
 unknown_rules  which rules of a pod only the scheduler can evaluate
 nvlink_channels  which claim uses a node's channel of multi-node NVLink
+other_claims  where claims of other drivers are that waiting pods name
 node_usage   CPU, memory and other resources that our pods use on nodes
 gpu_time     which fraction of which GPUs each claim uses
 gpu_hours    GPU time in each hour

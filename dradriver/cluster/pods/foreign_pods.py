@@ -44,21 +44,22 @@ class ForeignPods:
 
         A node can occur more than once.
         """
+        some = list(self._in_namespaces(chosen))
+        if sum(len(groups) for _, groups in some) > MOST_TEXTS:
+            return None
         nodes: list[tuple[str, int]] = []
-        texts = reads = 0
-        for namespace, groups in self._in_namespaces(chosen):
-            texts += len(groups)
-            if texts > MOST_TEXTS:
+        reads, needles = 0, _needles(chosen)
+        for namespace, groups in some:
+            candidates = list(groups)
+            for needle in needles:
+                candidates = [text for text in candidates if needle in text]
+            reads += len(candidates)
+            if reads > MOST_READ:
                 return None
-            needles = _needles(chosen)
-            for text, places in groups.items():
-                if not all(needle in text for needle in needles):
-                    continue
-                reads += 1
-                if reads > MOST_READ:
-                    return None
+            for text in candidates:
                 labels = read_labels(text)
                 if all(each.has(namespace, labels) for each in chosen):
+                    places = groups[text]
                     nodes += [(places, 1)] if isinstance(places, str) else places.items()
         return nodes
 
@@ -119,14 +120,10 @@ def _add(counts: Counter[K], key: K, by: int) -> None:
 
 
 def _needles(chosen: Iterable[Chosen]) -> list[str]:
-    """Return texts that stand in the labels of all pods that these selectors select."""
-    return [
-        text
-        for each in chosen
-        for key, operator, values in each.expressions
-        if operator in ("In", "Exists", "Gt", "Lt")
-        for text in ((key, *values) if operator == "In" and len(values) == 1 else (key,))
-    ]
+    """Return texts that stand in the labels of all pods that these selectors select, values first: they differ more."""
+    expressions = [expression for each in chosen for expression in each.expressions]
+    values = [values[0] for _, operator, values in expressions if operator == "In" and len(values) == 1]
+    return values + [key for key, operator, _ in expressions if operator in ("In", "Exists", "Gt", "Lt")]
 
 
 def read_labels(text: str) -> Mapping[str, str]:

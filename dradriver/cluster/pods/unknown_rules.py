@@ -37,23 +37,17 @@ def what_only_the_scheduler_knows(
     return _claims(pod, is_known_claim, is_known_template) or _pods(pod, has_too_many) or _volumes(pod)
 
 
-def claim_made(pod: Pod, entry: str) -> Key | None:
-    """Return the ResourceClaim that Kubernetes made for an entry of ``spec.resourceClaims``; None if not made yet."""
-    statuses = pod.status.resource_claim_statuses
-    made = next((status.resource_claim_name for status in statuses if status.name == entry), None)
-    return (pod.metadata.namespace, made) if made else None
-
-
 def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]) -> Reason | None:
     if not pod.spec.resource_claims:
         return None
     gpus = names.POD_CLAIM if pod.template is None else pod.template[0]
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     for entry in pod.spec.resource_claims:
         if entry.name == gpus:
             continue
         named, template = entry.resource_claim_name, entry.resource_claim_template_name
-        claim = (pod.metadata.namespace, named) if named else claim_made(pod, entry.name)
-        if claim is not None and is_known_claim(claim):
+        claim = named or made.get(entry.name)
+        if claim and is_known_claim((pod.metadata.namespace, claim)):
             continue
         if template and is_known_template((pod.metadata.namespace, template)):
             continue

@@ -9,6 +9,7 @@ import pytest
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.selector_classes import NAMELESS
 from dradriver.cluster.pods.neighbours import ALONE, PORTS
+from dradriver.controller.placing.claim_limit import OUT_OF_REACH
 from dradriver.controller.placing.ranking import eligible
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from dradriver.queue.placement_request import read_wish
@@ -61,6 +62,24 @@ def allowed(cluster: GpuCluster, name: str) -> set[str]:
 def zones(cluster: GpuCluster, *, each: int = 3) -> None:
     for number in range(3 * each):
         cluster.node(f"n{number}", labels={ZONE: f"z{number // each}"})
+
+
+def other_claim(cluster: GpuCluster, name: str, zone: str | None = None, **more: Any) -> None:
+    """Store a claim of another driver; allocated where a zone is said, empty for one that all nodes can use."""
+    status: Any = {}
+    if zone is not None:
+        terms = [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": [zone]}]}]
+        selector = {"nodeSelector": {"nodeSelectorTerms": terms}} if zone else {}
+        results = [{"request": "r", "driver": "fpga.example.com", "pool": "shared", "device": "d"}]
+        status = {"allocation": {"devices": {"results": results}} | selector}
+    metadata = {"name": name, "namespace": "default"} | more
+    cluster.put(RESOURCE_CLAIMS, {"metadata": metadata, "spec": {"devices": {}}, "status": status})
+
+
+def with_claim(cluster: GpuCluster, name: str, claim: str) -> None:
+    pod = cluster.admitted(name, 2)
+    pod["spec"]["resourceClaims"].append({"name": "fpga", "resourceClaimName": claim})
+    cluster.put(PODS, pod)
 
 
 def bound_to(cluster: GpuCluster, name: str) -> str | None:
@@ -211,3 +230,69 @@ async def test_pods_that_would_end_count_as_gone() -> None:
     snapshot = Snapshot(picture, "default")
     assert not eligible(snapshot, wish).any()
     assert eligible(snapshot.without([("default", claim_of("low"))]), wish).any()
+
+
+async def test_a_pod_is_narrowed_to_nodes_that_can_use_its_allocated_claim_of_another_driver() -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    other_claim(cluster, "fpga", "z1")
+    with_claim(cluster, "p", "fpga")
+    await cluster.settle()
+    assert allowed(cluster, "p") == {"n3", "n4", "n5"}
+    assert cluster.worker.picture.only_scheduler_knows(cluster.worker.picture.pods["default", "p"]) is None
+
+
+async def test_a_claim_of_another_driver_that_no_node_with_gpus_can_use_is_a_reason_until_it_is_given_back() -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    other_claim(cluster, "fpga", "z7")
+    with_claim(cluster, "p", "fpga")
+    await cluster.settle()
+    assert cluster.note("p", "reason") == f"no node with GPUs can run this pod: {OUT_OF_REACH}"
+    other_claim(cluster, "fpga", "z2")
+    await cluster.settle()
+    assert allowed(cluster, "p") == {"n6", "n7", "n8"}
+
+
+@pytest.mark.parametrize("zone", [None, ""])
+async def test_a_claim_of_another_driver_that_is_not_allocated_or_anywhere_leaves_all_nodes(zone: str | None) -> None:
+    cluster = GpuCluster()
+    zones(cluster, each=2)
+    other_claim(cluster, "fpga", zone)
+    with_claim(cluster, "p", "fpga")
+    await cluster.settle()
+    assert len(allowed(cluster, "p")) == 6
+    unknown = cluster.worker.picture.only_scheduler_knows(cluster.worker.picture.pods["default", "p"])
+    assert (unknown is not None) == (zone is None)
+
+
+async def test_a_claim_that_is_allocated_elsewhere_meanwhile_makes_a_placement_invalid() -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    other_claim(cluster, "fpga")
+    with_claim(cluster, "p", "fpga")
+    cluster.client.kill_at = 2  # after the claim, before the gate is removed
+    with pytest.raises(Killed):
+        await cluster.settle()
+    assert cluster.gpus("p")[0] == "n0"
+    other_claim(cluster, "fpga", "z1")
+    cluster.restart()
+    for _ in range(3):
+        await cluster.settle()
+        cluster.collect()
+    assert allowed(cluster, "p") == {"n3", "n4", "n5"}
+
+
+async def test_of_claims_that_kubernetes_makes_for_other_pods_nothing_is_kept() -> None:
+    cluster = GpuCluster()
+    owner = {"kind": "Pod", "name": "q", "uid": "uid-q", "controller": True, "apiVersion": "v1"}
+    other_claim(cluster, "made", "z1", ownerReferences=[owner])
+    cluster.store.edit(
+        RESOURCE_CLAIMS,
+        ("default", "made"),
+        lambda claim: claim["status"].update(reservedFor=[{"resource": "pods", "name": "q", "uid": "uid-q"}]),
+    )
+    other_claim(cluster, "shared", "z1")
+    await cluster.settle()
+    assert list(cluster.worker.picture.claims) == [("default", "shared")]
+    assert await cluster.audit() == 0
