@@ -199,6 +199,20 @@ def mpi_job() -> Story:
     return Story(workers, [launcher], owner, (2, 2))
 
 
+def mpi_job_with_working_launcher(*, created: str = "AtStartup") -> Story:
+    """Written after the same functions, for ``runLauncherAsWorker``: workerReplicaIndexLabel."""
+    story, key = mpi_job(), "training.kubeflow.org/"
+    workers, (launcher,) = story.pods, story.others
+    for number, worker in enumerate((launcher, *workers)):
+        worker["metadata"]["labels"][key + "replica-index"] = str(number)
+    assert story.owner is not None
+    replicas = story.owner["spec"]["mpiReplicaSpecs"]
+    replicas["Launcher"]["template"] = template()
+    story.owner["spec"] |= {"runLauncherAsWorker": True, "launcherCreationPolicy": created}
+    count = 3 if created == "AtStartup" else 2
+    return Story([launcher, *workers], [], story.owner, (count, count))
+
+
 def kueue_group() -> Story:
     """Written after Kueue ff69552, pkg/controller/jobs/pod/constants and apis/kueue/v1beta2/topology_types.go."""
     key = "kueue.x-k8s.io/"
@@ -224,5 +238,7 @@ STORIES: Final[Mapping[str, Callable[[], Story]]] = {
     "JAXJob": lambda: kubeflow("jaxjob", (2, 2)),
     "PaddleJob": lambda: kubeflow("paddlejob", (2, 2)),
     "MPIJob": mpi_job,
+    "MPIJob whose launcher is a worker": mpi_job_with_working_launcher,
+    "MPIJob whose working launcher comes later": lambda: mpi_job_with_working_launcher(created="WaitForWorkersReady"),
     "pod group": kueue_group,
 }

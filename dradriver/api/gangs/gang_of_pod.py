@@ -26,6 +26,7 @@ def facts(pod: Pod) -> Facts:
     group = pod.spec.scheduling_group
     return Facts(
         namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
         labels=pod.metadata.labels,
         annotations=pod.metadata.annotations,
         owners=pod.metadata.owner_references,

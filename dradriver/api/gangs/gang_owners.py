@@ -31,7 +31,8 @@ LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
-_KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
+_MPI: Final = "MPIJob"
+_KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", _MPI)
 SAID: Final = (JOBSET, LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
 """How the annotations begin that makers of pods say something of a gang by."""
 
@@ -45,6 +46,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         namespace: Its namespace.
+        name: Its name; empty while the API server has not made one.
         labels: Its labels.
         annotations: Its annotations.
         owners: The owners of the object.
@@ -53,6 +55,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     namespace: str
+    name: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     owners: Sequence[OwnerReference] = ()
@@ -221,10 +224,17 @@ def _by_kubeflow(pod: Facts) -> Member | Alone | None:
     role = (pod.said(_TRAINING + "replica-type") or pod.said(_TRAINING + "job-role")).lower()
     if not job:
         return None
-    if role == "launcher":
+    owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
+    if role == "launcher" and index is None:
         why = "the launcher of an MPIJob may wait until its workers are ready: it is placed by itself"
         return Alone(why=why, apart=True)
-    owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
+    if role == "launcher" or _counts_launcher(pod, owner, job, index):
+        return Member(
+            identity=identity(job, _MPI, pod.namespace, job),
+            made_by=_MPI,
+            read=Owner(api_version="kubeflow.org/v2beta1", kind=_MPI, name=job),
+            rank=index,
+        )
     if owner.kind not in _KUBEFLOW or not owner.api_version.startswith("kubeflow.org/"):
         return None
     return Member(
@@ -233,6 +243,15 @@ def _by_kubeflow(pod: Facts) -> Member | Alone | None:
         read=_owner(owner),
         rank=None if index is None or role not in _ROLES else (_ROLES.index(role), *index),
     )
+
+
+def _counts_launcher(pod: Facts, owner: OwnerReference, job: str, index: Rank | None) -> bool:
+    """Return whether a worker of an MPIJob says that the launcher is a worker, too: ``runLauncherAsWorker``.
+
+    The launcher has index 0 then, and each worker's index is larger by one than the number in its name
+    (``workerReplicaIndexLabel``). The launcher's owner is a Job, so no such pod's gang is known by the MPIJob's uid.
+    """
+    return owner.kind == _MPI and index is not None and pod.name == f"{job}-worker-{index[0] - 1}"
 
 
 def _by_kueue(pod: Facts) -> Member | None:
