@@ -34,9 +34,11 @@ def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
 def is_seated(member: Member, claim: ClaimRecord) -> bool:
     """Return whether a member of a gang has its GPUs, and a place that the scheduler keeps.
 
-    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody.
+    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody. Once the
+    scheduler was told that the barrier is off, it lets go of the pod.
     """
-    return claim.devices is not None and member.uid in claim.users and not claim.deleting
+    is_off = claim.seat is not None and OFF in claim.seat.told
+    return claim.devices is not None and member.uid in claim.users and not claim.deleting and not is_off
 
 
 def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
