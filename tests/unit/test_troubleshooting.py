@@ -433,6 +433,16 @@ async def _too_large_a_gang(cluster: GpuCluster) -> None:
     _gang(cluster, "p", "q")
 
 
+@says("what the pods of the gang require of each other")
+async def _in_more_zones_than_there_are(cluster: GpuCluster) -> None:
+    for name in "ab":
+        cluster.node(name, labels={"topology.kubernetes.io/zone": "only"})
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {}}]}}  # fmt: skip
+    for name in "pq":
+        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2"}, affinity=affinity)
+
+
 @says("of them when it is empty")
 async def _too_large_for_a_leaf(cluster: GpuCluster) -> None:
     for name in "ab":
@@ -543,6 +553,7 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
         "none so far beside GPUs that are free",
         "not all were tried that the claim's requests allow",
         "have no place for all of them at once",
+        "what the pods of the gang require of each other",
         "no place now",
         "GPUs are not free yet",
     ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -87,6 +88,39 @@ def hold_all(
         # The gang may be on at most ``max_nodes`` nodes, so only the largest of each domain count.
         has_room &= sums(domain, capacity, request.max_nodes, len(has_room)) >= pods
     return has_room
+
+
+class RowCapacity(NamedTuple):
+    """What nodes have room for, by the caller's rows: arrays of shape (rows,), int64.
+
+    Attributes:
+        pods: Pods of one role.
+        gpus: Free GPUs that these pods may use.
+    """
+
+    pods: Ints
+    gpus: Ints
+
+
+def capacity_by_row(
+    fleet: Fleet, role: Role, rows: int, *, eligible: Eligible | None = None, amounts: Ints | None = None
+) -> RowCapacity:
+    """Return for how many pods of a role each node has room, if the gang's other roles are not there.
+
+    Args:
+        fleet: The cluster.
+        role: The role.
+        rows: How many rows the caller has.
+        eligible: The nodes that may be taken, as for ``place_gang``.
+        amounts: Free resources other than GPUs, as for ``place_gang``.
+    """
+    required = fallback_criteria.required(role.pod)
+    nodes = node_table(fleet, role, required, eligible=eligible, amounts=amounts)
+    capacity = RowCapacity(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    known = np.flatnonzero((nodes.row >= 0) & (nodes.row < rows))
+    capacity.pods[nodes.row[known]] = nodes.capacity[known]
+    capacity.gpus[nodes.row[known]] = nodes.free[known]
+    return capacity
 
 
 class LargestGang(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,6 +145,24 @@ class Neighbours:
                 mask &= self._nodes.labelled(term.place, {place})
         return mask
 
+    def places(
+        self, label: str, chosen: Collection[Chosen], without: Set[Key], *, staying: bool = False
+    ) -> Counter[str]:
+        """Return how many pods that all of some rules select are on nodes with each value of a label.
+
+        Args:
+            label: The label.
+            chosen: What selects the pods.
+            without: Pods of ours that do not count.
+            staying: Whether pods that are being deleted do not count, as for topology spread.
+        """
+        nodes = self._nodes_of(("", ""), chosen, without, staying=staying) or {}
+        counts = Counter[str]()
+        for node, number in nodes.items():
+            if (place := self._nodes.label(node, label)) is not None:
+                counts[place] += number
+        return counts
+
     def has_too_many(self, pod: Pod) -> bool:
         """Return whether so many pods have to be looked at for a pod's rules that they are left to the scheduler."""
         key = pod.metadata.namespace, pod.metadata.name

@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffinityTerm, TopologySpread
 from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.nodes.expressions import holds
@@ -159,16 +158,6 @@ def has_unknown_namespaces(pod: Pod) -> bool:
     """
     terms = (*_apart_terms(pod), *_together_terms(pod))
     return any(_namespaces(term, pod.metadata.namespace)[1] for term in terms)
-
-
-def one_a_node(rules: Rules | None) -> bool:
-    """Return whether pods with these host ports, or with these anti-affinity rules and labels, need a node each."""
-    if rules is None:
-        return False
-    if rules.ports:
-        return True
-    labels = dict(rules.labels)
-    return any(term.place == HOSTNAME and term.pods.has(rules.namespace, labels) for term in rules.apart)
 
 
 def chosen_by(

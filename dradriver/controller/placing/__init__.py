@@ -15,6 +15,9 @@ gang_terms             what the pods of a gang ask for as a whole, and their ord
 late_pod               what to search for a pod that comes to a gang which runs
 gang_placements        what a gang's plan means for each of its pods
 gang_roles             what the allocator is asked for a gang
+member_rules           what the pods of a gang require of pods next to them, and what nodes have of it
+gang_rules             plans for gangs whose pods have such rules about zones, or want to be together
+gang_cells             how the pods of a gang are shared over zones so that they keep their rules
 gang_nics              NICs for the pods of a gang
 nic_choice             NICs of other drivers for chosen GPUs
 nic_refusals           why there is no place although GPUs are free: NICs are missing

@@ -341,10 +341,10 @@ def _hostnames(picture: Picture, wish: PlacementRequest, nodes: Sequence[str], m
         stays = picture.neighbours.anchored(pod, first)
         others = [node for node in others if stays[picture.nodes.row(node)]]
     usable = [first, *(node for node in others if not picture.inventory.counted(node))]
-    return {node: picture.nodes.hostname(node) for node in _unlike(picture, usable, most)}
+    return {node: picture.nodes.hostname(node) for node in unlike(picture, usable, most)}
 
 
-def _unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
+def unlike(picture: Picture, nodes: Sequence[str], most: int) -> Sequence[str]:
     """Return at most ``most`` of these nodes, which are given best first, so that they differ.
 
     If the scheduler refuses a pod on one node, for a volume's zone or another pod's port, it may refuse it on all
