@@ -122,7 +122,7 @@ def read_wish(
 
     # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
     # allocated, admission refuses the annotation.
-    can_hand_over = not _narrowed(pod) and resolved_request.when_full == HAND_OVER and current_ledger() is OURS
+    can_hand_over = not is_narrowed(pod) and resolved_request.when_full == HAND_OVER and current_ledger() is OURS
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:
@@ -150,7 +150,7 @@ def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
     return key
 
 
-def _narrowed(pod: Pod) -> bool:
+def is_narrowed(pod: Pod) -> bool:
     """Return whether a pod was placed and may use some nodes only; a pod handed over to the scheduler may use any."""
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
@@ -198,7 +198,7 @@ def _alone(wish: PlacementRequest, annotated: Request) -> dict[str, Any] | None:
 
 def why(pod: Pod, error: NoPlaceError) -> Reason:
     """Return why a pod has no place. A pod that was placed before can have one on a few nodes only, and is told so."""
-    if not _narrowed(pod):
+    if not is_narrowed(pod):
         return error.why
     return Reason(
         error.cause,

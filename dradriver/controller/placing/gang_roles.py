@@ -74,6 +74,8 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
     eligible = [_eligible(snapshot, wish, fit) for wish, fit in zip(wishes, open_nodes, strict=True)]
     rules = member_rules.role_rules(groups, kept, open_nodes)
     quotas = [] if rules is None else member_rules.quotas(picture, rules)
+    if terms.one_a_node:
+        quotas.append(Quota((1,) * len(groups), np.ones(picture.nodes.rows, np.int64)))
     roles = [
         _role(picture, wish, len(group), wants, resources, nics, [quota.needs[number] for quota in quotas])
         for number, (wish, group) in enumerate(zip(wishes, groups, strict=True))
