@@ -142,7 +142,7 @@ def every_way(pods: Sequence[Object], free: Mapping[str, int], gpus: Sequence[in
             yield nodes
 
 
-@settings(max_examples=examples(200), deadline=None, phases=[Phase.generate, Phase.shrink])
+@settings(max_examples=examples(60), deadline=None, phases=[Phase.generate, Phase.shrink])
 @given(scenes(), st.randoms(use_true_random=False))
 def test_a_gang_has_a_plan_if_any_keeps_its_rules(scene: Scene, rng: random.Random) -> None:
     asyncio.run(check(scene, rng))

@@ -19,7 +19,7 @@ from dradriver.cli.cluster.free_gpus import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster.nodes import node_table, selector_classes
 from dradriver.cluster.pods import neighbours, nvlink_channels
-from dradriver.controller.placing import ranking
+from dradriver.controller.placing import claim_limit, ranking
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
@@ -691,7 +691,8 @@ def test_all_causes_are_there() -> None:
         node_table.GONE,
         selector_classes.TOO_MANY,
     }
-    known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
+    known |= {claim_limit.OUT_OF_REACH, neighbours.BESIDE, neighbours.ALONE, neighbours.PORTS}
+    known |= {ranking.UNKNOWN_KIND, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 from dradriver.api.base import names
 from dradriver.api.base.objects import Condition, Metadata, Part
 
@@ -31,6 +33,14 @@ class EnvVar(Part, frozen=True):
     name: str = ""
 
 
+class ContainerPort(Part, frozen=True):
+    """One port of a container; ``host_port`` is 0 if it is none of the host."""
+
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(name="hostIP", default="")
+
+
 class Container(Part, frozen=True):
     """A container's name and resources. ``restart_policy`` is ``Always`` for a sidecar among the init containers."""
 
@@ -38,6 +48,7 @@ class Container(Part, frozen=True):
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str | None = None
     env: list[EnvVar] = []
+    ports: list[ContainerPort] = []
 
 
 class Toleration(Part, frozen=True):

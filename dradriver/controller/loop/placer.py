@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -19,7 +20,7 @@ from dradriver.queue.agenda import Agenda
 from dradriver.queue.limits import LimitError
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.waiting import Queue
-from dradriver.reason import Reason
+from dradriver.reason import Cause, Reason
 
 STUCK_S: Final = 60.0  # that a gang whose pods may go to a few nodes only looks for places among these
 
@@ -142,7 +143,8 @@ class Placer:
             else:
                 pods = [member.pod for member in workload.members]
                 self._running.anew(workload.key, pods, f"there is no place for it within its nodes: {reason}")
-        self.tell(workload, self._planner.told(workload, reason))
+        # That a scheduler refused a gang before does not say why it has no place now.
+        self.tell(workload, self._planner.told(workload, reason), but=(Cause.GANG,) if workload.is_gang else ())
 
     def wait(self, workload: PendingWorkload, step: Wait) -> None:
         """Have a workload without a place looked at again at a time, and tell its pods why they wait."""
@@ -155,8 +157,11 @@ class Placer:
         else:
             self.refuse(workload, step.reason)
 
-    def tell(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Tell the pods of a workload without a place why they wait; if writing for it failed, that says more."""
+    def tell(self, workload: PendingWorkload, reason: Reason, *, but: Collection[Cause] = ()) -> None:
+        """Tell the pods of a workload without a place why they wait; if writing for it failed, that says more.
+
+        ``but`` are causes of earlier failures that say less.
+        """
         for member in workload.members:
-            if not (workload.failures.times and self._reasons.insist(member.pod)):
+            if not (workload.failures.times and self._reasons.insist(member.pod, but=but)):
                 self._reasons.want(member.pod, reason)

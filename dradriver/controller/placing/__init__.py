@@ -7,6 +7,7 @@ ranking                the best sets on the best nodes; the reason if there are 
 node_limit             what a feature has to say of the choice of a node
 node_limits            registers the limits of features, and says which requests use these
 channel_limit          the limit of channels of multi-node NVLink
+claim_limit            the limit of allocated claims of other drivers
 nic_limit              the limits of NICs for a single pod
 spot_limit             the limit of spot nodes
 gang_plan              the placement of all pods of a gang

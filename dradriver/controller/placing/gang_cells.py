@@ -9,7 +9,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+_MOST_ORDERED: Final = 3  # roles with affinity of which every order is tried
 
 Ways: TypeAlias = tuple[Mapping[int, int], ...]
 """For each role its pods by cell."""
@@ -92,16 +94,16 @@ def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
     2. The roles are shared one after another; one that needs others next to it comes after these.
     3. A role's pods are shared over its cells, as many as possible on the first ones.
 
-    Roles that another one needs next to it are placed first, also by the scheduler. A way that only works the other way
-    round is not found.
+    Roles without affinity are shared first. A way for which the scheduler has to place a pod with affinity before one
+    without is not found.
 
     Args:
         puzzle: What is to be shared.
         spend: Called for each step; False ends the search.
     """
     seen: set[tuple[tuple[tuple[int, int], ...], ...]] = set()
-    order = _order(puzzle)
-    for least in itertools.product(*(range(_even(puzzle, spread), -1, -1) for spread in puzzle.spread)):
+    levels = [range(_even(puzzle, spread), -1, -1) for spread in puzzle.spread]
+    for order, least in itertools.product(_orders(puzzle), itertools.product(*levels)):
         for shares in _Search(puzzle, order, least, spend).share(0):
             key = tuple(tuple(sorted(share.items())) for share in shares)
             if key not in seen:
@@ -115,18 +117,23 @@ def _even(puzzle: Puzzle, spread: Spread) -> int:
     return total // len(spread.counts) if spread.counts else 0
 
 
-def _order(puzzle: Puzzle) -> list[int]:
-    """Return the roles so that each one comes after those that it needs next to it, as far as possible."""
+def _orders(puzzle: Puzzle) -> Iterator[list[int]]:
+    """Yield the orders in which the roles are shared: first the one in which each role follows those that it needs."""
     needs = {rule.role: rule.pods for rule in puzzle.together}
-    order: list[int] = []
-    left = list(range(len(puzzle.pods)))
+    free = [role for role in range(len(puzzle.pods)) if role not in needs]
+    order = list(free)
+    left = list(needs)
     while left:
-        ready = [role for role in left if not needs.get(role, frozenset()) - {*order, role}]
-        first_ones = [role for role in left if role in needs.get(role, ())]
-        role = next(iter(sorted(ready, key=lambda role: role in needs) or first_ones or left))
+        ready = [role for role in left if not needs[role] - {*order, role}]
+        first_ones = [role for role in left if role in needs[role]]
+        role = next(iter(ready or first_ones or left))
         order.append(role)
         left.remove(role)
-    return order
+    yield order
+    if 1 < len(needs) <= _MOST_ORDERED:
+        for others in itertools.permutations(order[len(free) :]):
+            if (another := [*free, *others]) != order:
+                yield another
 
 
 class _Search:
@@ -164,8 +171,8 @@ class _Search:
         if rule is None or not self._puzzle.pods[role]:
             return [cells]
         values = self._puzzle.cells
-        if any(domains for _, domains in rule.domains) or any(self._shares[other] for other in rule.pods):
-            near = [(key, domains | self._domains(rule.pods, key)) for key, domains in rule.domains]
+        near = [(key, domains | self._domains(rule.pods, key)) for key, domains in rule.domains]
+        if any(domains for _, domains in near):
             return [[cell for cell in cells if all(values[cell][key] in domains for key, domains in near)]]
         if role not in rule.pods:
             return []

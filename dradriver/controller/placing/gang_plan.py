@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator import place_gang
+from dradriver.allocator.fleet.domain_capacity import capacity_by_row
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
@@ -27,15 +28,17 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import GOING
 from dradriver.cluster.nodes.pod_demands import longest
+from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import decide, gang_nics, gang_roles, gang_rules, ranking, spot_limit
+from dradriver.controller.placing import decide, gang_nics, gang_roles, gang_rules, member_rules, ranking, spot_limit
 from dradriver.controller.placing.gang_placements import has_seats_of, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
 from dradriver.reason import Cause
 
+MOST_LACKING: Final = 4  # kinds of members of which a reason says why they have too few nodes
 MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a gang that begins with fewer
 
 
@@ -168,7 +171,7 @@ def _places(
         else:
             planned, choice = asked, place_best(asked)
     except NoPlaceError as error:
-        raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, error)) from None
+        raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, kept, error)) from None
 
     # Not strict: a gang that begins with fewer pods has fewer choices than members.
     placed = dict(zip(planned.members, choice.pods, strict=False))
@@ -176,7 +179,9 @@ def _places(
     return placements_of(picture, terms, placed, choice, kept, hostnames)
 
 
-def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, error: NoPlaceError) -> NoPlaceError:
+def _explained(
+    snapshot: Snapshot, members: Sequence[Member], asked: Asked, kept: Collection[Member], error: NoPlaceError
+) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that were not offered to it, and why."""
     picture = snapshot.picture
     if any(ranking.any_aside(picture, fit) for fit in asked.eligible):
@@ -185,7 +190,7 @@ def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, erro
         return NoPlaceError(unknown, cause=Cause.NODES)
     partition_text = ranking.bound(picture, members[0].wish)
     cause = Cause.RESERVED if partition_text and error.cause is not Cause.NEVER else error.cause
-    details = partition_text + _left_out(snapshot, members) + gang_nics.told(members)
+    details = partition_text + _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
     return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)
 
 
@@ -203,6 +208,32 @@ def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
             causes += picture.channels.causes(domain, member.key, snapshot.narrowed(snapshot.open(ask)))
             break  # one member stands for all
     return f"; nodes left out: {', '.join(causes)}" if causes else ""
+
+
+def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
+    """Return for each kind of pods that has too few nodes by itself why others are left out, as a part of a reason.
+
+    Each kind is named by its first pod that needs a place. A kind that only lacks GPUs has no part.
+    """
+    neighbours, parts, end = snapshot.picture.neighbours, [], 0
+    lasts_s = longest(member.wish.ask.lasts_s for member in asked.members)
+    for role, fit in zip(asked.request.members, asked.eligible, strict=True):
+        new = [member for member in asked.members[end : end + role.pods] if member not in kept]
+        end += role.pods
+        room = capacity_by_row(snapshot.fleet, role, len(fit), eligible=fit, amounts=asked.amounts)
+        if int(room.pods.sum()) >= len(new):
+            continue
+        ask = msgspec.structs.replace(new[0].wish.ask, lasts_s=lasts_s)
+        causes = {*snapshot.causes(ask, snapshot.rows)} - {GOING}  # which is said of the gang
+        open_nodes, rules = snapshot.narrowed(snapshot.open(ask)), new[0].wish.rules
+        if rules is not None:
+            own_rules = member_rules.alone(rules)
+            causes |= {*neighbours.causes(new[0].key, own_rules, open_nodes, gone=snapshot.gone_pods)}
+        if neighbours.shunned(new[0].pod, open_nodes).any():
+            causes.add(BESIDE)
+        if causes:
+            parts.append(f"; nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")
+    return "".join(parts[:MOST_LACKING])
 
 
 def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Literal
 
 import msgspec
@@ -147,10 +147,10 @@ class Reasons:
         if pod.metadata.annotations.get(names.REASON) != _text(reason):
             self._due.put_at(key, known.due)
 
-    def insist(self, pod: Pod) -> bool:
-        """Have a pod's reason of its own trouble written again. Returns whether it has had any."""
+    def insist(self, pod: Pod, *, but: Collection[Cause] = ()) -> bool:
+        """Have a pod's reason of its own trouble written again. Returns whether it has had any not of ``but``."""
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
-        if known is None or known.uid != pod.metadata.uid or known.own is None:
+        if known is None or known.uid != pod.metadata.uid or known.own is None or known.own.cause in but:
             return False
         self.want(pod, known.own)
         return True

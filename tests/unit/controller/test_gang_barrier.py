@@ -132,7 +132,7 @@ async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
     await cluster.settle()
     assert claims(cluster, pods) == []
     assert bound(cluster, pods) == []
-    assert all("train-1" in (cluster.note(pod, "reason") or "") for pod in pods)
+    assert all("too little cpu" in (cluster.note(pod, "reason") or "") for pod in pods), "what keeps it waiting now"
     cluster.pod("single", 8)
     await cluster.settle()
     assert cluster.claim("single") is not None

@@ -219,9 +219,81 @@ async def test_a_pod_that_joins_a_gang_keeps_its_rules() -> None:
     assert len({"x" if name in "abc" else name for name in (*first, node)}) == 3
 
 
+def refuse(cluster: GpuCluster, pod: str, cause: str) -> None:
+    """Have the scheduler refuse a pod on one of its nodes."""
+    message = f"0/8 nodes are available: 1 {cause}, 7 node(s) didn't match Pod's node affinity/selector. preemption: no"
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    cluster.put(PODS, cluster.get_pod(pod) | {"status": {"phase": "Pending", "conditions": [condition]}})
+
+
+@pytest.mark.parametrize(
+    ("cause", "used"),
+    [
+        ("node(s) had volume node affinity conflict", 2),
+        ("node(s) didn't have free ports for the requested pod ports", 2),
+        ("Insufficient cpu", 1),
+    ],
+)
+async def test_a_gang_that_is_refused_on_one_node_is_planned_on_more(cause: str, used: int) -> None:
+    cluster = GpuCluster(unschedulable_s=0.0)
+    for name in "abcdefgh":
+        cluster.node(name)
+    pods = add(cluster, "p", "q", gpus=4)
+    before = set(await nodes_of(cluster, pods))
+    assert len(before) == 1
+    refuse(cluster, "q", cause)
+    for _ in range(8):
+        await cluster.settle()
+        cluster.collect()
+        await asyncio.sleep(0.5)
+    after = set(await nodes_of(cluster, pods))
+    assert len(after) == used
+    assert not after & before
+
+
 @pytest.mark.parametrize(("pods", "most"), [(1, 8), (2, 8), (4, 8), (6, 12), (12, 20)])
 async def test_a_gang_may_use_eight_nodes_or_twice_its_own(pods: int, most: int) -> None:
     cluster = nodes([f"node-{number:02d}" for number in range(24)])
     names = add(cluster, *(f"p-{number}" for number in range(2 * pods)), gpus=4)
     assert len(set(await nodes_of(cluster, names))) == pods
     assert len(usable(cluster, "p-0")) == most
+
+
+async def test_a_kind_that_cannot_have_its_nodes_is_named_with_the_cause() -> None:
+    cluster = nodes("ab")
+    add(cluster, "p", gpus=2, size="3", requests={"cpu": "8"})
+    add(cluster, "q", gpus=2, size="3", requests={"cpu": "80"})
+    add(cluster, "r", gpus=2, size="3", nodeSelector={"disk": "fast"})
+    await cluster.settle()
+    reason = cluster.note("p", "reason") or ""
+    assert "; nodes left out for pod q: too little cpu; nodes left out for pod r: " in reason
+    assert "pod p" not in reason
+
+
+async def test_a_rule_that_keeps_a_kind_from_all_nodes_is_named() -> None:
+    cluster = nodes("a")
+    add(cluster, "alone", gpus=1, gang="", app="other")
+    await cluster.settle()
+    cluster.schedule()
+    add(cluster, "p", gpus=2, size="2")
+    add(cluster, "q", gpus=2, size="2", **apart(HOST, "other"))
+    await cluster.settle()
+    assert "nodes left out for pod q: pods of its own kind there already" in (cluster.note("p", "reason") or "")
+
+
+async def test_what_the_scheduler_said_is_not_repeated_when_there_is_no_place_for_another_reason() -> None:
+    cluster = GpuCluster(unschedulable_s=0.0)
+    for name in "ab":
+        cluster.node(name)
+    pods = add(cluster, "p", "q")
+    assert await nodes_of(cluster, pods)
+    refuse(cluster, "q", "node(s) had volume node affinity conflict")
+    await cluster.settle()
+    assert claims(cluster, pods) == []
+    cluster.rival("rival", "a", range(8))
+    for _ in range(30):
+        await cluster.settle()
+        await asyncio.sleep(2)
+    reason = cluster.note("p", "reason") or ""
+    assert "volume node affinity" not in reason
+    assert "few nodes only" in reason
