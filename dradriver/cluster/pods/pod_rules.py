@@ -99,6 +99,12 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
     spread: tuple[Spread, ...] = ()
     ports: tuple[HostPort, ...] = ()
 
+    @property
+    def chosen(self) -> tuple[Chosen, ...]:
+        """Return the pods that the rules are about, except those with its host ports."""
+        terms = (*(term.pods for term in self.apart), *(term.pods for term in self.together))
+        return (*terms, *(spread.pods for spread in self.spread))
+
 
 def rules_of(pod: Pod) -> Rules | None:
     """Return what a pod requires of other pods, as far as the controller can know it. Never raises.
