@@ -19,6 +19,7 @@ A review of a pod goes down this list once: it is read, decided about, and answe
     addon         what a pod cannot have where another driver hands out the GPUs
     kueue         sees to it that Kueue charges what a pod will have
     gang          that a gang can be there as a whole
+    pod_groups    which pods leave the PodGroup that the Job controller made for them
     harmful_settings  warns of variables and settings that spoil what the driver does
     effects       warns of annotations without effect
     desired       what a decision comes to: the fields that are the driver's, as they should be

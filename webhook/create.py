@@ -33,6 +33,7 @@ from webhook import (
     gpu_limits,
     harmful_settings,
     kueue,
+    pod_groups,
     pod_view,
     scheduler_placed,
     template_reference,
@@ -173,6 +174,7 @@ def create(
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             # The copied pod's affinity may have the nodes that the controller wrote into it: they are removed.
             required=authors_affinity(pod) if copied else desired.AS_SENT,
+            leaves_group=label == names.LABEL_PLACED and pod_groups.leaves_at_create(pod),
         ),
         warnings,
     )

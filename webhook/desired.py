@@ -43,6 +43,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
         scheduler_name: ``spec.schedulerName``; None takes it away.
         deadline_s: ``spec.activeDeadlineSeconds``; None leaves it.
         required: The required node affinity as JSON; None takes it away, ``AS_SENT`` leaves it.
+        leaves_group: Whether ``spec.schedulingGroup`` goes away.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Desired(msgspec.Struct, frozen=True, kw_only=True):
     scheduler_name: str | None
     deadline_s: int | None
     required: Any = AS_SENT
+    leaves_group: bool = False
 
 
 def ended_after(*seconds: int | None) -> int | None:

@@ -28,6 +28,8 @@ def write(pod: pod_view.Pod, want: desired.Desired) -> Patch:
     _write_text(patch, "schedulerName", spec.scheduler_name, want.scheduler_name)
     if want.deadline_s not in (None, spec.active_deadline_seconds):
         patch.add("spec", "activeDeadlineSeconds", value=want.deadline_s)
+    if want.leaves_group:
+        patch.remove("spec", "schedulingGroup")
     # The affinity is not decoded before: its other fields are sent back as they came.
     if want.required is not desired.AS_SENT:
         members = pod_view.members(spec.affinity)

@@ -91,6 +91,7 @@ class Spec(_Part, frozen=True):
     node_name: str | None = None
     scheduler_name: str | None = None
     active_deadline_seconds: int | None = None
+    scheduling_group: Raw = ABSENT
 
 
 class Pod(msgspec.Struct, frozen=True, gc=False):
@@ -107,6 +108,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         queued: Whether Kueue charges it, by itself or with what made it.
         queued_alone: Whether it is one that somebody put into a queue by itself.
         note_sent: Whether it is queued, and its author sent the note of a resolved request that it has.
+        owners: Its ``metadata.ownerReferences``, undecoded.
         spec: Its spec.
     """
 
@@ -120,6 +122,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     queued: bool
     queued_alone: bool
     note_sent: bool
+    owners: Raw
     spec: Spec
 
     @property
@@ -162,6 +165,11 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
         return next((c for c in self.spec.resource_claims or () if c.name == self.own_entry), None)
 
     @property
+    def is_in_group(self) -> bool:
+        """Return whether the viewed pod names a PodGroup (KEP-4671)."""
+        return not same(self.spec.scheduling_group, ABSENT)
+
+    @property
     def gated(self) -> bool:
         """Return whether our scheduling gate holds the viewed pod."""
         return any(gate.name == names.GATE for gate in self.spec.scheduling_gates or ())
@@ -170,6 +178,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 class _Metadata(_Part, frozen=True):
     labels: Raw = ABSENT
     annotations: Raw = ABSENT
+    owner_references: Raw = ABSENT
     managed_fields: Raw = ABSENT
 
 
@@ -241,6 +250,7 @@ def read(text: bytes | Raw) -> Pod:
         queued=queued,
         queued_alone=bool(queue) and not podset and PARENT not in (annotations or {}),
         note_sent=queued and names.REQUEST in written and _note_sent(pod.metadata.managed_fields),
+        owners=pod.metadata.owner_references,
         spec=pod.spec,
     )
 

@@ -27,6 +27,7 @@ from webhook import (
     effects,
     gang,
     gpu_limits,
+    pod_groups,
     pod_view,
     scheduler_placed,
     template_reference,
@@ -85,6 +86,7 @@ def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[d
             scheduler_name=live_spec.scheduler_name,
             deadline_s=deadline_s,
             required=required_affinity,
+            leaves_group=pod_groups.leaves_at_update(pod, live),
         ),
         warnings + affinity_warnings + deadline_warnings,
     )

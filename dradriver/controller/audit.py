@@ -18,6 +18,7 @@ from dradriver.api.claims.pins import Key, claim_key, is_set
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_devices import NicSlice
 from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.pods.foreign_pods import ForeignPods
 from dradriver.cluster.records.pod_records import Foreign
 from dradriver.cluster.records.records import ChannelSlice
 from dradriver.cluster.records.slice_records import SliceRecord
@@ -57,8 +58,8 @@ class Audit:
         """Audit the whole cluster cache once, and put right what differs. Returns how many differences there were."""
         self._found = 0
         for check in (
-            self._objects, self._claim_users, self._holders, self._nics, self._channels, self._usage, self._free,
-            self._gpu_time,
+            self._objects, self._claim_users, self._holders, self._nics, self._channels, self._usage, self._foreign,
+            self._free, self._gpu_time,
         ):  # fmt: skip
             await check()
         if self._found > _MOST_LINES:
@@ -220,6 +221,21 @@ class Audit:
             if amounts != nodes.used().get(name, {}):
                 self._differs("usage", ("", name), partial(nodes.set_used, name, amounts))
 
+    async def _foreign(self) -> None:
+        """Compare where foreign pods are, by labels and host ports, with what the API server shows."""
+        (shown_pods,) = self._of(PODS)
+        neighbours, counted = self._picture.neighbours, ForeignPods()
+        async for key in _in_slices(tuple(shown_pods)):
+            _count(counted, shown_pods.get(key))
+        if neighbours.foreign.is_equal(counted):
+            return
+        # Pods may have changed between two slices. So count them again without a pause.
+        exactly = ForeignPods()
+        for pod in shown_pods.values():
+            _count(exactly, pod)
+        if not neighbours.foreign.is_equal(exactly):
+            self._differs("pods", ("", "of others"), partial(neighbours.correct_foreign, exactly))
+
     async def _free(self) -> None:
         inventory, fleets = self._picture.inventory, self._picture.fleets
         async for pool in _in_slices(inventory.pools()):
@@ -283,6 +299,11 @@ def _add(sums: dict[str, collections.Counter[str]], entry: object, only: Collect
         total = sums.setdefault(node, collections.Counter())
         for resource, amount in takes.items():
             total[resource] += amount
+
+
+def _count(foreign_pods: ForeignPods, entry: object) -> None:
+    if isinstance(entry, Foreign):
+        foreign_pods.changed(None, entry)
 
 
 def _without_zeros(total: Mapping[str, int] | None) -> Amounts:

@@ -46,6 +46,7 @@ from dradriver.kube.resources import (
     RESOURCE_SLICES,
     Resource,
 )
+from dradriver.kube.server_clock import ServerClock
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,7 @@ class Controller:
         suspendable: Collection[str] = (),
         tables: AtOnce | None = None,
         features: FeatureOptions | None = None,
+        clock: ServerClock | None = None,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -113,12 +115,19 @@ class Controller:
             suspendable: Kinds of owners that the controller may suspend.
             tables: Makes the tables of machines outside the loop; None to make them in the loop.
             features: What an administrator sets of features.
+            clock: Gives the time by which GPU time is counted; None for this machine's clock.
         """
+        self._clock = clock
         recorders = recorders or Recorders()
         self.worker = Worker(
-            client, deadlines=deadlines, recorders=recorders.pods, suspendable=suspendable, tables=tables
+            client,
+            deadlines=deadlines,
+            recorders=recorders.pods,
+            suspendable=suspendable,
+            tables=tables,
+            clock=clock,
         )
-        self.features = Features(client, self.worker, recorders, features or FeatureOptions())
+        self.features = Features(client, self.worker, recorders, features or FeatureOptions(), clock=clock)
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
         self._reflectors = {
             source: Reflector[Any](
@@ -185,6 +194,8 @@ class Controller:
         """Lead as the controller of the cluster until cancelled. One replica at a time should; two do no harm."""
         await self.synced()
         await self._catch_up()
+        if self._clock is not None:
+            self._clock.set()  # by the answer that has just come
         metrics.LEADER.set(1)
         try:
             await self._lead()

@@ -52,6 +52,7 @@ async def serve(args: Options) -> None:
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
     from dradriver.kube.leader import LeaderElector
+    from dradriver.kube.server_clock import ServerClock
     from dradriver.process import cyclic_gc
     from dradriver.process.health_server import serve_health
 
@@ -67,6 +68,7 @@ async def serve(args: Options) -> None:
             features=FeatureOptions(
                 usage_namespace=args.namespace, reservation_namespace=args.namespace, ends_idle=args.end_idle
             ),
+            clock=ServerClock(lambda: (client.connection.date, client.connection.date_at)),
         )
         policies_file = policies.follow(
             controller.follow,

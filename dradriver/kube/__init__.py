@@ -12,6 +12,7 @@ config      where the API server is: a kubeconfig, or the pod's service account
 reflector   a live copy of all objects of one kind
 optional_reflector  a reflector of a kind that not every server has
 store       what a reflector keeps, and how it tells of changes
+server_clock  the time by the API server's clock
 backoff     how long to wait after failures
 workqueue   objects that want work: namespaces side by side, pauses after failures
 leader      leader election on a Lease

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Final, Self
 
@@ -29,6 +30,7 @@ class Connection:
 
     Attributes:
         date: The header of that name of the last answer, by the server's own clock; empty without one.
+        date_at: When that answer came, by the monotonic clock.
     """
 
     def __init__(self, config: ServerConfig, *, user_agent: str, timeout_s: float) -> None:
@@ -38,6 +40,7 @@ class Connection:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
         self._session: aiohttp.ClientSession | None = None  # the open session; None outside of ``async with``
         self.date = ""
+        self.date_at = 0.0
 
     async def __aenter__(self) -> Self:
         context = self._config.ssl_context()
@@ -161,7 +164,7 @@ class Connection:
                     server_hostname=self._config.server_name,
                     allow_redirects=False,  # another host must not get the token
                 )
-                self.date = response.headers.get("Date", "")
+                self.date, self.date_at = response.headers.get("Date", ""), time.monotonic()
                 if 200 <= response.status < 300:
                     return response
                 async with response:

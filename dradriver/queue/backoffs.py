@@ -20,18 +20,20 @@ class Failures:
     Attributes:
         not_before: When it may be tried again, by the loop's clock.
         times: How often in a row it was refused, or its promise not kept.
+        in_vain: How often of these its scheduler did not bind it in time.
         tried: Nodes on which its promise was not kept.
         refusals: How often the scheduler refused the node of its tentative placement, since its request changed.
     """
 
     def __init__(self) -> None:
         self.not_before = 0.0
-        self.times = 0
+        self.times = self.in_vain = 0
         self.tried: list[str] = []
         self.refusals = 0
         self._moved = 0  # how often in a row another writer was first
         self._again = 0  # how often in a row all was taken back, after the first time
         self._anew_at = -math.inf  # when it might begin anew the last time
+        self._forgiven_at = -math.inf  # when it was forgiven last
         self._alone = 0  # how often in a row it met the server's trouble after another's write had gone well
         self._successes: int | None = None  # of all, when it met the server's trouble last
 
@@ -77,7 +79,15 @@ class Failures:
             self.tried.clear()
             self.times += 1
 
-    def forgive(self) -> None:
-        """Forget all failures and the back-off: the workload requests something else now."""
-        self.not_before, self.times, self.refusals, self._anew_at = 0.0, 0, 0, -math.inf
+    def forgive(self, now: float) -> None:
+        """Forget all failures and the back-off: the workload requests something else now.
+
+        A workload that had kept GPUs from others in vain is forgiven once in a while only, and goes on to wait longer
+        each time. Else a pod that changes all the time would have them nearly all the time.
+        """
+        if not self.in_vain:
+            self.not_before = 0.0
+        elif now >= self._forgiven_at + LONGEST_BACKOFF_S:
+            self.not_before, self._forgiven_at = 0.0, now
+        self.times, self.refusals, self._anew_at = self.in_vain, 0, -math.inf
         self.tried.clear()

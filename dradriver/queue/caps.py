@@ -123,7 +123,7 @@ class Caps(Limit):
             # Who uses the cap is added up from all claims, and most callers do not read it.
             explain = partial(self._refusal, tenant, exceeded_cap, _most(asked, exceeded_cap))
             raise LimitError(explain, f"{CAP} {self._tenants.caps(tenant).index(exceeded_cap)}")
-        why = Reason(Cause.CAP, f"GPUs left out by {CAP}: {self._told(tenant, exceeded_cap)}")
+        why = Reason(Cause.CAP, f"GPUs left out by its tenant's cap: {self._told(tenant, exceeded_cap)}")
         return Allowance(members, allowance.closed | closed, why)
 
     def _refusal(self, tenant: str, cap: Cap, gpus: float) -> NoPlaceError:

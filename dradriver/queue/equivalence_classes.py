@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from collections.abc import Hashable
+from typing import Final, NamedTuple, TypeAlias
 
 from dradriver.allocator.request import Whole
 from dradriver.api.claims.pins import Key
-from dradriver.queue.placement_request import Kind
+from dradriver.queue.placement_request import Kind, Kinds
 from dradriver.reason import Reason
 
 NEVER: Final = -1
@@ -19,27 +20,41 @@ Closed: TypeAlias = frozenset[str]
 ANYWHERE: Final[Closed] = frozenset()
 
 
-class Line:
-    """Units of one kind and one tenant.
+class Asker(NamedTuple):
+    """Whose workloads take turns in being looked at: those of one tenant, by namespace, and gangs apart.
 
     Attributes:
-        kind: What they ask for.
-        tenant: Whose they are.
+        tenant: The tenant.
+        namespace: The namespace.
+        is_gang: Whether these are gangs, whose looks can cost a thousand times as much as those of pods.
+    """
+
+    tenant: str
+    namespace: str
+    is_gang: bool
+
+
+class Line:
+    """Units of one kind and one asker.
+
+    Attributes:
+        kinds: What they ask for.
+        asker: Whose they are.
         group: All that find a place or not as they do.
         heap: They by order; those that left are dropped when they come to the top, or when they are many.
         size: How many they are.
-        queued: The order that they stand under among the tenant's lines; None while they do not.
+        queued: The order that they stand under among the asker's lines; None while they do not.
         reason: What they were told last; of a new line what its kind was.
         about: The same without figures that change all the time.
     """
 
-    __slots__ = ("about", "group", "heap", "kind", "queued", "reason", "size", "tenant")
+    __slots__ = ("about", "asker", "group", "heap", "kinds", "queued", "reason", "size")
 
-    def __init__(self, kind: Kind, tenant: str, group: Group) -> None:
-        self.kind = kind
-        self.tenant = tenant
+    def __init__(self, kinds: Kinds, asker: Asker, group: Group) -> None:
+        self.kinds = kinds
+        self.asker = asker
         self.group = group
-        group.lines[tenant] = self
+        group.lines[asker] = self
         self.heap: list[tuple[Order, Key]] = []
         self.size = 0
         self.queued: Order | None = None
@@ -51,27 +66,33 @@ class Group:
     """Units of one kind that may have the same GPUs: of one partition, or of none.
 
     Attributes:
-        kind: What they ask for.
         closed: The GPUs that a cap keeps them from; then they are one tenant's.
         key: By what the queue knows it.
-        lines: Its workloads by tenant; none is empty.
+        needs: Of each pod of one of them the fewest free GPUs of a node that may take it, and what else it asks of it.
+        gpus: Fewest free GPUs of a node that may take any pod of one.
+        family: What single pods share that may be refused GPUs by the same nodes, whatever else they ask of them; None
+            where that does not say all.
+        lines: Its workloads by asker; none is empty.
         failed_at: The nodes' clock when one of them last found no place; ``NEVER`` while none has.
+        work: What that look cost, in evaluations of nodes.
         reason: Why, then.
         checked_at: When it was last asked without an event.
         seen: The version of the picture then.
-        gpus: Fewest free GPUs of a node that may take one.
     """
 
-    __slots__ = ("checked_at", "closed", "failed_at", "gpus", "key", "kind", "lines", "reason", "seen")
+    __slots__ = (
+        "checked_at", "closed", "failed_at", "family", "gpus", "key", "lines", "needs", "reason", "seen", "work",
+    )  # fmt: skip
 
-    def __init__(self, kind: Kind, tenant: str, closed: Closed) -> None:
-        self.kind = kind
+    def __init__(self, kinds: Kinds, tenant: str, closed: Closed) -> None:
         self.closed = closed
-        self.key = kind, tenant, closed
-        # Parts may be of GPUs that are in use, and so is the set that others have already.
-        self.gpus = kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
-        self.lines: dict[str, Line] = {}
+        self.key = kinds, tenant, closed
+        self.needs = tuple((_gpus(kind), kind[1]) for kind in kinds)
+        self.gpus = min(gpus for gpus, _ in self.needs)
+        self.family = _family(kinds, tenant, closed)
+        self.lines: dict[Asker, Line] = {}
         self.failed_at = NEVER
+        self.work = 0
         self.reason: Reason | None = None
         self.checked_at = 0.0
         self.seen = -1
@@ -82,6 +103,27 @@ class Group:
         return any(line.queued is not None for line in self.lines.values())
 
     @property
+    def is_gang(self) -> bool:
+        """Return whether the equivalence class is of gangs; a class that is empty is of none."""
+        return any(asker.is_gang for asker in self.lines)
+
+    @property
     def oldest(self) -> tuple[Order, Key]:
         """Return the oldest workload of the equivalence class, or one that left a moment ago."""
         return min(line.heap[0] for line in self.lines.values())
+
+
+def _gpus(kind: Kind) -> int:
+    """Return the fewest free GPUs of a node that may take a pod."""
+    # Parts may be of GPUs that are in use, and so is the set that others have already.
+    return kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
+
+
+def _family(kinds: Kinds, tenant: str, closed: Closed) -> Hashable:
+    """Return what is left of a single pod's kind without the amounts and the nodes that it asks for.
+
+    A gang is not refused by one node. Nor is it one node's answer which NICs there are: the search for them has a limit
+    over all nodes.
+    """
+    (request, ask, *others), *more = kinds
+    return None if more or kinds[0][5] is not None else (request, ask.lasts_s, *others, tenant, closed)

@@ -13,7 +13,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.pod_demands import Where, longest
 from dradriver.queue.backoffs import Failures
 from dradriver.queue.memory import GangMemory, PodMemory
-from dradriver.queue.placement_request import Kind, PlacementRequest, read_wish
+from dradriver.queue.placement_request import Kind, Kinds, PlacementRequest, read_wish
 from dradriver.queue.scheduler_pace import OPEN
 from dradriver.reason import Reason
 
@@ -80,6 +80,12 @@ class Member:
             return bool(self.wish.open)
         except WordError:
             return False
+
+    @property
+    def scheduler(self) -> str:
+        """Return the scheduler of the pending pod, after ``OPEN`` if the pod is not confined to a few nodes."""
+        name = self.pod.spec.scheduler_name
+        return f"{OPEN}{name}" if self.is_open else name
 
     @property
     def kind(self) -> Kind:
@@ -186,14 +192,15 @@ class PendingWorkload:
         return tuple(member for member in self.members if member in self.wanting) or self.members
 
     @property
-    def kind(self) -> Kind:
-        """What workloads share that find a place or do not.
+    def kinds(self) -> Kinds:
+        """What workloads share that find a place or do not: all that their pods ask for.
 
         Raises:
             WordError: What it wishes cannot be read.
         """
-        kind = self.asking[0].kind
-        return (*kind[:-1], self.reserved) if self.reserved else kind
+        if self.reserved:
+            return tuple(dict.fromkeys((*member.kind[:-1], self.reserved) for member in self.asking))
+        return tuple(dict.fromkeys(member.kind for member in self.asking))
 
     @property
     def lasts_s(self) -> int:
@@ -215,9 +222,9 @@ class PendingWorkload:
         return not self.is_gang and self.lead.is_open
 
     @property
-    def scheduler(self) -> str:
-        """Return who is to bind the pending workload, as scheduler and namespace: silent pods hold up no others'."""
-        return f"{self.lead.pod.spec.scheduler_name}/{self.key[0]}{OPEN if self.is_open else ''}"
+    def schedulers(self) -> tuple[str, ...]:
+        """Return who is to bind those pods of the pending workload that want a place, as ``Member.scheduler``."""
+        return tuple(dict.fromkeys(member.scheduler for member in self.asking))
 
     def trust(self, highest: int | None) -> None:
         """Let no priority of the pending workload above this count; call it while the workload is not in the queue."""
@@ -276,9 +283,9 @@ class PendingWorkload:
         """Note that there is a place for the pending workload."""
         self._no_place_since = None
 
-    def forgive(self) -> None:
+    def forgive(self, now: float) -> None:
         """Forget earlier failures of the pending workload: it requests something else now."""
-        self.failures.forgive()
+        self.failures.forgive(now)
         for member in self.members:
             member.memory = member.memory.forgiven()
         self._no_place_since = None

@@ -21,12 +21,15 @@ from dradriver.api.vocabulary.messages import shown
 from dradriver.api.vocabulary.nic_requests import NicAsk
 from dradriver.api.vocabulary.values import HAND_OVER, NCCL_AUTO
 from dradriver.cluster.nodes.pod_demands import Ask, Where, ask_of
+from dradriver.cluster.pods.other_claims import claims_of
 from dradriver.cluster.pods.pod_rules import Rules, rules_of
 from dradriver.cluster.records.templates import beside, missing
 from dradriver.reason import Reason
 
 Kind: TypeAlias = tuple[Request, Ask, str, bool, Rules | None, NicAsk | None, str]
-"""The key of an equivalence class. The last entry is the workload that GPUs are reserved for; empty for others."""
+"""What one pod asks for. The last entry is the workload that GPUs are reserved for; empty for others."""
+Kinds: TypeAlias = tuple[Kind, ...]
+"""The key of an equivalence class: what its pods ask for, each kind once; of a single pod its only kind."""
 
 
 class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,7 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
         spot: ``prefer`` or ``avoid`` if the pod says so of spot nodes; else empty.
         beside: Templates that it names in addition to that of its GPUs: not every node may have what they request.
         nics: The NICs that its claim requests; None for none.
+        other_claims: Claims of other drivers that it names and that may be allocated already.
     """
 
     request: Request
@@ -67,16 +71,18 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     spot: str = ""
     nics: NicAsk | None = None
     beside: tuple[str, ...] = ()
+    other_claims: tuple[str, ...] = ()
 
     @property
     def kind(self) -> Kind:
         """Return the key of the equivalence class: pods with this key find a place together or not at all.
 
         The namespace is part of the key if the pod requests fractions, because a GPU's fractions can be for one
-        namespace only, or names other templates, because these belong to a namespace.
+        namespace only, or names other templates or claims, because these belong to a namespace.
         """
-        is_independent = isinstance(self.request, Whole) and not self.beside
-        namespace = "" if is_independent else "/".join((self.claim[0], *self.beside))
+        is_independent = isinstance(self.request, Whole) and not (self.beside or self.other_claims)
+        others = (*self.beside, *(f"claim {name}" for name in self.other_claims))
+        namespace = "" if is_independent else "/".join((self.claim[0], *others))
         return self.request, self.ask, namespace, self.hands_over, self.rules, self.nics, ""
 
 
@@ -122,6 +128,7 @@ def read_wish(
         ask=msgspec.structs.replace(ask, lasts_s=0) if is_shared else ask,
         spot="" if resolved_request.spot is msgspec.UNSET else resolved_request.spot,
         beside=beside(pod),
+        other_claims=tuple([name for _, name in claims_of(pod)]) if len(pod.spec.resource_claims) > 1 else (),
         open=_open(pod, unknown),
         # All pods of a shared set are on one node, whatever their affinity says.
         rules=None if is_shared else rules_of(pod),
@@ -130,7 +137,7 @@ def read_wish(
     # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
     # allocated, admission refuses the annotation.
     hands_over = resolved_request.when_full == HAND_OVER
-    can_hand_over = not _narrowed(pod) and current_ledger() is OURS and (hands_over or wish.open != "")
+    can_hand_over = not is_narrowed(pod) and current_ledger() is OURS and (hands_over or wish.open != "")
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:
@@ -156,14 +163,14 @@ def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:
     return key
 
 
-def _narrowed(pod: Pod) -> bool:
+def is_narrowed(pod: Pod) -> bool:
     """Return whether a pod was placed and may use some nodes only; a pod handed over to the scheduler may use any."""
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
 
 def _open(pod: Pod, unknown: Reason | None) -> str:
     """Return why a pod is not confined to a few nodes; empty if it is, or will be when its gate is removed."""
-    if _narrowed(pod):
+    if is_narrowed(pod):
         return ""
     if unknown is not None:
         return unknown.text
@@ -229,7 +236,7 @@ def _alone_by_limits(
 
 def why(pod: Pod, error: NoPlaceError) -> Reason:
     """Return why a pod has no place. A pod that was placed before can have one on a few nodes only, and is told so."""
-    if not _narrowed(pod):
+    if not is_narrowed(pod):
         return error.why
     return Reason(
         error.cause,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.backoff import EARLY_S
 from dradriver.queue.equivalence_classes import NEVER, Closed, Group
-from dradriver.queue.placement_request import Kind
+from dradriver.queue.full_nodes import FullNodes
+from dradriver.queue.placement_request import Kinds
 
 LONG_S: Final = 0.01  # of asking, after which others get a rest of it
 REST: Final = 4.0  # times as long as a round took
 OLDEST: Final = 32  # kinds of a namespace that are asked in each round
 OTHERS: Final = 32  # more of them, in turn
+MOST_WORK: Final = 8_000_000  # evaluations of nodes that these may cost, as far as is known from their last looks
 _LOOK: Final = 8  # kinds that are asked between two looks at the clock
 _ANEW: Final = 10  # kinds at a time that are asked without an event
 _ANEW_S: Final = 10.0  # between two times of one kind
@@ -49,35 +50,39 @@ class Rechecks:
             queue: Called with a group that may find a place, to have it stand in the queue.
         """
         self._nodes, self._free, self._open_rows, self._queue = nodes, free, open_rows, queue
-        self._groups: dict[tuple[Kind, str, Closed], Group] = {}  # groups by kind, tenant and denied GPUs
+        self._groups: dict[tuple[Kinds, str, Closed], Group] = {}  # groups by kind, tenant and denied GPUs
+        self._full = FullNodes(nodes)
         self._looked_at = NEVER  # the nodes' clock at the last ``_plan``
         self._since = NEVER  # the nodes' clock up to which all groups were rechecked
-        self._left: dict[str, Iterator[Group]] = {}  # by namespace: the groups to recheck in later rounds
+        # By namespace, gangs apart: the groups to recheck in later rounds.
+        self._left: dict[tuple[str, bool], deque[Group]] = {}
         self._round: list[Group] = []  # the groups to recheck before the next workload is served
         # Most blocked groups failed at the same time, so what became free since then is computed once for all of them.
-        self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
+        self._candidates: dict[tuple[int, int], bool] = {}
         self._candidates_at = NEVER
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
-    def group(self, kind: Kind, tenant: str, closed: Closed) -> Group:
+    def group(self, kinds: Kinds, tenant: str, closed: Closed) -> Group:
         """Return the group of blocked workloads that is checked again as one; a new one if there is none.
 
         Args:
-            kind: What its workloads ask for.
+            kinds: What its workloads ask for.
             tenant: Whose they are where a cap keeps them from GPUs; else whose partition binds them, or none's.
             closed: The GPUs that a cap keeps them from.
         """
-        key = kind, tenant, closed
+        key = kinds, tenant, closed
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(kind, tenant, closed)
+            group = self._groups[key] = Group(kinds, tenant, closed)
             self._by_last_check[group] = None
+            self._full.add(group)
         return group
 
     def forget(self, group: Group) -> None:
         """Forget a group of blocked workloads that is empty: nobody need be checked again."""
         del self._groups[group.key]
         del self._by_last_check[group]
+        self._full.drop(group)
 
     def blocked(self) -> list[Group]:
         """Return the groups of workloads that found no place and are not rechecked yet."""
@@ -91,20 +96,20 @@ class Rechecks:
     def look(self, most: int) -> bool:
         """Recheck at most ``most`` groups for a place. Return whether the round goes on.
 
-        A round has a limited number of groups of each namespace, so a namespace with thousands of groups does not delay
-        others. Call ``Queue.next`` only between two rounds: then the oldest workload that may find a place is served
-        first. What becomes free during a round counts from the next round on.
+        A round has a limited number of groups of each namespace, and no more of them than there is time for, as their
+        last looks say. So a namespace with thousands of groups does not delay others. Call ``Queue.next`` only between
+        two rounds: then the oldest workload that may find a place is served first. What becomes free during a round
+        counts from the next round on.
         """
         if not self._round:
             if not self.outdated:
                 return False
             if self._looked_at != self._nodes.clock:
                 self._plan()
-            for namespace, groups in list(self._left.items()):
-                next_groups = list(itertools.islice(groups, OLDEST + OTHERS))
-                self._round += next_groups
-                if len(next_groups) < OLDEST + OTHERS:
-                    del self._left[namespace]
+            for whose, groups in list(self._left.items()):
+                self._round += [groups.popleft() for _ in range(_affordable(groups, OLDEST + OTHERS))]
+                if not groups:
+                    del self._left[whose]
         batch, self._round = self._round[:most], self._round[most:]
         for group in batch:
             if not group.queued and self._worth(group):
@@ -112,7 +117,7 @@ class Rechecks:
         return bool(self._round)
 
     def _plan(self) -> None:
-        """Choose the blocked groups to recheck: of each namespace the oldest first, then the longest unchecked.
+        """Choose the blocked groups to recheck: of each namespace the oldest and the longest unchecked by turns.
 
         With the oldest alone, the others would never be rechecked if something becomes free all the time.
         """
@@ -123,17 +128,20 @@ class Rechecks:
         freed = free[self._nodes.freed[: len(free)] > self._since]
         # CPU that becomes free on a node without free GPUs helps no group.
         most_gpus = int(freed.max(initial=0))
-        by_namespace: dict[str, list[Group]] = {}
+        by_namespace: dict[tuple[str, bool], list[Group]] = {}
         for group in self._groups.values():
             if group.failed_at != NEVER and not group.queued and group.gpus <= most_gpus:
-                by_namespace.setdefault(group.oldest[1][0], []).append(group)
+                by_namespace.setdefault((group.oldest[1][0], group.is_gang), []).append(group)
 
         self._left = {}
-        for namespace, groups in by_namespace.items():
-            if len(groups) > OLDEST + OTHERS:
+        for whose, groups in by_namespace.items():
+            if len(groups) > OLDEST + OTHERS or sum(group.work for group in groups) > MOST_WORK:
                 groups.sort(key=lambda group: group.oldest)
-                groups[OLDEST:] = sorted(groups[OLDEST:], key=lambda group: group.failed_at)
-            self._left[namespace] = iter(groups)
+                longest_unchecked = sorted(groups, key=lambda group: group.failed_at)
+                by_turns = itertools.chain.from_iterable(zip(groups[:OLDEST], longest_unchecked, strict=False))
+                self._left[whose] = deque(dict.fromkeys((*by_turns, *longest_unchecked)))
+            else:
+                self._left[whose] = deque(groups)
 
     def look_anew(self, version: int, now: float) -> bool:
         """Have a few groups rechecked about all nodes, the longest ago first. Returns whether there are any.
@@ -143,7 +151,7 @@ class Rechecks:
             now: A clock, seconds.
         """
         any_due = False
-        for group in list(itertools.islice(self._by_last_check, _ANEW)):
+        for group in list(itertools.islice(self._by_last_check, _affordable(self._by_last_check, _ANEW))):
             if group not in self._by_last_check:
                 continue  # the last of it had left, and that was found out when one before was queued
             self._by_last_check.move_to_end(group)
@@ -156,28 +164,62 @@ class Rechecks:
                 any_due = True
         return any_due
 
+    def refused(self, group: Group, asked: Bools | None) -> None:
+        """Note that a group found no place on these nodes: (rows,); None for all nodes."""
+        self._full.refuse(group, asked)
+
+    def freed(self, group: Group) -> Bools | None:
+        """Return the nodes that a group that failed is asked about again: (rows,); None if it would fail again there.
+
+        If another group failed meanwhile on all nodes that became free, for the same GPUs, none is left.
+        """
+        freed: Bools = self._nodes.freed > group.failed_at
+        return None if self._full.narrow(group, freed) and not self._may_take(group, freed) else freed
+
     def _worth(self, group: Group) -> bool:
         """Return whether a node that became free since a group failed may take it; if not, it counts as rechecked."""
-        freed = self._freed(group.failed_at, group.gpus)
-        if freed is not None:
-            fit, open_rows = self._nodes.eligible(group.kind[1]), self._open_rows(group.closed)
-            if open_rows is not None:
-                fit = fit & open_rows
-            if fit[freed].any():
+        if self._has_freed(group.failed_at, group.gpus):
+            freed: Bools = self._nodes.freed > group.failed_at
+            self._full.narrow(group, freed)
+            if self._may_take(group, freed):
                 return True
         group.failed_at = self._nodes.clock
         return False
 
-    def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
-        """Return the rows that became available since, with at least so many free GPUs; None where there are none."""
+    def _may_take(self, group: Group, freed: Bools) -> bool:
+        """Return whether one of some nodes, (rows,), may take a pod of a group."""
+        free, open_rows = self._free()[: self._nodes.rows], self._open_rows(group.closed)
+        # Neither has a row more than it needs, nor the same ones.
+        rows = np.flatnonzero(freed[: len(free)])
+        if open_rows is not None:
+            rows = rows[open_rows[rows]]
+        for gpus, ask in group.needs:
+            enough = rows[free[rows] >= gpus]
+            if len(enough) and self._nodes.eligible(ask)[enough].any():
+                return True
+        return False
+
+    def _has_freed(self, since: int, gpus: int) -> bool:
+        """Return whether nodes became available since, with at least so many free GPUs."""
         if self._candidates_at != self._nodes.clock:
             self._candidates_at = self._nodes.clock
             self._candidates.clear()
         if (since, gpus) not in self._candidates:
-            free = self._free()[: self._nodes.rows]  # neither has a row more than it needs, nor the same ones
-            rows = np.flatnonzero((self._nodes.freed[: len(free)] > since) & (free >= gpus))
-            self._candidates[since, gpus] = rows if len(rows) else None
+            free = self._free()[: self._nodes.rows]
+            is_free = (self._nodes.freed[: len(free)] > since) & (free >= gpus)
+            self._candidates[since, gpus] = bool(is_free.any())
         return self._candidates[since, gpus]
+
+
+def _affordable(groups: Iterable[Group], most: int) -> int:
+    """Return how many of the first groups can be looked at for ``MOST_WORK``, as their last looks cost; two if any."""
+    work = number = 0
+    for group in itertools.islice(groups, most):
+        work += group.work
+        if number > 1 and work > MOST_WORK:
+            break
+        number += 1
+    return number
 
 
 class Asking:

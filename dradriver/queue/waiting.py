@@ -12,13 +12,14 @@ from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.queue.equivalence_classes import (
     ANYWHERE,
     NEVER,
+    Asker,
     Closed,
     Group,
     Line,
     Order,
 )
 from dradriver.queue.pending import PendingWorkload
-from dradriver.queue.placement_request import Kind
+from dradriver.queue.placement_request import Kinds
 from dradriver.queue.rechecks import Rechecks
 from dradriver.queue.tenant_turns import (
     Turn,
@@ -33,8 +34,8 @@ _SPARE: Final = 16  # workloads that left, for which a heap is not made anew
 class Queue:
     """Workloads that need a place: by priority, then by their tenant's share, then the oldest first.
 
-    A line has the workloads of one tenant and one equivalence class, in their order. Which tenant goes first is decided
-    for each workload, so nothing is sorted again while shares change.
+    A line has the workloads of one equivalence class and one ``Asker``, in their order. Which tenant goes first is
+    decided for each workload, so nothing is sorted again while shares change.
 
     A workload that finds no place blocks all of its class until GPUs, CPU or nodes become free, because a placement
     never adds places. Then only the nodes that became free are asked about.
@@ -75,11 +76,13 @@ class Queue:
         self._partition = partition
         self._closed = closed
         self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}  # all waiting workloads
-        self._lines: dict[tuple[Kind, str], Line] = {}  # by equivalence class and tenant
+        self._lines: dict[tuple[Kinds, Asker], Line] = {}  # by equivalence class and asker
         self._capped_lines: dict[str, set[Line]] = {}  # by tenant: the lines that a cap denies some GPUs
-        # By tenant: a heap of the lines that may find a place. The number makes entries comparable.
-        self._heads: dict[str, list[tuple[Order, int, Line]]] = {}
+        # By tenant and asker: a heap of the lines that may find a place. The number makes entries comparable.
+        self._heads: dict[str, dict[Asker, list[tuple[Order, int, Line]]]] = {}
         self._turns = Turns(self._turn)
+        self._shares: dict[str, float] | None = None  # by tenant, while turns are compared
+        self._asked: Bools | None = None  # the nodes that the last answer of ``next`` says to ask about
         self._heap_entries = 0  # entries made so far, which number them
         self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
@@ -91,15 +94,16 @@ class Queue:
 
     def put(self, workload: PendingWorkload) -> Reason | None:
         """Add a waiting workload to the queue. Returns why its equivalence class has no place, as far as known."""
-        kind, tenant = workload.kind, self._tenant(workload.key[0])
+        kinds, namespace = workload.kinds, workload.key[0]
+        asker = Asker(self._tenant(namespace), namespace, workload.is_gang)
         known = self._workloads.get(workload.key)
-        if known is not None and known[0] is workload and known[1].kind == kind and known[1].tenant == tenant:
+        if known is not None and known[0] is workload and known[1].kinds == kinds and known[1].asker == asker:
             return known[1].reason
         self.drop(workload.key)
-        line = self._lines.get((kind, tenant))
+        line = self._lines.get((kinds, asker))
         if line is None:
-            line = self._lines[kind, tenant] = Line(
-                kind, tenant, self.rechecks.group(kind, self._partition(tenant), ANYWHERE)
+            line = self._lines[kinds, asker] = Line(
+                kinds, asker, self.rechecks.group(kinds, self._partition(asker.tenant), ANYWHERE)
             )
         self._workloads[workload.key] = workload, line
         line.size += 1
@@ -124,28 +128,46 @@ class Queue:
         """
         while (first := self._first()) is not None:
             workload, line = first
-            heapq.heappop(self._heads[line.tenant])
-            if not self._heads[line.tenant]:
-                del self._heads[line.tenant]
+            heapq.heappop(self._heads[line.asker.tenant][line.asker])
             line.queued = None
             closed = self._closed(workload)
-            if closed == line.group.closed:
+            if closed != line.group.closed:
+                # The tenant uses more or less of its cap than before, so the line belongs to another group.
+                self._move(line, closed)
+                self._queue(line)
+                continue
+            self._asked = None
+            if line.group.failed_at != NEVER:
                 # Where nothing became free since the class failed, it would fail again.
-                failed_at = line.group.failed_at
-                return workload, None if failed_at == NEVER else self._nodes.freed > failed_at
-            # The tenant uses more or less of its cap than before, so the line belongs to another group.
-            self._move(line, closed)
-            self._queue(line)
+                self._asked = self.rechecks.freed(line.group)
+                if self._asked is None:
+                    self._found_no_place(line.group)
+                    continue
+            return workload, self._asked
         return None
 
-    def leave(self, workload: PendingWorkload) -> None:
-        """Take a waiting workload out of the queue, because it has its place or cannot be served now."""
+    def leave(self, workload: PendingWorkload, *, work: int = 0) -> None:
+        """Take a waiting workload out of the queue, because it has its place or cannot be served now.
+
+        Args:
+            workload: The workload.
+            work: What it cost to find its place, in evaluations of nodes.
+        """
         entry = self._workloads.pop(workload.key, None)
         if entry is not None:
+            self._turns.looked(entry[1].asker, work, in_vain=False)
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
-    def block(self, workload: PendingWorkload, reason: Reason | None, about: str = "") -> list[PendingWorkload]:
+    def block(
+        self,
+        workload: PendingWorkload,
+        reason: Reason | None,
+        about: str = "",
+        *,
+        work: int = 0,
+        by_limit: bool = False,
+    ) -> list[PendingWorkload]:
         """Note that a waiting workload found no place, nor will its class. Return those that must be told so.
 
         Args:
@@ -153,21 +175,31 @@ class Queue:
             reason: Why; None if the reason has not changed.
             about: The reason without figures that change all the time; empty if it has none. If only the figures
                 change, only the first workload of each line is told the new ones.
+            work: What the look cost, in evaluations of nodes.
+            by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was asked.
         """
         entry = self._workloads.get(workload.key)
         if entry is None:
             return []
         group = entry[1].group
-        group.failed_at = self._nodes.clock
-        for line in list(group.lines.values()):
-            line.queued = None
-            if self._head(line) is None:
-                self._forget(line)
+        group.work = work
+        self._turns.looked(entry[1].asker, work, in_vain=True)
+        if not by_limit:
+            self.rechecks.refused(group, self._asked)
+        self._found_no_place(group)
         if reason is None:
             return []
         group.reason = reason
         text = about or reason.text
         return [uninformed for line in group.lines.values() for uninformed in self._told(line, reason, text)]
+
+    def _found_no_place(self, group: Group) -> None:
+        """Take all workloads of a group out of those that may find a place."""
+        group.failed_at = self._nodes.clock
+        for line in list(group.lines.values()):
+            line.queued = None
+            if self._head(line) is None:
+                self._forget(line)
 
     def _told(self, line: Line, reason: Reason, about: str) -> list[PendingWorkload]:
         """Set the reason of a line, and return its workloads that must be told it."""
@@ -203,25 +235,31 @@ class Queue:
     def _move(self, line: Line, closed: Closed) -> None:
         """Move a line to the group of those that caps deny the same GPUs."""
         self._leave_group(line)
-        line.group = self.rechecks.group(line.kind, line.tenant if closed else self._partition(line.tenant), closed)
-        line.group.lines[line.tenant] = line
+        tenant = line.asker.tenant
+        line.group = self.rechecks.group(line.kinds, tenant if closed else self._partition(tenant), closed)
+        line.group.lines[line.asker] = line
         if closed:
-            self._capped_lines.setdefault(line.tenant, set()).add(line)
+            self._capped_lines.setdefault(tenant, set()).add(line)
 
     def _leave_group(self, line: Line) -> None:
         """Remove a line from its group, which is forgotten if it is empty then."""
-        group = line.group
-        if group.lines.pop(line.tenant, None) is not None and not group.lines:
+        group, tenant = line.group, line.asker.tenant
+        if group.lines.pop(line.asker, None) is not None and not group.lines:
             self.rechecks.forget(group)
-        if (capped_lines := self._capped_lines.get(line.tenant)) is not None:
+        if (capped_lines := self._capped_lines.get(tenant)) is not None:
             capped_lines.discard(line)
             if not capped_lines:
-                del self._capped_lines[line.tenant]
+                del self._capped_lines[tenant]
 
     def first_blocked(self) -> Iterator[PendingWorkload]:
         """Return the first waiting workload of each tenant and class that found no place."""
         for group in self.rechecks.blocked():
-            yield from filter(None, map(self._head, list(group.lines.values())))
+            firsts: dict[str, PendingWorkload] = {}
+            for line in list(group.lines.values()):
+                head, first = self._head(line), firsts.get(line.asker.tenant)
+                if head is not None and (first is None or head.order < first.order):
+                    firsts[line.asker.tenant] = head
+            yield from firsts.values()
 
     def blocked(self) -> list[PendingWorkload]:
         """Return the waiting workloads that found no place, in order."""
@@ -238,27 +276,39 @@ class Queue:
         return None if (first := self._first()) is None else self.turn(first[0].key, first[0].order)
 
     def _first(self) -> tuple[PendingWorkload, Line] | None:
-        """Return the workload whose turn it is, with its line, the first of its tenant's; None where none is left."""
-        tenant = self._turns.first()
-        return None if tenant is None else self._head_of(tenant)
+        """Return the workload whose turn it is, with its line, the first of its asker's; None where none is left."""
+        # A share grows while time goes by: one moment's share has the askers of a tenant compared by age.
+        self._shares = {}
+        asker = self._turns.first()
+        self._shares = None
+        return None if asker is None else self._head_of(asker)
 
-    def _turn(self, tenant: str) -> Turn | None:
-        """Return the turn of a tenant's first workload that may find a place; None where none is left there."""
-        return None if (head := self._head_of(tenant)) is None else turn_of(head[0].order, self._share(tenant))
+    def _turn(self, asker: Asker) -> Turn | None:
+        """Return the turn of an asker's first workload that may find a place; None where none is left there."""
+        if (head := self._head_of(asker)) is None:
+            return None
+        shares, tenant = self._shares, asker.tenant
+        if shares is None:
+            return turn_of(head[0].order, self._share(tenant))
+        if tenant not in shares:
+            shares[tenant] = self._share(tenant)
+        return turn_of(head[0].order, shares[tenant])
 
     def lowered(self, tenant: str | None = None) -> None:
         """Note that a tenant's share may be less, so that its waiting workloads come earlier; None for any tenant's."""
         if tenant is None:
-            self._turns.reorder(list(self._heads))
-        else:
-            self._turns.put(tenant)
+            self._turns.reorder([asker for askers in self._heads.values() for asker in askers])
+            return
+        for asker in list(self._heads.get(tenant, ())):
+            self._turns.put(asker)
 
-    def _head_of(self, tenant: str) -> tuple[PendingWorkload, Line] | None:
-        """Return the first workload of a tenant that may find a place, with its line; None if there is none.
+    def _head_of(self, asker: Asker) -> tuple[PendingWorkload, Line] | None:
+        """Return the first workload of an asker that may find a place, with its line; None if there is none.
 
         Entries of the heap can be out of date, because workloads come and leave. They are corrected at the top only.
         """
-        heads = self._heads.get(tenant)
+        askers = self._heads.get(asker.tenant, {})
+        heads = askers.get(asker)
         while heads:
             order, number, line = heads[0]
             if line.queued != order:
@@ -275,7 +325,9 @@ class Queue:
                 heapq.heapreplace(heads, (head.order, number, line))
             else:
                 return head, line
-        self._heads.pop(tenant, None)
+        askers.pop(asker, None)
+        if not askers:
+            self._heads.pop(asker.tenant, None)
         return None
 
     def _queue(self, line: Line) -> None:
@@ -286,16 +338,17 @@ class Queue:
         elif line.queued is None or head.order < line.queued:
             line.queued = head.order
             self._heap_entries += 1
-            heapq.heappush(self._heads.setdefault(line.tenant, []), (head.order, self._heap_entries, line))
-            self._turns.put(line.tenant)
+            heads = self._heads.setdefault(line.asker.tenant, {}).setdefault(line.asker, [])
+            heapq.heappush(heads, (head.order, self._heap_entries, line))
+            self._turns.put(line.asker)
 
     def _queue_all(self, group: Group) -> None:
         for line in list(group.lines.values()):
             self._queue(line)
 
     def _forget(self, line: Line) -> None:
-        if self._lines.get((line.kind, line.tenant)) is line:
-            del self._lines[line.kind, line.tenant]
+        if self._lines.get((line.kinds, line.asker)) is line:
+            del self._lines[line.kinds, line.asker]
             self._leave_group(line)
 
     def _left_by_one(self, line: Line) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from dradriver.api.claims.pins import Key
@@ -141,18 +141,22 @@ class Lanes:
     """
 
     def __init__(
-        self, on_room: Callable[[], None], turn: Callable[[Key, Order], Turn] = lambda _, order: turn_of(order)
+        self,
+        on_room: Callable[[], None],
+        turn: Callable[[Key, Order], Turn] = lambda _, order: turn_of(order),
+        tenant: Callable[[str], str] = lambda _: "",
     ) -> None:
         """Make lanes where nobody waits.
 
         Args:
             on_room: Called whenever there may be room again.
             turn: Gives a workload's turn among all, by its order among its tenant's.
+            tenant: Returns the tenant of a namespace, empty if there are no tenants.
         """
         self._turn = turn
         self.successes = 0
         self._on_room = on_room
-        self._pace = Pace()
+        self._pace = Pace(tenant)
         self._server = _Flow(longest_s=LONGEST_PAUSE_S)  # limits the writes of all namespaces together
         self._fast = self._slow = 0  # workloads that are written: without, and with a slow write
         self._lanes: dict[str, _Lane] = {}  # by namespace: its lane
@@ -184,21 +188,23 @@ class Lanes:
         """Return whether a lane is open for writes to a workload's objects, other than new claims."""
         return self.obstacle(key, order, creates=False) is None
 
-    def obstacle(self, key: Key, order: Order, *, creates: bool = True, scheduler: str = "") -> WaitReason | None:
+    def obstacle(
+        self, key: Key, order: Order, *, creates: bool = True, schedulers: Iterable[str] = ()
+    ) -> WaitReason | None:
         """Return what prevents a workload's writes now; ``next`` returns the workload when they may begin.
 
         Args:
             key: The workload.
             order: Its position among the workloads of its tenant that wait.
             creates: Whether a claim is to be created, which counts for a quota.
-            scheduler: The scheduler that the pod would wait for next; empty for writes that make no pod wait for one.
+            schedulers: The schedulers that its pods would wait for next; none for writes that make no pod wait for one.
         """
         if (reason := self._held_up(key[0], creates=creates)) is not None:
             obstacle = reason, key[0]
         elif not self.room():
             obstacle = WaitReason.SLOT, ""
-        elif scheduler and not self._pace.room(scheduler, asyncio.get_running_loop().time()):
-            obstacle = WaitReason.SCHEDULER, scheduler
+        elif schedulers and (line := self._full_line(key[0], schedulers)) is not None:
+            obstacle = WaitReason.SCHEDULER, line
         else:
             self.forget(key)
             return None
@@ -248,6 +254,12 @@ class Lanes:
         if creates and (full or asyncio.get_running_loop().time() < lane.paused_until):
             return WaitReason.QUOTA
         return None
+
+    def _full_line(self, namespace: str, schedulers: Iterable[str]) -> str | None:
+        """Return the line of pods for the first of some schedulers without room for another; None if all have room."""
+        now = asyncio.get_running_loop().time()
+        lines = (self._pace.line(namespace, scheduler) for scheduler in schedulers)
+        return next((line for line in lines if not self._pace.room(line, now)), None)
 
     def _wait(self, key: Key, order: Order, cause: Obstacle) -> None:
         if self._waiting.get(key) == (cause, order):
@@ -322,6 +334,16 @@ class Lanes:
     def answered(self, key: Key, *, bound: bool) -> None:
         """Note for the write lanes that a pod was bound, or waits for its scheduler no more."""
         self._pace.answered(key, asyncio.get_running_loop().time(), bound=bound)
+
+    def allocates(self, scheduler: str) -> None:
+        """Note for the write lanes that a scheduler allocated a claim and bound its pod."""
+        self._pace.allocates(scheduler)
+
+    def silent(self, keys: Iterable[Key]) -> None:
+        """Note for the write lanes that pods of one workload were not bound in time, as far as they wait for that."""
+        loop = asyncio.get_running_loop()
+        if (until := self._pace.silent(keys, loop.time())) > loop.time():
+            loop.call_at(until + EARLY_S, self._on_room)
 
     def succeeded(self, *, created_in: str = "") -> None:
         """Note that the server answered a write well; of a creation, in which namespace."""

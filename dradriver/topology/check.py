@@ -35,7 +35,7 @@ def check(machine: Machine) -> Machine:
     """
     if not machine.gpus:
         raise TopologyError("gpus: empty; a machine has at least one GPU")
-    _check_texts(machine)
+    _check_texts(machine)  # first, because later messages show the texts
     _check_gpus(machine)
     release(machine.nccl_version)  # raises if it is no version
     _check_nics(machine)
@@ -51,11 +51,12 @@ def check(machine: Machine) -> Machine:
     for i in range(count):
         for j in range(count):
             _check_pair(machine, i, j)
-    for n, row in enumerate(machine.nic_paths):
+    for nic_position, row in enumerate(machine.nic_paths):
         for j, path in enumerate(row):
             if path is PathType.SELF:
                 # The text names the numbers of ``PathType``, because the file has numbers.
-                raise TopologyError(f"nic_paths[{n}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
+                raise TopologyError(f"nic_paths[{nic_position}][{j}]: 0 (self); a NIC is no GPU, write 1 to 5")
+    # Paths between two NICs, and which GPUs may be used together: few machines have them.
     if machine.nic_pairs is not None:
         _check_nic_pairs(machine.nic_pairs, len(machine.nics))
     if machine.blocks is not None:
@@ -93,7 +94,9 @@ def _check_gpus(machine: Machine) -> None:
         first_with: dict[object, int] = {}
         for i, gpu in enumerate(machine.gpus):
             value = getattr(gpu, field)
-            key = value.lower() if isinstance(value, str) else value  # a device's name is in lower case
+            # Kubernetes' device names are made of uuids in lower case, so those may not differ by case alone.
+            key = value.lower() if isinstance(value, str) else value
+            # A bus id may be unknown, which is empty.
             if key in first_with and value != "":
                 raise TopologyError(
                     f"gpus[{i}].{field}: {value!r} is also gpus[{first_with[key]}]'s; each needs its own"
@@ -116,6 +119,7 @@ def _check_gpus(machine: Machine) -> None:
             raise TopologyError(f"{at}.pci: {gpu.pci!r}; write it as /sys does: 0000:06:00.0")
         for field in ("index", "minor", "numa", "memory_mib", "power_watts", "pcie_gbps", "c2c_gbps"):
             _check_number(getattr(gpu, field), f"{at}.{field}")
+        # UNSET: the driver's own tools number the GPU as ``index`` does.
         if gpu.driver_index is not msgspec.UNSET:
             _check_number(gpu.driver_index, f"{at}.driver_index")
         for n, device in enumerate(gpu.mig or ()):

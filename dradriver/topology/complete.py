@@ -77,7 +77,10 @@ def complete(
     """
     gpus = machine.gpus
     if product:
-        product_fields, link_gbps = _said(machine.vendor, product)
+        # Fields of ``Gpu`` by name, and what one link of the product carries, GB/s.
+        product_fields, link_gbps = _fields_of_product(machine.vendor, product)
+
+        # Blocks are the GPUs that may be used together. Only Ascend's follow from the product.
         has_derived_blocks = machine.vendor is ASCEND and machine.blocks == ascend_products.blocks(
             machine.links, machine.gpus[0].product
         )
@@ -96,11 +99,15 @@ def complete(
             raise TopologyError(
                 f"bus ids: {', '.join(bus_ids)}; write one as 0000:06:00.0 for each of {count} GPUs, by index{for_nics}"
             )
+
+        # The GPUs' bus ids come first. Without any for NICs these keep their own.
         gpus = tuple(msgspec.structs.replace(gpu, pci=pci) for gpu, pci in zip(gpus, bus_ids, strict=False))
         nics_with_ids = zip(nics, bus_ids[count:], strict=False)
         nics = tuple(msgspec.structs.replace(nic, pci=pci) for nic, pci in nics_with_ids) or nics
         machine = msgspec.structs.replace(machine, nics=nics)
     machine = msgspec.structs.replace(machine, gpus=gpus)
+
+    # The CPUs are known now, so there is one bandwidth between sockets: no second possible one remains.
     if cpu:
         model = _cpu(cpu)
         machine = msgspec.structs.replace(
@@ -122,7 +129,7 @@ def with_bus_ids(machine: Machine) -> Machine:
     )
 
 
-def _said(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
+def _fields_of_product(vendor: Vendor, text: str) -> tuple[dict[str, Any], float]:
     """Return the fields of a GPU that its product says, and what one link carries."""
     if vendor is AMD:
         of_amd = {part.product: (part.architecture, part.pcie_gbps) for part in amd_products.PARTS.values()}

@@ -94,11 +94,15 @@ def _group(machine: Machine) -> Groups:
     so they are split in order; other linked GPUs are split so that the groups have the best rings.
     """
     count = len(machine.gpus)
-    by_index = sorted(range(count), key=lambda i: machine.gpus[i].index)
+    by_index = sorted(range(count), key=lambda i: machine.gpus[i].index)  # positions, by GPU number
+
+    # A domain is a connected part of the graph of links; a fabric is a domain behind switches.
     domains = _components(by_index, lambda i, j: machine.links[i][j] > 0)
     linked = [domain for domain in domains if len(domain) > 1]
     fabrics = {domain for domain in linked if _through_switches(machine, domain)}
     by_size: dict[int, tuple[int | None, ...]] = {}
+
+    # By size and set: links of the weakest step of its best ring, and the fewest between any two of its GPUs.
     ring_links: dict[int, list[int]] = {}
     fewest_links: dict[int, list[int]] = {}
     larger_sets: list[_Set] = []
@@ -112,13 +116,14 @@ def _group(machine: Machine) -> Groups:
                 else _split(machine, domain, size, outer=larger_sets)
             )
         ]
+        # The number of a set is its place in this order.
         sets.sort(key=lambda gpu_set: machine.gpus[gpu_set[0]].index)
-        by_size[size] = _numbers(sets, count)
-        ring_links[size] = [_ring(machine, gpu_set) for gpu_set in sets]
+        by_size[size] = _group_of_gpu(sets, count)
+        ring_links[size] = [_ring_links(machine, gpu_set) for gpu_set in sets]
         fewest_links[size] = [min(machine.links[i][j] for i, j in combinations(gpu_set, 2)) for gpu_set in sets]
         larger_sets = sets
     return Groups(
-        domain=_numbers(linked, count),
+        domain=_group_of_gpu(linked, count),
         by_size={size: by_size[size] for size in SIZES},
         gbps={size: tuple(round(links * machine.link_gbps, 3) for links in ring_links[size]) for size in SIZES},
         line_gbps={size: _line_rates(machine, ring_links[size]) for size in SIZES},
@@ -131,7 +136,7 @@ def _line_rates(machine: Machine, links: Iterable[int]) -> tuple[int, ...]:
     return tuple(line_rate_gbps(count, machine.link_gbps) for count in links)
 
 
-def _numbers(sets: Sequence[_Set], count: int) -> tuple[int | None, ...]:
+def _group_of_gpu(sets: Sequence[_Set], count: int) -> tuple[int | None, ...]:
     number = {i: n for n, members in enumerate(sets) for i in members}
     return tuple(number.get(i) for i in range(count))
 
@@ -203,7 +208,7 @@ def _split_fabric(machine: Machine, domain: _Set, size: int) -> list[_Set]:
     ]
 
 
-def _ring(machine: Machine, members: _Set) -> int:
+def _ring_links(machine: Machine, members: _Set) -> int:
     """Return the links of the weakest step of the best ring through ``members`` (of 2, 4 or 8), 0 without a ring."""
     if _through_switches(machine, members):
         return min(machine.gpus[i].switch_links for i in members)
@@ -213,7 +218,8 @@ def _ring(machine: Machine, members: _Set) -> int:
 def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
     """Return disjoint sets of ``values``: the most sets, then the highest summed value, then the lowest GPUs.
 
-    A dynamic program over the mask of GPUs that are not decided yet: the lowest of them is in a group or in none.
+    A dynamic program over the mask of GPUs that are not decided yet: the lowest of them is in a group or in none. The
+    number of groups is fixed in each run: the highest number comes first, and the first that is possible wins.
 
     Args:
         count: Number of GPUs, the bits of a mask.
@@ -222,6 +228,7 @@ def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
     """
     memo: dict[tuple[int, int], tuple[int, list[_Set]] | None] = {}
 
+    # The best summed value of exactly ``groups`` groups of GPUs of ``mask``, and these groups; None if not possible.
     def best(mask: int, groups: int) -> tuple[int, list[_Set]] | None:
         if groups == 0:
             return 0, []
@@ -237,8 +244,11 @@ def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
                 for other in others_in_group:
                     group_mask |= 1 << other
                 best_after = best(mask ^ group_mask, groups - 1) if group_mask in values else None
-                if best_after is not None and (split is None or values[group_mask] + best_after[0] > split[0]):
-                    split = (values[group_mask] + best_after[0], [(first, *others_in_group), *best_after[1]])
+                if best_after is not None:
+                    value_after, groups_after = best_after
+                    value = values[group_mask] + value_after
+                    if split is None or value > split[0]:
+                        split = value, [(first, *others_in_group), *groups_after]
             # ... or it is in no group.
             best_without = best(mask ^ 1 << first, groups)
             if best_without is not None and (split is None or best_without[0] > split[0]):
@@ -249,7 +259,8 @@ def _best_split(count: int, size: int, values: dict[int, int]) -> list[_Set]:
     for groups in range(count // size, 0, -1):
         result = best((1 << count) - 1, groups)
         if result is not None:
-            return result[1]
+            _, split = result
+            return split
     return []
 
 
@@ -270,7 +281,7 @@ def _split_greedy(machine: Machine, domain: _Set, size: int) -> list[_Set]:
                 break
             members.append(top)
         chosen = tuple(sorted(members, key=lambda i: machine.gpus[i].index))
-        if len(members) == size and _ring(machine, chosen):
+        if len(members) == size and _ring_links(machine, chosen):
             sets.append(chosen)
             left = [i for i in left if i not in members]
         else:

@@ -48,6 +48,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
     # was copied from a page with markup. So a text with a matrix is XML only if it has a tag of a topology file.
     try:
         if _JSON.match(text):
+            # Our own JSON.
             return _with_seed(machine_codec.decode(text), seed)
         is_matrix = topo_m.is_matrix(pasted)
         if text.lstrip().startswith("<") and (not is_matrix or _XML.search(text)):
@@ -55,6 +56,7 @@ def read_machine(source: str | Path, *, seed: str = "") -> Machine:
             from dradriver.topology import nccl
 
             return nccl.read(text, name=path.stem, seed=seed)
+        # The texts of AMD's tools, then of Huawei's.
         if _LIST.match(text) or smi.MARK.search(text):
             return smi.read(text, name=path.stem, seed=seed)
         if npu_smi_matrix.MARK.search(text):

@@ -2,7 +2,8 @@
 
 The controller's worker in this process over an API server that answers at once and stores nothing, so that the figures
 are the controller's own: 10,000 distinct waiting pods on 5,000 full nodes, then one node after another becomes free.
-Then what a crowd in one namespace costs a pod of another: of pods whose scheduler is behind, or that all differ.
+Then what a crowd in one namespace costs a pod of another: of pods whose scheduler is behind, or that all differ, or
+gangs that fit nowhere.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.pod import resolved
 from dradriver.api.pod.annotations import Annotations
+from dradriver.api.policies.policy_sections import Policies
+from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller.loop.worker import Worker
@@ -28,6 +31,7 @@ from dradriver.process import cyclic_gc
 from dradriver.topology import profiles
 
 Object = dict[str, Any]
+FREE_NODES = 20  # beside gangs of two pods for each
 
 
 class NullClient:
@@ -290,6 +294,34 @@ async def different(nodes: int, waiting: int) -> None:
     )
 
 
+async def costly(nodes: int, gangs: int) -> None:
+    """Print how long a pod waits beside gangs of a tenant who has had nothing yet that all differ and fit nowhere."""
+    worker, client = full(nodes, fill_with=0)
+    worker.picture.barrier = True
+    worker.follow(Policies(tenants={name: Tenant(namespaces=(name,)) for name in ("crowd", "other")}))
+    worker.tenants.shares.restart({"other": 1e6}, {})
+    for number in range(2 * nodes - 2 * FREE_NODES):
+        bring(worker, client, theirs(pod(number, distinct=False), "other"))
+    await drive(worker, client)
+    for number in range(gangs * 2 * FREE_NODES):
+        gang, rank = divmod(number, 2 * FREE_NODES)
+        obj = theirs(pod(nodes * 2 + number, distinct=False, gpus=7), "crowd")
+        words = {names.GANG: f"gang-{gang}", names.GANG_SIZE: str(2 * FREE_NODES)}
+        cpu = {"resources": {"requests": {"cpu": f"{1000 + gang + rank % 32}m"}}}
+        note = resolved.write(resolved.resolve(Annotations(words), {"main": 7}))
+        obj["metadata"]["annotations"] = {names.REQUEST: note, **words}
+        bring(worker, client, obj | {"spec": obj["spec"] | {"containers": [{"name": "main"} | cpu]}})
+    bring(worker, client, theirs(pod(nodes * 2 + gangs * 2 * FREE_NODES, distinct=False), "other"))
+    client.created.clear()
+    began = time.perf_counter()
+    await drive(worker, client)
+    print(
+        f"  {gangs} gangs that fit nowhere wait: another's is placed in {ms(client, began)}; "
+        f"all are looked at in {time.perf_counter() - began:.2f} s",
+        flush=True,
+    )
+
+
 def full(nodes: int, *, fill_with: int) -> tuple[Worker, NullClient]:
     """Return a worker with so many nodes, and a waiting pod of so many GPUs for each, if any."""
     client = NullClient()
@@ -348,6 +380,7 @@ def main() -> None:
         print(f"{count} nodes:")
         asyncio.run(parked(count, min(5000, count * 8 - 1)))
         asyncio.run(different(count, 3000))
+        asyncio.run(costly(count, 20))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ MARKS: Final = {"labels": {names.LABEL: names.LABEL_PLACED}, "annotations": {nam
 ANNOTATIONS: Final = 256 * 1024  # bytes of all of an object's
 LIMIT_S: Final = 120  # of one request: a pod with all the annotations that it can have costs the server seconds
 GPUS: Final = [{"name": "main", "exactly": {"deviceClassName": names.DEVICE_CLASS}}]
+EXTENDED: Final = "deviceclass.resource.kubernetes.io/"  # before a DeviceClass: its extended resource (KEP-5004)
 IN_FORCE_S: Final = 60  # the API server looks at policies once a second, on a loaded machine less often
 
 
@@ -411,9 +412,13 @@ async def test_what_only_the_scheduler_places_is_kept_out_of_a_partition(guarded
         ),
         "slices": (RESOURCE_CLAIMS, claimed("mig", deviceClassName=names.MIG_CLASS), "names the claim's template"),
     }
+    for number, name in enumerate((names.DEVICE_CLASS, names.MIG_CLASS, AMD.device_class)):
+        body = limited(f"extended-{number}", {EXTENDED + name: "1"})
+        refused[f"an extended resource of {name}"] = PODS, body, "write the limit nvidia.com/gpu"
     passes: dict[str, tuple[Resource, Object]] = {
         "placed": (PODS, pod("placed")),
-        "none": (PODS, limited("none", {names.GPU_RESOURCE: "0", "cpu": "1"})),
+        "none": (PODS, limited("none", {names.GPU_RESOURCE: "0", EXTENDED + names.DEVICE_CLASS: "0", "cpu": "1"})),
+        "of another's class": (PODS, limited("extended-other", {EXTENDED + "other.example.com": "1"})),
         "another's": (RESOURCE_CLAIMS, claimed("others", deviceClassName="example.com")),
         "of no request": (RESOURCE_CLAIMS, {"metadata": {"name": "empty"}, "spec": {}}),
     }

@@ -75,6 +75,22 @@ def _completion(index: int, job: str) -> tuple[dict[str, str], dict[str, str]]:
     return labels | at, at
 
 
+def job_pod(index: int, *, group: str = "", stored: bool = False, namespace: str = "team") -> Object:
+    """Return a pod of the indexed Job ``train``.
+
+    With a group it is one of WorkloadWithJob: manageJob of job_controller.go (1.37.2) adds an owner and a field to the
+    template. The field is there if ``stored`` says that no webhook took it away.
+    """
+    made = pod(f"train-{index}", *_completion(index, "train"), owned("batch/v1", "Job", "train"), gpus=8)
+    made["metadata"]["namespace"] = namespace
+    if group:
+        reference = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group, "uid": "g"}
+        made["metadata"]["ownerReferences"].append(reference)
+    if stored:
+        made["spec"]["schedulingGroup"] = {"podGroupName": group}
+    return made
+
+
 def _jobset_pod(
     role: str, job: int, index: int, *, replicas: int, attempt: int = 0, gpus: int = 4, **env: str
 ) -> Object:
@@ -199,6 +215,20 @@ def mpi_job() -> Story:
     return Story(workers, [launcher], owner, (2, 2))
 
 
+def mpi_job_with_working_launcher(*, created: str = "AtStartup") -> Story:
+    """Written after the same functions, for ``runLauncherAsWorker``: workerReplicaIndexLabel."""
+    story, key = mpi_job(), "training.kubeflow.org/"
+    workers, (launcher,) = story.pods, story.others
+    for number, worker in enumerate((launcher, *workers)):
+        worker["metadata"]["labels"][key + "replica-index"] = str(number)
+    assert story.owner is not None
+    replicas = story.owner["spec"]["mpiReplicaSpecs"]
+    replicas["Launcher"]["template"] = template()
+    story.owner["spec"] |= {"runLauncherAsWorker": True, "launcherCreationPolicy": created}
+    count = 3 if created == "AtStartup" else 2
+    return Story([launcher, *workers], [], story.owner, (count, count))
+
+
 def kueue_group() -> Story:
     """Written after Kueue ff69552, pkg/controller/jobs/pod/constants and apis/kueue/v1beta2/topology_types.go."""
     key = "kueue.x-k8s.io/"
@@ -224,5 +254,7 @@ STORIES: Final[Mapping[str, Callable[[], Story]]] = {
     "JAXJob": lambda: kubeflow("jaxjob", (2, 2)),
     "PaddleJob": lambda: kubeflow("paddlejob", (2, 2)),
     "MPIJob": mpi_job,
+    "MPIJob whose launcher is a worker": mpi_job_with_working_launcher,
+    "MPIJob whose working launcher comes later": lambda: mpi_job_with_working_launcher(created="WaitForWorkersReady"),
     "pod group": kueue_group,
 }

@@ -207,6 +207,25 @@ def apart(world: World, rng: random.Random, at: float) -> None:
     world.loop.call_at(at, world.add_pod, cast.pod(picky[1], picky[0], {"main": 1}, {}))
 
 
+def open_pods(world: World, rng: random.Random, at: float) -> None:
+    """Pods with a rule that only the scheduler can evaluate, which leaves each of them one node or two."""
+    for number in range(rng.randint(2, 10)):
+        world.add_node(Node(f"m{number + 1}", "rtx-a6000-x4-pairs"))
+    term = {
+        "labelSelector": {"matchLabels": {"app": "none"}},
+        "namespaceSelector": {"matchLabels": {"team": "none"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    rule = {"podAntiAffinity": {fit.REQUIRED: [term]}}
+    for number in range(rng.randint(1, 12)):
+        name, namespace = f"open-{number}", rng.choice(("default", "team-a"))
+        policy = rng.choice(("PreemptLowerPriority", "Never"))
+        pod = cast.pod(name, namespace, {"main": 1}, {}, affinity=rule, preemptionPolicy=policy)
+        allowed = rng.sample(sorted(world.nodes), rng.randint(1, 2))
+        world.scheduler.refused[namespace, name] = frozenset(world.nodes).difference(allowed)
+        world.loop.call_at(at + rng.uniform(0, 10), world.add_pod, pod)
+
+
 def gangs(world: World, rng: random.Random, at: float) -> None:
     """Gangs in a cluster whose scheduler waits for seats, as from 1.36 on."""
     GangLife(world, rng).begin(barrier=True)
@@ -308,8 +327,8 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
     campaign.__name__: campaign
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
-        shapes, taint_rules, apart, gangs, gangs_before, gangs_owned, partitions, caps, caps_gangs, reservations,
-        preempting, idle, idle_gangs, idle_preempting,
+        shapes, taint_rules, apart, open_pods, gangs, gangs_before, gangs_owned, partitions, caps, caps_gangs,
+        reservations, preempting, idle, idle_gangs, idle_preempting,
     )
 }  # fmt: skip
 
@@ -318,6 +337,7 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
 # Of ``queue_in_trouble`` see there what does not hold yet; other stories stay what they are without the rest.
 LATER: Final = (
     "queue_in_trouble",
+    "open_pods",
     "gangs_owned",
     "reservations",
     "preempting",

@@ -19,13 +19,20 @@ from dradriver.cli.cluster.free_gpus import FreeGpus
 from dradriver.cli.explainer.model import Subject, Verdict
 from dradriver.cluster.nodes import node_table, selector_classes
 from dradriver.cluster.pods import neighbours, nvlink_channels
-from dradriver.controller.placing import ranking
+from dradriver.controller.placing import claim_limit, ranking
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import (
+    DEVICE_CLASSES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
 from dradriver.reason import Cause
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
-from tests.fakes.owners import owned
+from tests.fakes.owners import job_pod, owned
 from tests.paths import REPO
 from tests.unit.documented import said
 
@@ -239,6 +246,34 @@ async def _overdue(cluster: GpuCluster) -> None:
     await asyncio.sleep(1.1)
 
 
+async def _in_a_group(cluster: GpuCluster, reason: str, message: str) -> None:
+    """Place a pod that did not leave the PodGroup of its Job, and let the scheduler say this, and nothing more."""
+    cluster.promise_s = 1.0
+    cluster.restart()
+    cluster.node("a")
+    groups = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
+    spec: dict[str, Any] = {"schedulingPolicy": {"basic": {}}}
+    cluster.put(groups, {"metadata": {"name": "team", "namespace": "default", "uid": "g"}, "spec": spec})
+    made = cluster.admitted("p", schedulingGroup={"podGroupName": "team"})
+    made["metadata"]["ownerReferences"] = job_pod(0, group="team")["metadata"]["ownerReferences"]
+    cluster.put(PODS, made)
+    await cluster.settle()
+    condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}
+    cluster.store.edit(PODS, ("default", "p"), lambda pod: pod["status"].update(conditions=[condition]))
+    await cluster.settle()
+    await asyncio.sleep(1.1)
+
+
+@says("it tries no pod of PodGroup")
+async def _beside_a_gated_one(cluster: GpuCluster) -> None:
+    await _in_a_group(cluster, "SchedulingGated", "Scheduling is blocked due to non-empty scheduling gates")
+
+
+@says("the scheduler finds no room for another pod of its PodGroup")
+async def _beside_a_refused_one(cluster: GpuCluster) -> None:
+    await _in_a_group(cluster, "Unschedulable", "minCount (2) cannot be satisfied: 0 scheduled, 1 remaining")
+
+
 @says("waits for scheduling gate")
 async def _gated(cluster: GpuCluster) -> None:
     cluster.node("a")
@@ -433,6 +468,16 @@ async def _too_large_a_gang(cluster: GpuCluster) -> None:
     _gang(cluster, "p", "q")
 
 
+@says("what the pods of the gang require of each other")
+async def _in_more_zones_than_there_are(cluster: GpuCluster) -> None:
+    for name in "ab":
+        cluster.node(name, labels={"topology.kubernetes.io/zone": "only"})
+    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {}}]}}  # fmt: skip
+    for name in "pq":
+        cluster.pod(name, 8, wishes={"gang": "train", "gang-size": "2"}, affinity=affinity)
+
+
 @says("of them when it is empty")
 async def _too_large_for_a_leaf(cluster: GpuCluster) -> None:
     for name in "ab":
@@ -543,6 +588,7 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
         "none so far beside GPUs that are free",
         "not all were tried that the claim's requests allow",
         "have no place for all of them at once",
+        "what the pods of the gang require of each other",
         "no place now",
         "GPUs are not free yet",
     ),
@@ -580,6 +626,8 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
     Cause.SCHEDULER: (
         "the scheduler finds no room on its nodes",
         "has not bound the pod to its nodes",
+        "it tries no pod of PodGroup",
+        "the scheduler finds no room for another pod of its PodGroup",
         "it was bound to node",
         "waits until its scheduler has bound other pods of this namespace",
     ),
@@ -643,7 +691,8 @@ def test_all_causes_are_there() -> None:
         node_table.GONE,
         selector_classes.TOO_MANY,
     }
-    known |= {ranking.UNKNOWN_KIND, neighbours.BESIDE, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
+    known |= {claim_limit.OUT_OF_REACH, neighbours.BESIDE, neighbours.ALONE, neighbours.PORTS}
+    known |= {ranking.UNKNOWN_KIND, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

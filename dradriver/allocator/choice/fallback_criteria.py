@@ -6,7 +6,7 @@ from dradriver.allocator.request import Constraint, Whole
 from dradriver.allocator.sets.criteria import Criteria
 
 
-def rungs(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
+def fallback_levels(request: Whole, *, include: int = 0) -> tuple[Criteria, ...]:
     """Return the criteria of all fallback levels, best first: with each preferred constraint, then the required alone.
 
     Args:

@@ -20,7 +20,7 @@ _UNLIMITED: Final = 1 << 40
 def served(
     kinds: Kinds,
     counts: Sequence[int],
-    order: Sequence[int],
+    free_gpus: Sequence[int],
     gpus: int,
     may_go_on: Callable[[], bool],
     *,
@@ -30,12 +30,12 @@ def served(
     """Return free GPUs that can all have their NICs at the same time; fewer than requested if no set can.
 
     Each GPU gets as many NICs as any other, or one less, counted over all requests together. If any set of the returned
-    GPUs will do, more than ``gpus`` are returned.
+    GPUs will do, more than ``gpus`` are returned. A request is one entry of a ResourceClaim that asks for NICs.
 
     Args:
         kinds: The number of NICs of each kind.
         counts: The number of NICs that each request needs.
-        order: The free GPUs, best first.
+        free_gpus: The free GPUs, best first.
         gpus: How many GPUs are requested.
         may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
             search ends and finds none.
@@ -49,25 +49,29 @@ def served(
 
     # A single GPU: each one that can have all NICs by itself.
     if gpus == 1 and (is_last_pod or not is_alike):
-        return [gpu for gpu in order if _Flow(kinds, counts).give(gpu, sum(counts))]
-    each_gets, extra = divmod(sum(counts), gpus)
+        return [gpu for gpu in free_gpus if _Flow(kinds, counts).give(gpu, sum(counts))]
 
-    # The GPUs that can all have their full number at once, taken in order of preference. If every NIC may go to every
-    # request, it does not matter here which request a NIC counts for: no request has a limit then.
+    # ``extra`` GPUs get ``most_each`` NICs, the others ``each_gets``.
+    each_gets, extra = divmod(sum(counts), gpus)
+    most_each = each_gets + bool(extra)
+
+    # The GPUs that can all have ``most_each`` at once, taken in order of preference. That may be more NICs than are
+    # requested. If every NIC may go to every request, only the NICs limit it here, so no request has a limit then.
     flow = _Flow(kinds, [_UNLIMITED] * len(counts) if is_alike else counts)
-    best = [gpu for gpu in order if flow.give(gpu, each_gets + bool(extra))]
+    best = [gpu for gpu in free_gpus if flow.give(gpu, most_each)]
+    # Any ``gpus`` of these can have all NICs, whichever of them get one less.
     if is_alike and len(best) >= gpus and not (one_set and extra):
         return best
 
     # With ``one_set``, the GPUs after the first ``extra`` get one NIC less. First come those that cannot have the full
     # number (they are not in ``best``): no other pod with the same request can use them for it.
     with_extra = extra if one_set and extra else len(best)
-    preferred = [*best[:with_extra], *(gpu for gpu in order if gpu not in best), *best[with_extra:]]
+    preferred = [*best[:with_extra], *(gpu for gpu in free_gpus if gpu not in best), *best[with_extra:]]
     flow = _Flow(kinds, counts)
 
     # Each GPU needs at most one NIC, and ``best`` has as many GPUs as can have one: no other set is larger. If the NICs
     # do not all find a GPU, ``best`` has fewer GPUs than requested.
-    if each_gets + bool(extra) == 1:
+    if most_each == 1:
         chosen = preferred[:gpus]
         with_nic = sum(flow.give(gpu, 1) for gpu in chosen)
         return chosen if len(chosen) == gpus and with_nic == sum(counts) else best

@@ -49,7 +49,7 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
     # The fallback levels, best first.
-    for rung in fallback_criteria.rungs(request, include=include):
+    for rung in fallback_criteria.fallback_levels(request, include=include):
         mask = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
         if mask is not None:
             return describe(machine, tables, mask, request=request)

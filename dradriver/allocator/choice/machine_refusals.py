@@ -43,11 +43,11 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
 
     Args:
         machine: The machine.
-        tables: Its tables.
+        tables: Figures of every set of the machine's GPUs, by mask; ``size`` is the number of its GPUs.
         offered: Mask of all free GPUs.
         request: The request.
         usable: Mask of the free GPUs of the requested product and kind.
-        criteria: The properties that the set must have.
+        criteria: The properties that the set must have; ``include`` is the mask of GPUs that it must contain.
     """
     gpus = request.gpus
     if gpus > tables.size:
@@ -66,13 +66,15 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     if gpus > usable.bit_count():
         numbers_text = f" ({gpu_numbers(usable)})" if usable else ""
         return f"{usable.bit_count()} of {free_count} free GPUs are such{numbers_text}{_products(machine, request)}"
-    if criteria.include & ~usable:
-        return f"GPU {gpu_numbers(criteria.include & ~usable)} is not free, or not of the kind that is wanted"
+    if missing_gpus := criteria.include & ~usable:
+        return f"GPU {gpu_numbers(missing_gpus)} is not free, or not of the kind that is wanted"
+
+    # The number of GPUs is enough: no set of them has the required properties. Is it bandwidth alone that is missing?
     properties = phrases.wanted_set(request)
     if (short := shortfall(tables, usable, gpus=gpus, criteria=criteria)) is not None:
         most, figure, mask = short  # the best value in GB/s, its name, and the set that has it
         nearest = f"the most {figure} that so many free GPUs have is {most:g} GB/s ({gpu_numbers(mask)})"
-    elif (largest := _largest(tables, usable, most=gpus - 1, criteria=criteria)) is None:
+    elif (largest := _largest_set(tables, usable, most=gpus - 1, criteria=criteria)) is None:
         nearest = f"no free GPU has {properties}"
     else:
         kind = f"{properties} set" if properties else "set"
@@ -81,7 +83,8 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     # Some machines give only certain sets of GPUs together.
     if rule := phrases.together(machine):
         nearest += f", as {rule}"
-    if not tables.fits(gpus, tables.everything, criteria):
+    has_set_when_all_free = tables.fits(gpus, tables.everything, criteria)
+    if not has_set_when_all_free:
         nearest += ", and with all GPUs free there would be none either"
     if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
         nearest += "; the machine does not say the NUMA node of every GPU"
@@ -111,7 +114,7 @@ def shortfall(tables: Tables, free: int, *, gpus: int, criteria: Criteria) -> tu
     return None
 
 
-def _largest(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int | None:
+def _largest_set(tables: Tables, free: int, *, most: int, criteria: Criteria) -> int | None:
     """The best of the largest sets of at most ``most`` free GPUs that meet the criteria; None for none."""
     for gpus in range(most, 0, -1):
         mask = best_set(tables, free, gpus=gpus, criteria=criteria)

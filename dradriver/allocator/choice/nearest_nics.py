@@ -34,14 +34,19 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
     return _assigned(np.where(costs >= NEVER, NEVER, costs * _TIE + np.arange(costs.shape[1])))
 
 
-def _assigned(costs: Costs, begun: int = 0) -> tuple[int, ...] | None:
+def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
     """Return the cheapest assignment of rows to different columns, for costs that are ready; None if there is none.
 
     The Hungarian algorithm with potentials (Kuhn and Munkres). Row and column 0 stand for "not assigned yet".
 
+    1. Begin at a row without a column. From the rows reached so far, go to the column that is nearest by *reduced cost*
+       (cost minus both potentials, never negative).
+    2. Raise the potentials so that this step costs 0, and go on from the row that has the column now.
+    3. Stop at a column that no row has, and shift the columns along the path that led there.
+
     Args:
         costs: (rows, columns); ``NEVER`` where a row cannot have a column.
-        begun: So many first rows have the column of their own number already, which costs 0.
+        assigned_rows: So many first rows have the column of their own number already, which costs 0.
     """
     rows, columns = costs.shape
     if rows > columns:
@@ -51,11 +56,14 @@ def _assigned(costs: Costs, begun: int = 0) -> tuple[int, ...] | None:
     padded_costs = np.zeros((rows + 1, columns + 1), dtype=np.int64)
     padded_costs[1:, 1:] = costs
     row_potential, column_potential = np.zeros(rows + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
+    # ``previous_column[c]``: from the row of which column the search came to column c.
     row_of_column, previous_column = np.zeros(columns + 1, dtype=np.int64), np.zeros(columns + 1, dtype=np.int64)
-    row_of_column[1 : begun + 1] = np.arange(1, begun + 1)
+    row_of_column[1 : assigned_rows + 1] = np.arange(1, assigned_rows + 1)
     unreached = np.iinfo(np.int64).max
-    for row in range(begun + 1, rows + 1):
+    for row in range(assigned_rows + 1, rows + 1):
         row_of_column[0], column = row, 0
+
+        # ``slack``: the least reduced cost at which a column can be reached from the rows seen so far.
         slack, is_seen = np.full(columns + 1, unreached, dtype=np.int64), np.zeros(columns + 1, dtype=np.bool_)
         # Grow the tree of alternating paths from this row, always to the nearest column, until a column is free.
         while True:
@@ -64,18 +72,20 @@ def _assigned(costs: Costs, begun: int = 0) -> tuple[int, ...] | None:
             reduced = padded_costs[from_row] - row_potential[from_row] - column_potential
             is_nearer = is_allowed[from_row] & ~is_seen & (reduced < slack)
             slack[is_nearer], previous_column[is_nearer] = reduced[is_nearer], column
-            open_ = np.where(is_seen, unreached, slack)
-            open_[0] = unreached
-            nearest = int(open_.argmin())
-            step = open_[nearest]
+            cost_of_unseen = np.where(is_seen, unreached, slack)
+            cost_of_unseen[0] = unreached
+            nearest = int(cost_of_unseen.argmin())
+            step = cost_of_unseen[nearest]
             # No column is left for this row, even if the rows before it took others.
             if step == unreached:
                 return None
+            # The potentials of what was seen change by the step: its reduced cost becomes 0, and none becomes negative.
             row_potential[row_of_column[is_seen]] += step
             column_potential[is_seen] -= step
             slack[~is_seen] = np.where(slack[~is_seen] == unreached, unreached, slack[~is_seen] - step)
             column = nearest
-            if row_of_column[column] == 0:
+            is_free = row_of_column[column] == 0
+            if is_free:
                 break
         # Shift the columns along the path: each row on it takes the next row's column.
         while column:
@@ -101,19 +111,22 @@ def dealt(
     the NIC's row has to take a slot of a GPU. The rows of unused NICs keep their own columns.
 
     Args:
-        costs: (GPUs, NICs), as in ``assign``.
+        costs: (GPUs, NICs), how far each NIC is from each GPU; ``NEVER`` if it may not go to the GPU.
         usable: The NICs that each request may have.
         counts: The number of NICs that each request needs.
     """
     gpus, needed = costs.shape[0], sum(counts)
     each_gets, extra = divmod(needed, gpus)
-    columns = _worth(costs, usable, needed)
-    usable_costs = costs[:, columns]
-    if len(columns) < needed or ((usable_costs < NEVER).sum(axis=1) < each_gets).any():
-        return None
-    nics, slots = len(columns), list(range(gpus)) * (each_gets + bool(extra))
 
-    # So many GPUs get one NIC less: one of their slots stays empty.
+    # Of many alike NICs only some can be in the best choice: the others are left out.
+    candidates = _candidate_nics(costs, usable, needed)
+    usable_costs = costs[:, candidates]
+    if len(candidates) < needed or ((usable_costs < NEVER).sum(axis=1) < each_gets).any():
+        return None
+
+    # ``slots[s]`` is the GPU of slot s. Each GPU has a slot for each NIC that it can get: slot 0 of every GPU, then
+    # slot 1 of every GPU, and so on. So many GPUs get one NIC less: their last slot stays empty.
+    nics, slots = len(candidates), list(range(gpus)) * (each_gets + bool(extra))
     empty_slots = gpus - extra if extra else 0
 
     # With a single request it does not matter which NIC is whose: the slots of GPUs take NICs directly.
@@ -126,30 +139,30 @@ def dealt(
         if columns_of_rows is None:
             return None
         filled = [(slots[at], nic - empty_slots) for at, nic in enumerate(columns_of_rows) if nic >= empty_slots]
-        return (tuple(sorted((gpu, columns[column]) for gpu, column in filled)),)
+        return (tuple(sorted((gpu, candidates[nic]) for gpu, nic in filled)),)
 
     # Rows: the NICs, then one taker for each NIC that a request needs, then one filler for each empty slot.
     # Columns: the NICs, then the slots of GPUs. A NIC's row keeps its own column unless a taker takes it.
     request_of_taker = np.repeat(range(len(counts)), counts)
     assignment_costs = np.full((nics + needed + empty_slots, nics + len(slots)), NEVER, dtype=np.int64)
     np.fill_diagonal(assignment_costs[:nics, :nics], 0)
+
+    # Distances weigh more than the numbers of NICs, which only decide between equal distances.
     assignment_costs[:nics, nics:] = np.where(usable_costs >= NEVER, NEVER, usable_costs * _TIE)[slots].T
-    is_usable = np.array([[column in each for column in columns] for each in usable], dtype=np.bool_)
+    is_usable = np.array([[nic in nics_of_request for nic in candidates] for nics_of_request in usable], dtype=np.bool_)
     assignment_costs[nics : nics + needed, :nics] = np.where(is_usable, np.arange(nics), NEVER)[request_of_taker]
     assignment_costs[nics + needed :, nics + gpus * each_gets :] = 0
-    columns_of_rows = _assigned(assignment_costs, begun=nics)
+    columns_of_rows = _assigned(assignment_costs, assigned_rows=nics)
     if columns_of_rows is None:
         return None
 
     # A taker has a NIC's column, and that NIC's row has a slot: the slot's GPU gets the NIC.
-    pairs = [
-        (slots[columns_of_rows[column] - nics], columns[column]) for column in columns_of_rows[nics : nics + needed]
-    ]
+    pairs = [(slots[columns_of_rows[nic] - nics], candidates[nic]) for nic in columns_of_rows[nics : nics + needed]]
     ends = list(itertools.accumulate(counts))
     return tuple(tuple(sorted(pairs[end - count : end])) for end, count in zip(ends, counts, strict=True))
 
 
-def _worth(costs: Costs, usable: Sequence[Collection[int]], wanted: int) -> list[int]:
+def _candidate_nics(costs: Costs, usable: Sequence[Collection[int]], wanted: int) -> list[int]:
     """Return those NICs that may be in the cheapest choice: of alike ones each GPU has others before them."""
     if len(usable) == 1:
         return sorted(usable[0])

@@ -75,7 +75,7 @@ def cohesion(tables: Tables, weights: Weights) -> Floats:
 
 
 def keep_order(gpus: int) -> tuple[int, ...]:
-    """Return the order in which the rows of ``Tables.keep`` decide: pairs first for one GPU, eights first for more."""
+    """Return the order of the rows of ``Tables.still_offered``: pairs first for one GPU, eights first for more."""
     return (4, 3, 0, 1, 2) if gpus == 1 else (0, 1, 2, 3, 4)
 
 
@@ -94,7 +94,7 @@ def _leaves_most(tables: Tables, gpus: int) -> Ints:
     """
     own = tables.shape.blocks
     first = [] if own is None else [blocks.spoilt(own, gpus)]
-    return _joined([*first, *(_classes(tables.keep[row]) for row in keep_order(gpus))])
+    return _joined([*first, *(_classes(tables.still_offered[row]) for row in keep_order(gpus))])
 
 
 def _leaves_even(tables: Tables, gpus: int) -> Ints:

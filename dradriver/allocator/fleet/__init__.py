@@ -13,6 +13,7 @@ part_ranking  nodes ranked for a request for parts, and why none has a place
 freeing      which workloads to move so that a node has a free set
 fleet        all of it: the nodes of a cluster, ranked for one pod
 gang_nodes   the nodes that a gang's pods may go to, with CPU and memory, and how many pods they hold
+gang_taken   what the placed members of a gang use of their nodes
 gang_rails   the same positions on all nodes of a gang
 gang_domains which network domain of a level a gang goes to
 role_plan    how many pods of one role on which nodes of a domain: few parts, equal ones

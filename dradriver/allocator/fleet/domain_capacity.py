@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from dradriver.allocator.choice import fallback_criteria
 from dradriver.allocator.fleet.fleet import Eligible, Fleet
-from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table, room
+from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table, pods_with_resources
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import NoPlaceError, Whole, check_request
 from dradriver.allocator.sets.subsets import Bools, Ints
 from dradriver.topology.network_levels import CLUSTER, NODE
 
 
-def sums(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
+def domain_capacities(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
     """Return the capacity of each network domain in pods, on so many of its nodes: (domains or ``size``,), int64.
 
     Args:
@@ -37,8 +38,8 @@ def sums(domain: Ints, capacity: Ints, most: int | None, size: int = 0) -> Ints:
     return np.bincount(domain, capacity, minlength=size).astype(np.int64)
 
 
-def hold_all(
-    request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
+def domains_with_room(
+    request: GangRequest, nodes_by_role: Sequence[GangNodes], counts: Sequence[int], *,
     domain_of_rank: Ints, free: Ints, amounts: Ints | None,
 ) -> Bools:  # fmt: skip
     """Return whether each network domain has the capacity for all pods of a gang together.
@@ -52,11 +53,12 @@ def hold_all(
 
     Args:
         request: The gang's request.
-        tables: For each role its nodes.
+        nodes_by_role: For each role its nodes. ``name_rank`` is a node's place in the order of all names of the fleet:
+            the node's number in every array here. ``row`` is its row in ``amounts``.
         counts: For each role the number of pods that have no place yet.
-        domain_of_rank: By ``GangNodes.name_rank``, the node's domain; -1 for none.
-        free: By ``GangNodes.name_rank``, the mask of positions that some role can use.
-        amounts: Free resources other than GPUs, by row.
+        domain_of_rank: By name rank, the node's domain; -1 for none.
+        free: By name rank, the mask of positions that some role can use.
+        amounts: Free CPU, memory and the like: (rows, resources).
 
     Returns:
         (domains,), bool. True can still be too optimistic, False is certain: the search then skips the domain.
@@ -68,7 +70,7 @@ def hold_all(
     # By node in some domain: its domain, its free GPUs, and its row in ``amounts``. The row is -1 if the
     # caller counts nothing for the node.
     row_of_rank = np.full(len(free), -1, dtype=np.int64)
-    for nodes in tables:
+    for nodes in nodes_by_role:
         row_of_rank[nodes.name_rank] = nodes.row
     in_a_domain = np.flatnonzero(domain_of_rank >= 0)
     domain, row = domain_of_rank[in_a_domain], row_of_rank[in_a_domain]
@@ -83,10 +85,44 @@ def hold_all(
             if more_gpus >= gpus
             and all(need >= least for need, least in itertools.zip_longest(more_needs, needs, fillvalue=0))
         )
-        capacity = np.minimum(np.minimum(free_gpus // gpus, room(row, needs, amounts)), pods)
+        # A node holds as many pods as its GPUs and its other resources allow.
+        capacity = np.minimum(np.minimum(free_gpus // gpus, pods_with_resources(row, needs, amounts)), pods)
         # The gang may be on at most ``max_nodes`` nodes, so only the largest of each domain count.
-        has_room &= sums(domain, capacity, request.max_nodes, len(has_room)) >= pods
+        has_room &= domain_capacities(domain, capacity, request.max_nodes, len(has_room)) >= pods
     return has_room
+
+
+class RowCapacity(NamedTuple):
+    """What nodes have room for, by the caller's rows: arrays of shape (rows,), int64.
+
+    Attributes:
+        pods: Pods of one role.
+        gpus: Free GPUs that these pods may use.
+    """
+
+    pods: Ints
+    gpus: Ints
+
+
+def capacity_by_row(
+    fleet: Fleet, role: Role, rows: int, *, eligible: Eligible | None = None, amounts: Ints | None = None
+) -> RowCapacity:
+    """Return for how many pods of a role each node has room, if the gang's other roles are not there.
+
+    Args:
+        fleet: The cluster.
+        role: The role.
+        rows: How many rows the caller has.
+        eligible: The nodes that may be taken, as for ``place_gang``.
+        amounts: Free resources other than GPUs, as for ``place_gang``.
+    """
+    required = fallback_criteria.required(role.pod)
+    nodes = node_table(fleet, role, required, eligible=eligible, amounts=amounts)
+    capacity = RowCapacity(np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+    known = np.flatnonzero((nodes.row >= 0) & (nodes.row < rows))
+    capacity.pods[nodes.row[known]] = nodes.capacity[known]
+    capacity.gpus[nodes.row[known]] = nodes.free[known]
+    return capacity
 
 
 class LargestGang(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,8 +159,8 @@ def largest_gang(
         NoPlaceError: There is no such level, or such pods make no sense.
     """
     check_request(role.pod)
-    if level not in fleet.sites.reaches:
-        raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}")
+    if level not in fleet.sites.all_levels:
+        raise NoPlaceError(f"{level}: this cluster's network has the levels {', '.join(fleet.sites.all_levels)}")
     return largest(
         fleet, node_table(fleet, role, fallback_criteria.required(role.pod), eligible=eligible, amounts=amounts), level
     )

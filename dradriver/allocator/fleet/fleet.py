@@ -288,16 +288,21 @@ class Fleet:
             return part_ranking.rank(self._nodes(eligible), request, limit=limit, explain=explain, tenant=tenant)
         check_request(request)
         candidates = self.candidates(request, eligible)
-        attempts = [candidates]
+        candidates_in_order = [candidates]
 
         # GPUs that can be shared or split come last on each fallback level: fractions need them.
         if self.has_parts:
-            attempts.insert(0, self.candidates(request, eligible, is_spared=True))
+            candidates_in_order.insert(0, self.candidates(request, eligible, is_spared=True))
         choices: dict[str, Choice] = {}
+
+        # From the level with the first preference down to what is required alone. A node counts on the best level only.
         higher_levels: list[Criteria] = []
-        for rung in fallback_criteria.rungs(request):
+        for fallback_level in fallback_criteria.fallback_levels(request):
+            # Lists of equally good nodes, the best list first: names decide inside a list.
             ties = (
-                tie for nodes in attempts for tie in node_order.ties(nodes, request, rung=rung, passed=higher_levels)
+                tie
+                for nodes in candidates_in_order
+                for tie in node_order.ties(nodes, request, rung=fallback_level, passed=higher_levels)
             )
             for tie in ties:
                 for name, group, mask in node_order.named(tie, limit):
@@ -305,7 +310,7 @@ class Fleet:
                         choices[name] = msgspec.structs.replace(group.describe(mask, request), node=name)
                 if len(choices) >= limit:
                     return list(choices.values())
-            higher_levels.append(rung)
+            higher_levels.append(fallback_level)
         if not choices:
             raise refusal(self.groups, candidates, request, explain=explain)
         return list(choices.values())

@@ -74,13 +74,15 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
     """
     if not candidates:
         return "no node is eligible" if groups else "no node has GPUs"
-    size = max(nodes.group.tables.size for nodes in candidates)
-    if request.gpus > size:
-        biggest = min(nodes.first_name() for nodes in candidates if nodes.group.tables.size == size)
-        return f"the largest machine, {biggest}, has {size}"
+    most_gpus = max(nodes.group.tables.size for nodes in candidates)
+    if request.gpus > most_gpus:
+        biggest = min(nodes.first_name() for nodes in candidates if nodes.group.tables.size == most_gpus)
+        return f"the largest machine, {biggest}, has {most_gpus}"
     if why := never([nodes.group for nodes in candidates], request):
         return why
-    largest_free = _largest(candidates, request.gpus, criteria=None, request=request)
+
+    # Without criteria, any free GPUs of the requested kind count: this is the largest number on one node.
+    largest_free = _largest_set(candidates, request.gpus, criteria=None, request=request)
     gpu_kind = phrases.wanted_gpus(request)
     if largest_free is None:
         return f"no GPU{' ' + gpu_kind if gpu_kind else ''} is free{_kinds(groups, request)}"
@@ -90,17 +92,19 @@ def _nearest(groups: Collection[NodeGroup], candidates: Sequence[Candidates], re
         rule = phrases.together(group.machine) if request.gpus <= group.tables.size else ""
         rule = f", as {rule}" if rule else ""
         return f"most GPUs{' ' + gpu_kind if gpu_kind else ''} free on one node: {count} on {node}{rule}"
+
+    # So many GPUs are free on some node: only a property of the set is missing, perhaps only bandwidth.
     properties, criteria = phrases.wanted_set(request), fallback_criteria.required(request)
     if (shortfall := _shortfall(candidates, request, criteria)) is not None:
         gbps, figure, node_of_most = shortfall
         nearest = f"the most {figure} that so many free GPUs of a node have is {gbps:g} GB/s on {node_of_most}"
     else:
-        largest_fitting = _largest(candidates, request.gpus - 1, criteria=criteria, request=request)
-        nearest = (
-            f"largest free {properties} set is {largest_fitting[0]} on {largest_fitting[1]}"
-            if largest_fitting
-            else f"no free GPU has {properties}"
-        )
+        largest_fitting = _largest_set(candidates, request.gpus - 1, criteria=criteria, request=request)
+        if largest_fitting is None:
+            nearest = f"no free GPU has {properties}"
+        else:
+            fitting_count, fitting_node, _ = largest_fitting
+            nearest = f"largest free {properties} set is {fitting_count} on {fitting_node}"
     return f"{nearest}; without {properties} there is a place on {node}"
 
 
@@ -114,7 +118,7 @@ def _kinds(groups: Collection[NodeGroup], request: Whole) -> str:
     return f"; the nodes have {', '.join(sorted(have))}" if have else ""
 
 
-def _largest(
+def _largest_set(
     candidates: Sequence[Candidates], most: int, *, criteria: Criteria | None, request: Whole
 ) -> tuple[int, str, NodeGroup] | None:
     """Size of the largest free set of at most ``most`` GPUs, the first node by name that has it, and its group."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.gang_nodes import GangNodes
-from dradriver.allocator.fleet.gang_search import Found
+from dradriver.allocator.fleet.gang_search import RolePlans
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice
 from dradriver.allocator.sets.subsets import Ints
@@ -21,40 +21,43 @@ from dradriver.topology.network_levels import CLUSTER, NODE
 from dradriver.topology.vendors import VENDORS
 
 
-def gang_choice(fleet: Fleet, request: GangRequest, found: Found, kept: Mapping[int, Choice]) -> GangChoice:
+def gang_choice(fleet: Fleet, request: GangRequest, plans: RolePlans, kept: Mapping[int, Choice]) -> GangChoice:
     """Return the gang's choice: the plans of all roles as places of pods, in the order of their indices.
 
     Args:
         fleet: The cluster.
         request: The gang's request.
-        found: By role the plan; None for a role without pods to place.
+        plans: By role, the nodes that its pods go to and how many on each; None for a role without pods to place.
         kept: Members that keep their places, by index.
     """
     pods = dict(kept)
 
     # The places of each role in the order of the network, given to the role's pods by index.
-    for plan, role_indices in zip(found, indices_of(request.members), strict=True):
+    for plan, role_indices in zip(plans, indices_of(request.members), strict=True):
         if plan is None:
             continue
         indices = [index for index in role_indices if index not in kept]
         nodes = plan.nodes
+
+        # ``plan.at`` are the nodes that are used, as indices into ``nodes``; ``plan.sets()`` the GPU sets on each, one
+        # for each pod. A name rank is a node's place in the order of all names of the fleet: its number there.
         places = [
-            (rank, number, choice_of(nodes, at, mask))
-            for rank, at, sets in zip(nodes.name_rank[plan.at].tolist(), plan.at.tolist(), plan.sets(), strict=True)
-            for number, mask in enumerate(sets)
+            (rank, choice_of(nodes, node, mask))
+            for rank, node, sets in zip(nodes.name_rank[plan.at].tolist(), plan.at.tolist(), plan.sets(), strict=True)
+            for mask in sets
         ]
-        order = _in_order(fleet, np.array([rank for rank, _, _ in places]))
-        pods |= _matched(fleet, [places[at][2] for at in order.tolist()], indices, kept)
+        network_order = _in_order(fleet, np.array([rank for rank, _ in places]))
+        pods |= _matched(fleet, [places[place][1] for place in network_order.tolist()], indices, kept)
 
     # How near the nodes are to each other. A node that the fleet does not know is near none.
     by_index = tuple(pods[index] for index in sorted(pods))
-    ranks = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
-    names = [name for name, rank in ranks.items() if rank is not None]
-    known_ranks = np.array([rank for rank in ranks.values() if rank is not None], dtype=np.int64)
-    unknown_nodes = ranks.keys() - set(names)
+    rank_by_name = {choice.node: fleet.name_rank(choice.node) for choice in by_index}
+    names = [name for name, rank in rank_by_name.items() if rank is not None]
+    known_ranks = np.array([rank for rank in rank_by_name.values() if rank is not None], dtype=np.int64)
+    unknown_nodes = rank_by_name.keys() - set(names)
     reach = CLUSTER if unknown_nodes else _reach(fleet, known_ranks)
 
-    # The gang counts as having missed what its worst pod has missed.
+    # ``fallback`` of a choice: the preferences that it misses. The gang misses what its worst pod misses.
     missed_preferences = max((choice.fallback for choice in by_index), key=len)
     is_near = reach == NODE or (
         not unknown_nodes and fleet.sites.holds(request.near, fleet.sites_by_name()[known_ranks])
@@ -98,20 +101,20 @@ def _matched(
         after = bisect.bisect(kept_indices, index)
         neighbour = min(kept_indices[max(after - 1, 0) : after + 1], key=lambda other: (abs(other - index), other))
         steps = _steps(fleet, kept[neighbour].node, ranks)
-        at = int(np.where(is_left, steps, len(fleet.sites.reaches) + 1).argmin())
+        at = int(np.where(is_left, steps, len(fleet.sites.all_levels) + 1).argmin())
         matched[index], is_left[at] = places[at], False
     return matched
 
 
 def _steps(fleet: Fleet, node: str, ranks: Ints) -> Ints:
-    """Return how far a node is from others: the number in ``reaches`` of the narrowest level that they share."""
-    reaches = fleet.sites.reaches
-    steps = np.full(len(ranks), len(reaches))
+    """Return how far a node is from others: the number in ``all_levels`` of the narrowest level that they share."""
+    all_levels = fleet.sites.all_levels
+    steps = np.full(len(ranks), len(all_levels))
     if (rank := fleet.name_rank(node)) is None:
         return steps
     site_of_rank = fleet.sites_by_name()
-    for number in range(len(reaches) - 1, 0, -1):
-        domain = fleet.sites.domains(reaches[number])
+    for number in range(len(all_levels) - 1, 0, -1):
+        domain = fleet.sites.domains(all_levels[number])
         if (domain_of_node := int(domain[site_of_rank[rank]])) >= 0:
             steps[domain[site_of_rank[ranks]] == domain_of_node] = number
     steps[ranks == rank] = 0

@@ -14,20 +14,20 @@ MOST_LOOKS = 1 << 17  # at nodes, one for each pattern of positions, to compare 
 _ITEM_BITS = 20  # of a key, for the size of an item; it is never more than the nodes of a cluster
 
 
-class Wish(NamedTuple):
-    """What the pods of one role want of nodes together.
+class Demand(NamedTuple):
+    """What the pods of one role require of their nodes.
 
     Attributes:
         pods: How many there are.
-        least: Fewest on a node that has none of the gang yet.
-        most: Most such nodes.
-        spread: Whether they are to be many.
+        least_pods_per_node: Fewest on a node that has none of the gang yet.
+        most_nodes: Most nodes that have none of the gang yet.
+        is_spread: Whether as many nodes as possible are taken, not as few.
     """
 
     pods: int
-    least: int
-    most: int
-    spread: bool
+    least_pods_per_node: int
+    most_nodes: int
+    is_spread: bool
 
 
 class Domain(NamedTuple):
@@ -48,6 +48,10 @@ def fewest(owner: Ints, size: Ints, needed: int, uncounted: Bools | None = None)
     Owners whose items do not add up to it are left out. An owner is, for example, a network domain, and its items are
     its nodes with the pods that each can hold.
 
+    1. Leave out the owners whose items do not suffice.
+    2. Sort the items: owner after owner, of each owner the largest first.
+    3. Of each owner find the first item at which the running sum reaches ``needed``.
+
     Args:
         owner: (n,), the owner of each item.
         size: (n,), the size of each item.
@@ -60,25 +64,27 @@ def fewest(owner: Ints, size: Ints, needed: int, uncounted: Bools | None = None)
     if not len(owner):
         return owner, owner, owner
     has_enough = np.bincount(owner, size) >= needed
-    at = np.flatnonzero(has_enough[owner])
-    if not len(at):
-        return at, at, at
-    owner, size = owner[at], size[at]
-    is_counted = np.ones(len(at), dtype=np.int64) if uncounted is None else 1 - uncounted[at].astype(np.int64)
+    kept = np.flatnonzero(has_enough[owner])
+    if not len(kept):
+        return kept, kept, kept
+    owner, size = owner[kept], size[kept]
+    is_counted = np.ones(len(kept), dtype=np.int64) if uncounted is None else 1 - uncounted[kept].astype(np.int64)
 
-    # One key sorts by owner, then free items before counted ones, then the largest first.
+    # One key sorts by owner, then uncounted items before counted ones, then the largest first.
     order = np.argsort((owner << (_ITEM_BITS + 1)) + (is_counted << _ITEM_BITS) - size)
     owner, size, is_counted = owner[order], size[order], is_counted[order]
     starts = np.flatnonzero(np.concatenate(([True], owner[1:] != owner[:-1])))
     lengths = np.diff(np.append(starts, len(owner)))
 
-    # Running sums over all items; an owner's own sum is the difference from where its items start.
+    # Sums over all items before each one, and at the end over all. An owner's own sum is the difference from where its
+    # items start.
     size_before, counted_before = (np.concatenate(([0], np.cumsum(each))) for each in (size, is_counted))
     is_reached = size_before[1:] - np.repeat(size_before[starts], lengths) >= needed
 
     # Counted from the end, so that the maximum is the first item at which the sum is reached.
     from_end = np.maximum.reduceat(np.where(is_reached, len(owner) - np.arange(len(owner)), 0), starts)
-    number = counted_before[len(owner) - from_end + 1] - counted_before[starts]
+    end_of_taken = len(owner) - from_end + 1
+    number = counted_before[end_of_taken] - counted_before[starts]
     return owner[starts], number, size_before[starts + lengths] - size_before[starts]
 
 
@@ -100,13 +106,13 @@ class _Fitting(NamedTuple):
     number: int
 
 
-def number_of(nodes: GangNodes, domain: Ints, wish: Wish, has_pods: Bools | None = None) -> int | None:
+def nodes_needed(nodes: GangNodes, domain: Ints, demand: Demand, has_pods: Bools | None = None) -> int | None:
     """Return how many nodes of a network domain the gang takes in ``best``; None if no domain holds all pods."""
-    found = _fitting(nodes, domain, wish, has_pods)
+    found = _fitting(nodes, domain, demand, has_pods)
     return None if found is None else found.number
 
 
-def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = None, has_pods: Bools | None = None
+def best(nodes: GangNodes, domain: Ints, demand: Demand, *, inner: Ints | None = None, has_pods: Bools | None = None
          ) -> Domain | None:  # fmt: skip
     """Return the network domain that is best for the gang's pods; None if no domain holds them all.
 
@@ -118,47 +124,47 @@ def best(nodes: GangNodes, domain: Ints, wish: Wish, *, inner: Ints | None = Non
     Args:
         nodes: The nodes.
         domain: (nodes,), the domain of each; -1 for none.
-        wish: What is wanted.
+        demand: What is wanted.
         inner: (nodes,), its domain of the next narrower level, every node in one; None where there is none.
         has_pods: (nodes,), whether it has pods of the gang already.
     """
-    found = _fitting(nodes, domain, wish, has_pods)
+    found = _fitting(nodes, domain, demand, has_pods)
     if found is None:
         return None
     chosen = found.owners[0]
     if len(found.owners) > 1 and found.number:
-        chosen = _nearest(nodes, found, wish, inner)
+        chosen = _nearest(nodes, found, demand, inner)
     return Domain(found.at[found.owner == chosen], found.number)
 
 
-def _fitting(nodes: GangNodes, domain: Ints, wish: Wish, has_pods: Bools | None) -> _Fitting | None:
-    usable = (nodes.capacity >= wish.least) & (domain >= 0)
+def _fitting(nodes: GangNodes, domain: Ints, demand: Demand, has_pods: Bools | None) -> _Fitting | None:
+    usable = (nodes.capacity >= demand.least_pods_per_node) & (domain >= 0)
     if has_pods is not None:
         usable |= has_pods & (nodes.capacity > 0) & (domain >= 0)
     at = np.flatnonzero(usable)
     owner, capacity = domain[at], nodes.capacity[at]
-    owners, number, total = fewest(owner, capacity, wish.pods, None if has_pods is None else has_pods[at])
+    owners, number, total = fewest(owner, capacity, demand.pods, None if has_pods is None else has_pods[at])
     if not len(owners):
         return None
-    if wish.spread:
+    if demand.is_spread:
         size = np.bincount(owner if has_pods is None else owner[~has_pods[at]], minlength=int(owners[-1]) + 1)[owners]
-        number = np.where(number <= wish.most, np.maximum(np.minimum(size, wish.most), number), number)
-    fits = number <= wish.most
+        number = np.where(number <= demand.most_nodes, np.maximum(np.minimum(size, demand.most_nodes), number), number)
+    fits = number <= demand.most_nodes
     if not fits.any():
         return None
-    chosen = int(number[fits].max() if wish.spread else number[fits].min())
+    chosen = int(number[fits].max() if demand.is_spread else number[fits].min())
     fits &= number == chosen
     return _Fitting(at, owner, owners[fits], total[fits], chosen)
 
 
-def _nearest(nodes: GangNodes, found: _Fitting, wish: Wish, inner: Ints | None) -> int:
+def _nearest(nodes: GangNodes, found: _Fitting, demand: Demand, inner: Ints | None) -> int:
     """Return the best of the domains that need equally many nodes."""
     owners, number, size = found.owners, found.number, int(found.owners[-1]) + 1
     among = np.zeros(size, dtype=np.bool_)
     among[owners] = True
     those = (found.owner < size) & among[np.minimum(found.owner, size - 1)]
     at, owner = found.at[those], found.owner[those]
-    even, rest = divmod(wish.pods, number)
+    even, rest = divmod(demand.pods, number)
     unequal = np.ones(size, dtype=np.bool_)
     if not rest:
         fit = nodes.capacity[at] >= even

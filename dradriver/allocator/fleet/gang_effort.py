@@ -22,7 +22,7 @@ class Effort:
     """
 
     def __init__(self, evaluations: int = MOST_EVALUATIONS) -> None:
-        self._left = evaluations
+        self._left = self._most = evaluations
         self._whole: Effort | None = None
         self.gave_up = False
 
@@ -30,6 +30,11 @@ class Effort:
     def left(self) -> int:
         """Return how many evaluations the effort of a gang's search still allows; negative if more was spent."""
         return self._left if self._whole is None else min(self._left, self._whole.left)
+
+    @property
+    def spent(self) -> int:
+        """Return how many evaluations the search of a gang has cost."""
+        return self._most - self._left
 
     @property
     def is_spent(self) -> bool:

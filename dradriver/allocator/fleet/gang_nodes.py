@@ -114,7 +114,8 @@ def node_table(
 ) -> GangNodes:
     """Return the nodes that pods of a gang's role may be placed on, one entry for each node.
 
-    Requests for GPUs with certain numbers are not supported.
+    Requests for GPUs with certain numbers are not supported. Nodes are stored in groups of one kind of machine. A
+    *slot* is a node's index in its group; the arrays of all groups are joined here.
 
     Args:
         fleet: The cluster.
@@ -125,8 +126,9 @@ def node_table(
         is_spared: Whether GPUs that can be shared or split by MIG are left out.
     """
     candidates = fleet.candidates(role.pod, eligible, is_spared=is_spared)
-    slots = [nodes_of_kind.slots() for nodes_of_kind in candidates]
+    slots = [nodes_of_kind.slots() for nodes_of_kind in candidates]  # of the eligible nodes, by group
 
+    # The empty array gives the result a type if there are no groups.
     def joined(arrays: Sequence[Ints]) -> Ints:
         return np.concatenate([*arrays, np.zeros(0, dtype=np.int64)])
 
@@ -139,8 +141,8 @@ def node_table(
         kind=np.repeat(np.arange(len(candidates)), [len(group_slots) for group_slots in slots]),
         slot=joined(slots),
         mask=joined([nodes_of_kind.masks_of(group_slots) for nodes_of_kind, group_slots in pairs]),
-        room=room(row, role.needs, amounts),
-        capacity=row,
+        room=pods_with_resources(row, role.needs, amounts),
+        capacity=row,  # a placeholder: ``changed`` computes it below
         site=joined(
             [nodes_of_kind.group.sites()[group_slots].astype(np.int64) for nodes_of_kind, group_slots in pairs]
         ),
@@ -150,7 +152,7 @@ def node_table(
     return nodes.changed()
 
 
-def room(row: Ints, needs: Sequence[int], amounts: Ints | None) -> Ints:
+def pods_with_resources(row: Ints, needs: Sequence[int], amounts: Ints | None) -> Ints:
     """Return for how many of a gang's pods each node has CPU, memory and the like: (nodes,), int64.
 
     ``min over resources of floor(free / need)``; what nothing is needed of does not count, even where less than nothing

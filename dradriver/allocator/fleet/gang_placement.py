@@ -27,14 +27,8 @@ from dradriver.allocator.fleet.fleet import Eligible, Fleet
 from dradriver.allocator.fleet.gang_choice import choice_of, gang_choice, indices_of
 from dradriver.allocator.fleet.gang_effort import CALL, Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
-from dradriver.allocator.fleet.gang_search import (
-    Taken,
-    most_pods,
-    nothing_taken,
-    search,
-    unmet,
-    with_fabrics,
-)
+from dradriver.allocator.fleet.gang_search import most_pods, search, violated_limit, with_fabrics
+from dradriver.allocator.fleet.gang_taken import Taken, nothing_taken
 from dradriver.allocator.gang_request import GangChoice, GangRequest, Role
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError, check_request
 from dradriver.allocator.sets.subsets import Ints
@@ -86,9 +80,11 @@ def place_gang(
         NoPlaceError: Not all pods have a place; the message says how many would have one. It is made when it is read.
     """
     _check(fleet, request)
-    request = with_fabrics(fleet, request)
+    request = with_fabrics(fleet, request)  # no limit to one NVLink fabric if no node is known to be in one
     by_role = [eligible] * len(request.members) if eligible_by_role is None else eligible_by_role
     effort = Effort() if effort is None else effort
+
+    # For each fallback level one table of nodes a role; the last level has the required properties alone.
     tables_by_fallback = _tables_by_fallback(fleet, request, by_role, amounts)
     required_tables = tables_by_fallback[-1]
 
@@ -96,15 +92,18 @@ def place_gang(
     if len(required_tables) > 1:
         effort.spend(len(tables_by_fallback) * sum(map(_table_cost, required_tables)))
     kept_places = _kept_places(request, fixed or {})
+
+    # An elastic gang (``least_pods``) is placed with as many pods as the cluster can hold now.
     if request.least_pods is not None and not kept_places:
         request = _as_large_as_possible(fleet, request, required_tables[0])
-    counts = _counts(request.members, kept_places)
+    counts = _counts(request.members, kept_places)  # by role, the pods that need a place
     if not any(counts):
         return gang_choice(fleet, request, (None,) * len(counts), kept_places)
 
-    # What members use that have their places. A gang of equal pods that starts as a whole uses nothing yet.
+    # What members use that have their places. They must not violate a limit of the gang already. A gang of equal pods
+    # that starts as a whole uses nothing yet.
     taken_by_kept = _taken_by(fleet, amounts, kept_places) if kept_places or home or len(request.members) > 1 else None
-    if taken_by_kept is not None and (broken := unmet(fleet, request, taken_by_kept, has_all=False)):
+    if taken_by_kept is not None and (broken := violated_limit(fleet, request, taken_by_kept, has_all=False)):
         raise gang_refusals.of_those_that_stay(request, broken)
 
     # First with the members at their former places. Half of the effort is kept for the search without that.
@@ -121,6 +120,8 @@ def place_gang(
     choice = _search_all(fleet, request, tables_by_fallback, kept_places, taken, effort)
     if choice is not None:
         return choice
+
+    # The refusal searches for its reason when its text is read: many refusals are never read.
     refusal = partial(gang_refusals.refusal, fleet, required_tables, request, counts,
                       taken=taken_by_kept, gave_up=effort.gave_up, effort=effort.for_refusal())  # fmt: skip
     raise LazyNoPlaceError(refusal)
@@ -135,9 +136,9 @@ def _check(fleet: Fleet, request: GangRequest) -> None:
             raise NoPlaceError("a gang's pods cannot name GPUs that must be in their sets: they are on different nodes")
     if request.least_pods is not None and request.roles:
         raise NoPlaceError("a gang whose members differ starts with all of them: give no range of sizes")
-    if request.near and request.near_required and request.near not in fleet.sites.reaches:
+    if request.near and request.near_required and request.near not in fleet.sites.all_levels:
         raise NoPlaceError(
-            f"near {request.near}: this cluster's network has the levels {', '.join(fleet.sites.reaches)}"
+            f"near {request.near}: this cluster's network has the levels {', '.join(fleet.sites.all_levels)}"
         )
 
 
@@ -166,7 +167,7 @@ def _tables_by_fallback(
 
     If GPUs may be had in parts, each level is there twice: first without those.
     """
-    ladders = [fallback_criteria.rungs(role.pod) for role in request.members]
+    ladders = [fallback_criteria.fallback_levels(role.pod) for role in request.members]
     by_spared = [
         [
             node_table(fleet, role, rungs[0], eligible=own, amounts=amounts, is_spared=is_spared)
@@ -198,24 +199,26 @@ def _search_all(
         taken: What these use; None for a gang of equal pods of which none has a place.
         effort: What the search may spend.
     """
-    members = request.members
-    counts = _counts(members, kept)
-    reaches = fleet.sites.reaches
-    widest = [request.near] if request.near in reaches else []
-    if not (widest and request.near_required):
-        widest = list(dict.fromkeys((*widest, CLUSTER)))
+    counts = _counts(request.members, kept)  # by role, the pods that need a place
+
+    # The widest network level that may hold the gang: ``near`` first, then any, unless ``near`` is required.
+    widest_levels = [request.near] if request.near in fleet.sites.all_levels else []
+    if not (widest_levels and request.near_required):
+        widest_levels = list(dict.fromkeys((*widest_levels, CLUSTER)))
     for_preferred = effort.fraction(2)  # half is kept for what is required
-    for tables in tables_by_fallback:
-        if any(int(nodes.capacity.sum()) < count for nodes, count in zip(tables, counts, strict=True)):
+    for nodes_by_role in tables_by_fallback:
+        # Not even the whole cluster has room for some role.
+        if any(int(nodes.capacity.sum()) < count for nodes, count in zip(nodes_by_role, counts, strict=True)):
             continue
-        for limit in widest:
-            is_last = tables is tables_by_fallback[-1] and limit == widest[-1]
+        for widest in widest_levels:
+            is_last = nodes_by_role is tables_by_fallback[-1] and widest == widest_levels[-1]
+            # What is preferred does not count any more. Equal pods (``taken`` is None) cost no effort.
             if for_preferred.is_spent and taken is not None and not is_last:
-                continue  # what is preferred does not count any more
-            most = effort if is_last else for_preferred
-            found = search(fleet, request, tables, counts, taken=taken, widest=limit, effort=most)
-            if found is not None:
-                return gang_choice(fleet, request, found, kept)
+                continue
+            effort_of_search = effort if is_last else for_preferred
+            plans = search(fleet, request, nodes_by_role, counts, taken=taken, widest=widest, effort=effort_of_search)
+            if plans is not None:
+                return gang_choice(fleet, request, plans, kept)
     return None
 
 
@@ -262,7 +265,7 @@ class _AtHome(NamedTuple):
 
 
 def _at_home(
-    fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], kept: Mapping[int, Choice],
+    fleet: Fleet, request: GangRequest, nodes_by_role: Sequence[GangNodes], kept: Mapping[int, Choice],
     home: Mapping[int, Home], taken: Taken,
 ) -> _AtHome | None:  # fmt: skip
     """Put members back at their former places if these are free and fit the request. None if none can go back.
@@ -270,13 +273,13 @@ def _at_home(
     Args:
         fleet: The cluster.
         request: The gang's request.
-        tables: For each role its nodes, with the required properties alone.
+        nodes_by_role: For each role its nodes, with the required properties alone.
         kept: Members that keep their places, by index.
         home: The former places of others, by index.
         taken: What the kept members use. What members that go back use is added to it.
     """
     back: dict[int, Choice] = {}
-    for role, nodes, indices in zip(request.members, tables, indices_of(request.members), strict=True):
+    for role, nodes, indices in zip(request.members, nodes_by_role, indices_of(request.members), strict=True):
         for index in indices:
             place = home.get(index)
             if place is None or index in kept or (rank := fleet.name_rank(place.node)) is None:
@@ -284,7 +287,7 @@ def _at_home(
             (node_at,) = np.nonzero(nodes.name_rank == rank)
             if not len(node_at):
                 continue
-            node = taken.left(nodes.only(node_at), role)
+            node = taken.subtracted_from(nodes.only(node_at), role)
             mask = _set(node, place.gpus)
             if mask and node.room[0] > 0:
                 taken.add(rank, int(node.row[0]), mask, role)

@@ -39,32 +39,44 @@ def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pat
     The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
     comes first by name wins: the numbers of kinds depend on the order in which nodes were read.
 
+    Args:
+        nodes: The nodes of the gang's pods.
+        at: (n,), which of them can be used.
+        number: How many nodes are taken.
+        count: Pods on each of them.
+
     Worked example: two of three nodes with eight GPUs have 0-3 free, the third has 4-7 free. For pods of four GPUs on
     two nodes there is one pattern, 0-3.
     """
     ranked_patterns: list[tuple[tuple[int, ...], Pattern]] = []
     for kind in np.unique(nodes.kind[at]).tolist():
         of_kind = at[nodes.kind[at] == kind]
-        if len(of_kind) < number:
+        if len(of_kind) < number:  # nodes of two kinds never have a pattern together
             continue
-        free_masks, first_name = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
+        free_masks, first_name_rank = nodes.mask[of_kind], int(nodes.name_rank[of_kind].min())
         tables, gpus = nodes.candidates[kind].group.tables, nodes.request.gpus
+
+        # By mask: how many nodes have exactly these positions free.
         exact = np.bincount(free_masks, minlength=1 << tables.size)
 
         # Sums over supersets: the number of nodes that have at least these positions free, by mask.
         nodes_with = exact.copy()
         for position in range(tables.size):
-            split = nodes_with.reshape(-1, 2, 1 << position)
-            split[:, 0] += split[:, 1]
+            without_and_with = nodes_with.reshape(-1, 2, 1 << position)  # masks without the position, and with it
+            without_and_with[:, 0] += without_and_with[:, 1]
 
         # Candidates: masks of the right size that enough nodes have free and that hold ``count`` allowed sets.
         masks = tables.members(gpus * count)
         masks = masks[nodes_with[masks] >= number]
         masks = masks[pod_capacity(tables, gpus, nodes.criteria[kind])[masks] >= count]
-        value_of_rest = set_order(tables, preference(nodes.request), gpus=gpus).rest
-        for mask in masks[np.argsort(-nodes_with[masks], kind="stable")[:_MOST_PATTERNS]].tolist():
-            pattern = Pattern(kind, mask, min(int(exact[mask]), number), int(value_of_rest[tables.everything ^ mask]))
-            ranked_patterns.append(((-pattern.exact, pattern.cost, first_name, mask), pattern))
+
+        # The cost by what remains of an empty machine without the pattern: lower is better.
+        cost_by_remaining = set_order(tables, preference(nodes.request), gpus=gpus).rest
+        most_common = masks[np.argsort(-nodes_with[masks], kind="stable")[:_MOST_PATTERNS]]
+        for mask in most_common.tolist():
+            cost = int(cost_by_remaining[tables.everything ^ mask])
+            pattern = Pattern(kind, mask, min(int(exact[mask]), number), cost)
+            ranked_patterns.append(((-pattern.exact, pattern.cost, first_name_rank, mask), pattern))
     return [pattern for _, pattern in sorted(ranked_patterns)]
 
 

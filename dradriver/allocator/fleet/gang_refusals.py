@@ -14,7 +14,8 @@ from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.fleet_refusals import never
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.fleet.gang_nodes import GangNodes, node_table
-from dradriver.allocator.fleet.gang_search import Taken, most_pods, nothing_taken, search
+from dradriver.allocator.fleet.gang_search import most_pods, search
+from dradriver.allocator.fleet.gang_taken import Taken, nothing_taken
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
 from dradriver.reason import Cause
@@ -31,7 +32,7 @@ def of_those_that_stay(request: GangRequest, broken: str) -> NoPlaceError:
 
 
 def refusal(
-    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
+    fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> NoPlaceError:  # fmt: skip
     """Return the refusal of a gang: the error that says why it finds no place.
@@ -40,7 +41,7 @@ def refusal(
 
     Args:
         fleet: The cluster.
-        tables: For each role the nodes that could be taken, with the required properties alone.
+        nodes_by_role: For each role the nodes that could be taken, with the required properties alone.
         request: The gang's request.
         counts: For each role the number of pods that needed a place; less than the role has if some have theirs
             already.
@@ -49,20 +50,23 @@ def refusal(
         effort: What may be spent on the reason.
     """
     wanted_gang = _wanted(request)
+
+    # Some members have their places already: only the others are refused.
     if (without_place := sum(counts)) < sum(role.pods for role in request.members):
         stable = f"{wanted_gang}, of which {without_place} {'has' if without_place == 1 else 'have'} no place now"
-        reason = _of_late_ones(fleet, tables, request, counts, taken=taken, gave_up=gave_up, effort=effort)
+        reason = _of_late_ones(fleet, nodes_by_role, request, counts, taken=taken, gave_up=gave_up, effort=effort)
         return NoPlaceError(f"{stable}: {reason}", stable=stable, cause=Cause.GPUS)
 
-    # Can the gang ever have a place? If not, waiting does not help, and the stable text says so.
+    # Can the gang ever have a place? If not, waiting does not help, and the stable text says so. (The stable text of a
+    # refusal does not change with what is free.) An elastic gang is refused if its smallest size has no place.
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
     is_possible, reason = _could_hold(fleet, smallest, effort)
     if is_possible:
         stable = _unknown(request, gave_up) if request.roles else "eligible nodes have no place for all of them at once"
-        reason = _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
+        reason = _nearest(fleet, nodes_by_role, smallest, gave_up=gave_up, effort=effort)
     else:
         stable = reason or "this cluster has no place for all of them even when all its GPUs are free"
-        reason = reason or _nearest(fleet, tables, smallest, gave_up=gave_up, effort=effort)
+        reason = reason or _nearest(fleet, nodes_by_role, smallest, gave_up=gave_up, effort=effort)
     return NoPlaceError(
         f"{wanted_gang}: no; {reason}",
         stable=f"{wanted_gang}: no; {stable}",
@@ -99,13 +103,13 @@ _NO_LIMIT: dict[str, Any] = {
 
 
 def _of_late_ones(
-    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
+    fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, gave_up: bool, effort: Effort,
 ) -> str:  # fmt: skip
-    most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(tables, counts, strict=True))
+    most = sum(min(int(nodes.capacity.sum()), count) for nodes, count in zip(nodes_by_role, counts, strict=True))
     if most < sum(counts):
         return f"{'at most ' if most else ''}{most} would find one"
-    return _without(fleet, tables, request, counts, taken=taken, effort=effort) or _unknown(request, gave_up)
+    return _without(fleet, nodes_by_role, request, counts, taken=taken, effort=effort) or _unknown(request, gave_up)
 
 
 def _unknown(request: GangRequest, gave_up: bool, more: str = "") -> str:
@@ -117,7 +121,7 @@ def _unknown(request: GangRequest, gave_up: bool, more: str = "") -> str:
 
 
 def _without(
-    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
+    fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, counts: Sequence[int], *,
     taken: Taken | None, effort: Effort,
 ) -> str:  # fmt: skip
     """Without which one of its limits the gang would have a place; empty where that is not known of any."""
@@ -126,7 +130,7 @@ def _without(
             break
         wider = msgspec.structs.replace(request, **{field: _NO_LIMIT[field]})
         widest = wider.near if wider.near_required and wider.near else CLUSTER
-        if search(fleet, wider, tables, counts, taken=taken, widest=widest, effort=effort) is not None:
+        if search(fleet, wider, nodes_by_role, counts, taken=taken, widest=widest, effort=effort) is not None:
             return f'there would be a place without "{words}"'
     return ""
 
@@ -137,17 +141,22 @@ def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[boo
     True is also the answer if ``effort`` is spent before the search has ended.
     """
     members = request.members
-    tables = [node_table(fleet, role, fallback_criteria.required(role.pod)).all_free() for role in members]
+    # ``capacity`` of a node table: how many pods of the role each node holds, here when all its GPUs are free.
+    nodes_by_role = [node_table(fleet, role, fallback_criteria.required(role.pod)).all_free() for role in members]
     counts = [role.pods for role in members]
-    for role, nodes, count in zip(members, tables, counts, strict=True):
+    for role, nodes, count in zip(members, nodes_by_role, counts, strict=True):
         if int(nodes.capacity.sum()) < count:
             return False, never(fleet.groups, role.pod)
+
+    # ``search`` plans equal pods all at once if it is given None for what is taken.
     taken = nothing_taken(fleet, None) if len(members) > 1 else None
     near_level = _nearest_level(fleet, request)
     if effort.is_spent:
         return True, ""
+
+    # Within the required network level.
     if (
-        search(fleet, request, tables, counts, taken=taken, widest=near_level, effort=effort) is not None
+        search(fleet, request, nodes_by_role, counts, taken=taken, widest=near_level, effort=effort) is not None
         or effort.gave_up
     ):
         return True, ""
@@ -155,10 +164,10 @@ def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[boo
     # Is the required level the cause? Then the whole cluster has a place without it, and the figures can be named.
     without_fabric = msgspec.structs.replace(request, one_fabric=False)
     if near_level == CLUSTER or search(
-        fleet, without_fabric, tables, counts, taken=taken, widest=CLUSTER, effort=effort
+        fleet, without_fabric, nodes_by_role, counts, taken=taken, widest=CLUSTER, effort=effort
     ) is None:  # fmt: skip
         return False, ""
-    for role, nodes in zip(members, tables, strict=True):
+    for role, nodes in zip(members, nodes_by_role, strict=True):
         largest_domain = largest(fleet, nodes, near_level)
         if largest_domain.pods < role.pods:
             domain_text = f"the largest {near_level}" + (f", {largest_domain.domain}," if largest_domain.domain else "")
@@ -170,14 +179,14 @@ def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[boo
 def _nearest_level(fleet: Fleet, request: GangRequest) -> str:
     """The widest level that may hold all of a gang."""
     near = request.near if request.near_required else CLUSTER
-    reaches = fleet.sites.reaches
-    return FABRIC if request.one_fabric and reaches.index(near) > reaches.index(FABRIC) else near
+    all_levels = fleet.sites.all_levels
+    return FABRIC if request.one_fabric and all_levels.index(near) > all_levels.index(FABRIC) else near
 
 
 def _nearest(
-    fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest, *, gave_up: bool, effort: Effort
+    fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest, *, gave_up: bool, effort: Effort
 ) -> str:  # fmt: skip
-    for role, nodes in zip(request.members, tables, strict=True):
+    for role, nodes in zip(request.members, nodes_by_role, strict=True):
         most = int(nodes.capacity.sum())
         if most < role.pods:
             which = "them" if not request.roles else f"the {role.pods} with {phrases.wanted(role.pod)}"
@@ -186,16 +195,16 @@ def _nearest(
             return f"{most} of {which} would find a place in the whole cluster{by_gpus_alone}"
     if request.roles:
         counts = [role.pods for role in request.members]
-        found = _without(fleet, tables, request, counts, taken=nothing_taken(fleet, None), effort=effort)
-        return found or _unknown(request, gave_up, _each_alone(fleet, tables, request))
-    return _nearest_of_equal_ones(fleet, tables[0], request, effort)
+        found = _without(fleet, nodes_by_role, request, counts, taken=nothing_taken(fleet, None), effort=effort)
+        return found or _unknown(request, gave_up, _each_alone(fleet, nodes_by_role, request))
+    return _nearest_of_equal_ones(fleet, nodes_by_role[0], request, effort)
 
 
-def _each_alone(fleet: Fleet, tables: Sequence[GangNodes], request: GangRequest) -> str:
+def _each_alone(fleet: Fleet, nodes_by_role: Sequence[GangNodes], request: GangRequest) -> str:
     """That each role would have places if the others were not there, where that is so."""
     if request.min_gpus_per_node:  # which they reach together
         return ""
-    for role, nodes in zip(request.members, tables, strict=True):
+    for role, nodes in zip(request.members, nodes_by_role, strict=True):
         of_role = msgspec.structs.replace(request, pod=role.pod, pods=role.pods, needs=role.needs, roles=())
         widest = request.near if request.near_required else CLUSTER
         if most_pods(fleet, of_role, nodes, widest) < role.pods:
@@ -228,7 +237,7 @@ def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest,
 
 def _slow(fleet: Fleet, wanted_gbps: float) -> str:
     """What to say of the narrowest level that does not carry so much, as far as is known; empty where all do."""
-    for level in fleet.sites.reaches[1:]:
+    for level in fleet.sites.all_levels[1:]:
         within = "within the cluster" if level == CLUSTER else f"within a {level}"
         if not fleet.sites.is_known(level):
             return f"{within} it is not known what the network carries"

@@ -43,17 +43,20 @@ class Asked(NamedTuple):
     most_nodes: int | None
 
 
-def shares(
-    asked: Asked, tables: Sequence[GangNodes], *, gpus: Ints, amounts: Ints | None, effort: Effort
+def sets_by_node(
+    asked: Asked, nodes_by_role: Sequence[GangNodes], *, gpus: Ints, amounts: Ints | None, effort: Effort
 ) -> dict[int, Sets] | None:  # fmt: skip
     """Return where the pods of all roles go together, by an exact search over the nodes.
 
-    Dynamic programming: for each combination of pods by role (a *cell*), the fewest new nodes that can hold it. The
-    nodes are added one after another. The way back through the steps then gives the pods of each node.
+    Dynamic programming: for each combination of pods by role (a *cell*), the fewest new nodes that can hold it.
+
+    1. Give up if the table of cells is too large.
+    2. Add the nodes one after another: an *option* is one combination of pods that the node can hold.
+    3. Go back from the cell of all pods, node after node, to see which option each node has.
 
     Args:
         asked: The roles, their pods and the limits of the gang.
-        tables: By role the nodes that its pods may be placed on, less what placed members use.
+        nodes_by_role: By role the nodes that its pods may be placed on, less what placed members use.
         gpus: By ``name_rank``, how many GPUs the gang has on the node already.
         amounts: Free resources other than GPUs, by row.
         effort: What may be spent.
@@ -63,23 +66,30 @@ def shares(
     """
     cells = int(np.prod([count + 1 for count in asked.counts], dtype=np.float64))
 
-    # Too large a table: give up before anything is spent.
+    # 1. Too large a table: give up before anything is spent.
     if cells > _MOST_CELLS:
         effort.gave_up = True
         return None
-    ranks = np.unique(np.concatenate([nodes.name_rank for nodes in tables]))
+
+    # ``ranks`` are the usable nodes: name ranks, a node's number in the whole fleet. ``at[role, node]`` is the node's
+    # index in the role's table; -1 if the role may not use it.
+    ranks = np.unique(np.concatenate([nodes.name_rank for nodes in nodes_by_role]))
     if not effort.spend(ROLE_CALLS * CALL + 100 * len(ranks) + cells):
         return None
-    at = np.full((len(tables), len(ranks)), -1, dtype=np.int64)
-    for role, nodes in enumerate(tables):
+    at = np.full((len(nodes_by_role), len(ranks)), -1, dtype=np.int64)
+    for role, nodes in enumerate(nodes_by_role):
         at[role, np.searchsorted(ranks, nodes.name_rank)] = np.arange(len(nodes.kind))
-    one_node = _OneNode(asked, tables, at, gpus[ranks], amounts, effort)
+    one_node = _OneNode(asked, nodes_by_role, at, gpus[ranks], amounts, effort)
+
+    # By cell the fewest new nodes that hold it: before any node is added only the cell of no pods is reached.
     fewest_nodes = np.full([count + 1 for count in asked.counts], _MANY, dtype=np.int64)
     fewest_nodes[(0,) * fewest_nodes.ndim] = 0
     max_nodes = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
+
+    # How many new nodes with the same options were added.
     uses_of_options: dict[bytes, int] = {}
 
-    # Of each step: the node, the combinations of pods it can hold, and by cell the combination that was used.
+    # 2. Of each step: the node, the combinations of pods it can hold, and by cell the combination that was used.
     steps: list[tuple[int, Ints, NDArray[np.int16]]] = []
     for node, is_new in enumerate((gpus[ranks] == 0).tolist()):
         options = one_node.options(node)
@@ -91,6 +101,7 @@ def shares(
         # The gang uses at most ``max_nodes`` new nodes, so more nodes that can hold the same add nothing.
         if uses_of_options[options_key] > max_nodes:
             continue
+        # No option at all: either a node with pods of the gang keeps too few GPUs, or the effort is spent.
         if not len(options) or not effort.spend(len(options) * (cells + CALL)):
             return None
         if cells * len(steps) > _MOST_CELLS:
@@ -98,17 +109,19 @@ def shares(
             return None
         fewest_nodes, reached = _with_node(fewest_nodes, options, new=is_new)
         steps.append((node, options, reached))
+
+    # The last cell is that of all pods.
     if effort.is_spent or fewest_nodes.flat[-1] > min(max_nodes, _MANY - 1):
         return None
 
-    # Back from the last node to the first: which pods each node got.
+    # 3. Back from the last node to the first: which pods each node got.
     sets_by_rank: dict[int, Sets] = {}
     remaining = np.array(asked.counts)
     for node, options, reached in reversed(steps):
-        vector = options[reached[tuple(remaining)]]
-        remaining = remaining - vector
-        if vector.any():
-            sets = one_node.sets(node, vector)
+        pods_by_role = options[reached[tuple(remaining)]]
+        remaining = remaining - pods_by_role
+        if pods_by_role.any():
+            sets = one_node.sets(node, pods_by_role)
             assert sets is not None, "it was among the options"
             sets_by_rank[int(ranks[node])] = sets
     return sets_by_rank
@@ -132,19 +145,27 @@ class _OneNode:
     """What single nodes can hold of all roles together: asked once of those that are alike."""
 
     def __init__(
-        self, asked: Asked, tables: Sequence[GangNodes], at: Ints, gpus: Ints, amounts: Ints | None, effort: Effort
+        self,
+        asked: Asked,
+        nodes_by_role: Sequence[GangNodes],
+        at: Ints,
+        gpus: Ints,
+        amounts: Ints | None,
+        effort: Effort,
     ) -> None:
         """Read all figures of single nodes into arrays, and find the nodes that are alike.
 
         Args:
             asked: The roles, their pods and the limits of the gang.
-            tables: By role the nodes that its pods may be placed on.
+            nodes_by_role: By role the nodes that its pods may be placed on.
             at: (roles, nodes), the node's place in the role's table; -1 if the role may not use it.
             gpus: (nodes,), GPUs that the gang has on the node already.
             amounts: Free resources other than GPUs, by row.
             effort: What may be spent.
         """
-        self._asked, self._tables, self._at, self._gpus, self._effort = asked, tables, at, gpus, effort
+        self._asked, self._nodes_by_role, self._at, self._gpus, self._effort = asked, nodes_by_role, at, gpus, effort
+
+        # Of each role: the GPUs of a pod, and what a pod needs of each other resource, filled up with 0.
         self._sizes = np.array([role.pod.gpus for role in asked.members])
         columns = max(len(role.needs) for role in asked.members)
         self._needs = np.array([(*role.needs, *[0] * (columns - len(role.needs))) for role in asked.members])
@@ -152,14 +173,17 @@ class _OneNode:
 
         # An array (roles, nodes) of one field of the roles' tables; ``missing`` where the role may not use the node.
         def field_of(name: str, missing: int) -> Ints:
-            columns_of_roles = [getattr(nodes, name) for nodes in tables]
+            columns_of_roles = [getattr(nodes, name) for nodes in nodes_by_role]
             return np.array([
                 np.where(is_in_table, column[node], missing) if len(column) else np.full(len(node), missing)
                 for column, node, is_in_table in zip(columns_of_roles, at, is_usable, strict=True)
             ])  # fmt: skip
 
+        # By role and node: the kind of machine and the usable positions. By node and role: the pods that it can hold.
         self._kind, self._mask = field_of("kind", -1), field_of("mask", 0)
         self._capacity = np.minimum(field_of("capacity", 0).T, asked.counts)
+
+        # By node: its row in ``amounts``, the same for all roles, and what it has free of each resource.
         row = field_of("row", -1).max(axis=0)
         self._free = np.full((len(row), columns), _NO_LIMIT)
         if amounts is not None and len(amounts):
@@ -171,11 +195,11 @@ class _OneNode:
         useful_free = np.minimum(self._free, self._capacity @ self._needs)
         keys = np.column_stack((self._kind.T, self._mask.T, self._capacity, useful_free, gpus))
         self._alike = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
-        self._options: dict[int, Ints] = {}
+        self._options: dict[int, Ints] = {}  # by the number of alike nodes
         self._known: dict[tuple[tuple[int, ...], ...], Sets | None] = {}
 
         # Larger sets first: where they do not fit nothing smaller need be tried.
-        self._order = sorted(range(len(tables)), key=lambda role: -asked.members[role].pod.gpus)
+        self._order = sorted(range(len(nodes_by_role)), key=lambda role: -asked.members[role].pod.gpus)
 
     def options(self, node: int) -> Ints:
         """Return all numbers of pods of the gang's roles that one node can hold: (options, roles)."""
@@ -219,7 +243,7 @@ class _OneNode:
         if len(set(self._mask[roles, node].tolist())) > 1:
             return False
         for role in roles.tolist():
-            nodes, at = self._tables[role], int(self._at[role, node])
+            nodes, at = self._nodes_by_role[role], int(self._at[role, node])
             tables, mask = nodes.group(at).tables, int(self._mask[role, node])
             members = tables.members(nodes.request.gpus)
             inside = members[members & ~mask == 0]
@@ -239,7 +263,7 @@ class _OneNode:
         for role in self._order:
             if not counts[role]:
                 continue
-            nodes, own = self._tables[role], int(self._at[role, node])
+            nodes, own = self._nodes_by_role[role], int(self._at[role, node])
             tables, criteria, free = nodes.group(own).tables, nodes.criteria[int(nodes.kind[own])], masks[role] & ~taken
             if int(pod_capacity(tables, nodes.request.gpus, criteria)[free]) < counts[role]:
                 return None
@@ -262,7 +286,7 @@ class _OneNode:
         role = next((role for role in self._order if counts[role]), None)
         if role is None:
             return ((),) * len(counts)
-        nodes, own = self._tables[role], int(self._at[role, node])
+        nodes, own = self._nodes_by_role[role], int(self._at[role, node])
         tables = nodes.group(own).tables
         members = tables.members(nodes.request.gpus)
         allowed: Bools = tables.allowed(nodes.criteria[int(nodes.kind[own])])[members]

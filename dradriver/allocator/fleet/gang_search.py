@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from dradriver.allocator.fleet import gang_domains, gang_roles_search
-from dradriver.allocator.fleet.domain_capacity import hold_all, sums
+from dradriver.allocator.fleet.domain_capacity import domain_capacities, domains_with_room
 from dradriver.allocator.fleet.fleet import Fleet
-from dradriver.allocator.fleet.gang_domains import Wish
+from dradriver.allocator.fleet.gang_domains import Demand
 from dradriver.allocator.fleet.gang_effort import CALL, ROLE_CALLS, Effort
-from dradriver.allocator.fleet.gang_nodes import GangNodes, room
-from dradriver.allocator.fleet.role_plan import Around, Plan, plan
+from dradriver.allocator.fleet.gang_nodes import GangNodes
+from dradriver.allocator.fleet.gang_taken import Taken
+from dradriver.allocator.fleet.role_plan import Plan, Surroundings, plan
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
@@ -25,61 +26,14 @@ _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are 
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
 
 
-class Taken(NamedTuple):
-    """What the placed members of a gang use.
-
-    Attributes:
-        masks: By ``GangNodes.name_rank``, positions that are taken although the fleet lists them as free.
-        gpus: By ``GangNodes.name_rank``, how many GPUs the gang has on the node.
-        sites: By ``GangNodes.name_rank``, the node's location.
-        amounts: What is left of resources other than GPUs, by row; None if they are not counted.
-        elsewhere: GPUs of the gang by node on nodes that the fleet does not know.
-    """
-
-    masks: Ints
-    gpus: Ints
-    sites: Ints
-    amounts: Ints | None
-    elsewhere: Mapping[str, int]
-
-    @property
-    def nodes(self) -> int:
-        """Return how many nodes the gang's search has put pods on."""
-        return int(np.count_nonzero(self.gpus)) + len(self.elsewhere)
-
-    def copy(self) -> Taken:
-        """Return a copy of what the gang's search has taken, which may be changed."""
-        amounts = None if self.amounts is None else self.amounts.copy()
-        return Taken(self.masks.copy(), self.gpus.copy(), self.sites, amounts, self.elsewhere)
-
-    def add(self, rank: int, row: int, mask: int, role: Role) -> None:
-        """Take positions, CPU, memory and the like for one pod in the gang's search."""
-        self.masks[rank] |= mask
-        self.gpus[rank] += mask.bit_count()
-        if self.amounts is not None and 0 <= row < len(self.amounts):
-            self.amounts[row, : len(role.needs)] -= role.needs
-
-    def left(self, nodes: GangNodes, role: Role) -> GangNodes:
-        """Return the nodes without what the gang's search has taken of them."""
-        mask = nodes.mask & ~self.masks[nodes.name_rank]
-        return nodes.changed(mask=mask, room=room(nodes.row, role.needs, self.amounts))
-
-
-Found: TypeAlias = tuple[Plan | None, ...]
+RolePlans: TypeAlias = tuple[Plan | None, ...]
 """Plans by role; None of one without pods to place."""
 
 
-def nothing_taken(fleet: Fleet, amounts: Ints | None, elsewhere: Mapping[str, int] | None = None) -> Taken:
-    """Return an empty record of what the gang's search has taken."""
-    zeros = np.zeros(len(fleet.nodes), dtype=np.int64)
-    left = None if amounts is None else amounts.copy()
-    return Taken(zeros, zeros.copy(), fleet.sites_by_name(), left, elsewhere or {})
-
-
 def search(
-    fleet: Fleet, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
+    fleet: Fleet, request: GangRequest, nodes_by_role: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken | None, widest: str, effort: Effort,
-) -> Found | None:  # fmt: skip
+) -> RolePlans | None:  # fmt: skip
     """Return the plans for all roles of a gang that a search finds in the narrowest network level that can hold them.
 
     1. Equal pods, none of them placed: one plan for each level, exact and cheap.
@@ -92,7 +46,7 @@ def search(
     Args:
         fleet: The cluster.
         request: The gang's request.
-        tables: For each role its nodes.
+        nodes_by_role: For each role its nodes.
         counts: For each role the number of pods that have no place yet.
         taken: What placed members use; None for a gang of equal pods of which none is placed.
         widest: The widest level that is accepted.
@@ -102,23 +56,32 @@ def search(
         The plans by role. None if the pods have no place together, or if ``effort`` gave up.
     """
     levels = _Levels(fleet, request, widest)
-    names = levels.names
+    names = levels.names  # from "node" to ``widest``
+
+    # Spreading prefers the level at which the gang can use the most nodes. Members that are placed fix the level.
     if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.nodes):
         by_itself = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
-        nodes_at = {level: _number(levels, by_itself, tables[0], counts[0], level) for level in names}
-        # Spreading prefers the level at which the gang can use the most nodes.
+        nodes_at = {level: _nodes_taken(levels, by_itself, nodes_by_role[0], counts[0], level) for level in names}
         names = sorted(names, key=lambda level: -nodes_at[level])
     by_role = effort.fraction(2)
     for level in names:
+        # Step 1.
         if taken is None:
-            role_wish = _wish(request, request.members[0], counts[0])
-            role_plan = plan(tables[0], levels.of(tables[0], level), role_wish, _around(fleet, tables[0], level))
+            role_demand = _demand(request, request.members[0], counts[0])
+            role_plan = plan(
+                nodes_by_role[0],
+                levels.of(nodes_by_role[0], level),
+                role_demand,
+                _surroundings(fleet, nodes_by_role[0], level),
+            )
             if role_plan is not None:
                 return (role_plan,)
             continue
-        effort.spend(sum(map(_reading, tables)))
-        numbers = _candidates(levels, request, tables, counts, taken=taken, level=level)
-        domains = [_Domain(fleet, request, tables, counts, taken, levels, level, number) for number in numbers]
+
+        # Steps 2 to 4. The candidates are the domains that may have room, those with the fewest free GPUs first.
+        effort.spend(sum(map(_reading_cost, nodes_by_role)))
+        numbers = _candidate_domains(levels, request, nodes_by_role, counts, taken=taken, level=level)
+        domains = [_Domain(fleet, request, nodes_by_role, counts, taken, levels, level, number) for number in numbers]
         tried_domains = (
             domains if len(domains) <= 2 * _MOST_DOMAINS else domains[:_MOST_DOMAINS] + domains[-_MOST_DOMAINS:]
         )
@@ -137,24 +100,24 @@ def most_pods(fleet: Fleet, request: GangRequest, nodes: GangNodes, widest: str)
 
     ``max over domains of min(pods, the sum of the k largest capacities)``, ``k`` nodes being as many as may be.
     """
-    wish = _wish(request, request.members[0], request.pods)
+    demand = _demand(request, request.members[0], request.pods)
     levels = _Levels(fleet, request, widest)
     most = 0
     for level in reversed(levels.names):
         domain = levels.of(nodes, level)
-        at = np.flatnonzero((domain >= 0) & (nodes.capacity >= wish.least))
-        most = max(most, int(sums(domain[at], nodes.capacity[at], wish.most).max(initial=0)))
+        at = np.flatnonzero((domain >= 0) & (nodes.capacity >= demand.least_pods_per_node))
+        most = max(most, int(domain_capacities(domain[at], nodes.capacity[at], demand.most_nodes).max(initial=0)))
         if most >= request.pods:
             return request.pods
     return most
 
 
-def _reading(nodes: GangNodes) -> int:
+def _reading_cost(nodes: GangNodes) -> int:
     """How many evaluations of nodes it costs to go through a role's nodes once."""
     return 10 * CALL + 10 * len(nodes.kind)
 
 
-def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) -> str:
+def violated_limit(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) -> str:
     """Return in words the first gang limit that the members placed by a search violate; empty if there is none.
 
     Args:
@@ -173,6 +136,8 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) ->
         return f"{count} are on node {name}, which is not there"
     if has_all and bool(((taken.gpus > 0) & (taken.gpus < least)).any()):
         return f"on a node there are {int(taken.gpus[taken.gpus > 0].min())}"
+
+    # Limits of the network: one domain must hold the locations of all nodes with members.
     sites = taken.sites[taken.gpus > 0]
     if len(sites) < 2:
         return ""
@@ -180,9 +145,10 @@ def unmet(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) ->
         return f"no {request.near} holds their nodes"
     if request.one_fabric and not fleet.sites.holds(FABRIC, sites):
         return f"no {FABRIC} holds their nodes"
+    # ``_Levels.sites`` leaves out domains whose network is too slow, or not known.
     if request.min_network_gbps and not any(
         (domains := _Levels(fleet, request, CLUSTER).sites(level)[sites])[0] >= 0 and (domains == domains[0]).all()
-        for level in fleet.sites.reaches[1:]
+        for level in fleet.sites.all_levels[1:]
     ):
         return "so much is not known of the network between their nodes"
     return ""
@@ -200,7 +166,7 @@ class _Levels:
 
     def __init__(self, fleet: Fleet, request: GangRequest, widest: str) -> None:
         self._sites, self._request, self._widest = fleet.sites, request, widest
-        self.names = list(self._sites.reaches[: self._sites.reaches.index(widest) + 1])
+        self.names = list(self._sites.all_levels[: self._sites.all_levels.index(widest) + 1])
         if request.one_fabric:
             self.names = [name for name in self.names if name in (NODE, FABRIC)]
         self._known: dict[str, Ints] = {}
@@ -216,7 +182,9 @@ class _Levels:
         wanted = self._request.min_network_gbps
         if wanted:
             switch = self._sites.switch
-            if self._sites.reaches.index(level) < self._sites.reaches.index(switch):  # a fabric over several switches
+            if self._sites.all_levels.index(level) < self._sites.all_levels.index(
+                switch
+            ):  # a fabric over several switches
                 domain = np.where(self._sites.inside(level, switch) < 0, -1, self._sites.inside(level, switch))
             domain = np.where(self._sites.gbps(level) >= wanted, domain, -1)
         return domain
@@ -226,40 +194,41 @@ class _Levels:
         return nodes.name_rank if level == NODE else self.sites(level)[nodes.site]
 
 
-def _number(levels: _Levels, request: GangRequest, nodes: GangNodes, count: int, level: str) -> int:
+def _nodes_taken(levels: _Levels, request: GangRequest, nodes: GangNodes, count: int, level: str) -> int:
     """How many nodes of a domain of a level are taken; 0 where none holds all."""
-    wish = _wish(request, request.members[0], count)
-    return gang_domains.number_of(nodes, levels.of(nodes, level), wish) or 0
+    demand = _demand(request, request.members[0], count)
+    return gang_domains.nodes_needed(nodes, levels.of(nodes, level), demand) or 0
 
 
-def _wish(request: GangRequest, role: Role, count: int, nodes: int = 0) -> Wish:
+def _demand(request: GangRequest, role: Role, count: int, nodes: int = 0) -> Demand:
     """What so many pods of a role want of nodes, where the gang has some nodes already."""
     least = max(1, -(-request.min_gpus_per_node // role.pod.gpus))
     most = count // least
     if request.max_nodes is not None:
         most = min(most, max(0, request.max_nodes - nodes))
-    return Wish(count, least, most, request.pod.strategy is Strategy.SPREAD)
+    return Demand(count, least, most, request.pod.strategy is Strategy.SPREAD)
 
 
-def _around(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = None) -> Around:
+def _surroundings(fleet: Fleet, nodes: GangNodes, level: str, taken: Taken | None = None) -> Surroundings:
     """The levels inside a level that say something of these nodes, the widest first."""
     sites = fleet.sites
     below = sites.levels if level == CLUSTER else sites.levels[: sites.levels.index(level)] if level != NODE else ()
     every = [sites.domains(name) for name in reversed(below)]
     levels = [domains for domains in every if (domains >= 0).any()]
     if taken is None or not taken.gpus.any():
-        return Around(levels, None, nodes.site[:0])
+        return Surroundings(levels, None, nodes.site[:0])
     has_pods = taken.gpus > 0
-    return Around(levels, has_pods, taken.sites[has_pods])
+    return Surroundings(levels, has_pods, taken.sites[has_pods])
 
 
-def _candidates(
-    levels: _Levels, request: GangRequest, tables: Sequence[GangNodes], counts: Sequence[int], *,
+def _candidate_domains(
+    levels: _Levels, request: GangRequest, nodes_by_role: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken, level: str,
 ) -> list[int]:  # fmt: skip
     """Return the domains of a level that may have room for all roles, those with the fewest free GPUs first.
 
-    If members are placed already, only the domain that has them all is a candidate.
+    If members are placed already, only the domain that has them all is a candidate. Arrays "of rank" have an entry for
+    each node of the fleet, by ``name_rank``: the place of its name among all names.
     """
     if taken.gpus.any():
         placed_ranks = np.flatnonzero(taken.gpus)
@@ -268,16 +237,16 @@ def _candidates(
         is_common = domain_of_all >= 0 and bool((placed_domains == domain_of_all).all())
         return [domain_of_all] if is_common else []
 
-    # Domains that have room for each role alone, ...
+    # Domains that have room for each role alone, ... ``free`` is the mask of GPUs that some role can use.
     domain_of_rank = np.full(len(taken.gpus), -1, dtype=np.int64)
     free = np.zeros(len(taken.gpus), dtype=np.int64)
     fitting: Ints | None = None
-    for nodes, count in zip(tables, counts, strict=True):
+    for nodes, count in zip(nodes_by_role, counts, strict=True):
         domain = levels.of(nodes, level)
         domain_of_rank[nodes.name_rank] = np.maximum(domain_of_rank[nodes.name_rank], domain)
         free[nodes.name_rank] |= nodes.mask
         total = np.bincount(domain[domain >= 0], nodes.capacity[domain >= 0], minlength=1)
-        enough = np.flatnonzero(total >= count)
+        enough = np.flatnonzero(total >= count)  # ``total[d]``: pods of the role that domain d holds
         fitting = enough if fitting is None else np.intersect1d(fitting, enough)
     assert fitting is not None, "a gang has a role"
 
@@ -287,13 +256,13 @@ def _candidates(
         np.bitwise_count(free[domain_of_rank >= 0]),
         minlength=int(fitting.max(initial=0)) + 1,
     )
-    needed_gpus = sum(nodes.request.gpus * count for nodes, count in zip(tables, counts, strict=True))
+    needed_gpus = sum(nodes.request.gpus * count for nodes, count in zip(nodes_by_role, counts, strict=True))
     fitting = fitting[free_gpus[fitting] >= needed_gpus]
 
     # ... and room for pods of all sizes, if the roles differ.
-    if len(tables) > 1:
-        can_hold_all = hold_all(
-            request, tables, counts, domain_of_rank=domain_of_rank, free=free, amounts=taken.amounts
+    if len(nodes_by_role) > 1:
+        can_hold_all = domains_with_room(
+            request, nodes_by_role, counts, domain_of_rank=domain_of_rank, free=free, amounts=taken.amounts
         )
         fitting = fitting[can_hold_all[fitting]]
     domains: list[int] = fitting[np.argsort(free_gpus[fitting], kind="stable")].tolist()
@@ -305,23 +274,23 @@ class _Domain(NamedTuple):
 
     fleet: Fleet
     request: GangRequest
-    tables: Sequence[GangNodes]
+    nodes_by_role: Sequence[GangNodes]
     counts: Sequence[int]
     taken: Taken
     levels: _Levels
     level: str
     number: int
 
-    def _here(self, role: int, taken: Taken) -> GangNodes:
-        nodes = self.tables[role]
+    def _free_inside(self, role: int, taken: Taken) -> GangNodes:
+        nodes = self.nodes_by_role[role]
         inside = nodes.only(np.flatnonzero(self.levels.of(nodes, self.level) == self.number))
-        return taken.left(inside, self.request.members[role])
+        return taken.subtracted_from(inside, self.request.members[role])
 
-    def role_after_role(self, effort: Effort) -> Found | None:
+    def role_after_role(self, effort: Effort) -> RolePlans | None:
         """Return plans for all roles of the gang, searched for in some order; None if there is none."""
         return next(filter(None, (self._in_order(order, effort) for order in self._orders())), None)
 
-    def greedy(self) -> Found | None:
+    def greedy(self) -> RolePlans | None:
         """Return plans for all roles of the gang by a greedy search, in the first order; None if one fails."""
         return self._in_order(next(self._orders()), None)
 
@@ -334,54 +303,60 @@ class _Domain(NamedTuple):
             return iter([tuple(some)])
         return itertools.permutations(some)
 
-    def _in_order(self, order: Sequence[int], effort: Effort | None) -> Found | None:
+    def _in_order(self, order: Sequence[int], effort: Effort | None) -> RolePlans | None:
         """Return plans for all roles, placed in this order; None if one finds no place.
 
         Each role is placed near the roles before it. Without ``effort`` nothing is counted.
         """
         if effort is not None and effort.is_spent:
             return None
+
+        # What placed members and the roles before this one use.
         so_far = self.taken.copy()
-        plans: list[Plan | None] = [None] * len(self.tables)
+        plans: list[Plan | None] = [None] * len(self.nodes_by_role)
         for at in order:
-            role, left = self.request.members[at], self._here(at, so_far)
-            cost = ROLE_CALLS * CALL + 10 * len(self.tables[at].kind) + 400 * len(left.kind)
+            role, free_nodes = self.request.members[at], self._free_inside(at, so_far)
+            cost = ROLE_CALLS * CALL + 10 * len(self.nodes_by_role[at].kind) + 400 * len(free_nodes.kind)
             if effort is not None and not effort.spend(cost):
                 return None
-            wish = _wish(self.request, role, self.counts[at], so_far.nodes)
-            around = _around(self.fleet, left, self.level, so_far)
-            found = plan(left, np.zeros(len(left.kind), dtype=np.int64), wish, around)
-            if found is None:
+            demand = _demand(self.request, role, self.counts[at], so_far.nodes)
+            surroundings = _surroundings(self.fleet, free_nodes, self.level, so_far)
+            # The nodes are of one domain already, hence the zeros.
+            role_plan = plan(free_nodes, np.zeros(len(free_nodes.kind), dtype=np.int64), demand, surroundings)
+            if role_plan is None:
                 return None
-            plans[at] = found
-            for node, sets in zip(found.at.tolist(), found.sets(), strict=True):
+            plans[at] = role_plan
+            for node, sets in zip(role_plan.at.tolist(), role_plan.sets(), strict=True):
                 for mask in sets:
-                    so_far.add(int(left.name_rank[node]), int(left.row[node]), mask, role)
-        return None if unmet(self.fleet, self.request, so_far, has_all=True) else tuple(plans)
+                    so_far.add(int(free_nodes.name_rank[node]), int(free_nodes.row[node]), mask, role)
+        return None if violated_limit(self.fleet, self.request, so_far, has_all=True) else tuple(plans)
 
-    def in_any_way(self, effort: Effort) -> Found | None:
+    def in_any_way(self, effort: Effort) -> RolePlans | None:
         """Return plans for all roles by the exact search of ``gang_roles_search``.
 
         None if there is no place in this domain, or if the search is too much work.
         """
-        request, roles = self.request, [role for role in range(len(self.tables)) if self.counts[role]]
-        if effort.is_spent or not effort.spend(sum(_reading(self.tables[role]) for role in roles)):
+        # Roles whose pods all have their places need no search.
+        request, roles = self.request, [role for role in range(len(self.nodes_by_role)) if self.counts[role]]
+        if effort.is_spent or not effort.spend(sum(_reading_cost(self.nodes_by_role[role]) for role in roles)):
             return None
-        tables_here = {role: self._here(role, self.taken) for role in roles}
+        free_nodes = {role: self._free_inside(role, self.taken) for role in roles}
         asked = gang_roles_search.Asked(
             [request.members[role] for role in roles], [self.counts[role] for role in roles], request.min_gpus_per_node,
             None if request.max_nodes is None else request.max_nodes - self.taken.nodes,
         )  # fmt: skip
         if not roles:
             return None
-        sets_by_rank = gang_roles_search.shares(
-            asked, list(tables_here.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
+        sets_by_rank = gang_roles_search.sets_by_node(
+            asked, list(free_nodes.values()), gpus=self.taken.gpus, amounts=self.taken.amounts, effort=effort
         )
         if sets_by_rank is None:
             return None
+
+        # The sets of each node, role by role, as plans. The exact search numbers only the roles that it was given.
         so_far = self.taken.copy()
-        plans: list[Plan | None] = [None] * len(self.tables)
-        for number, (role, nodes) in enumerate(tables_here.items()):
+        plans: list[Plan | None] = [None] * len(self.nodes_by_role)
+        for number, (role, nodes) in enumerate(free_nodes.items()):
             node_of_rank = {rank: node for node, rank in enumerate(nodes.name_rank.tolist())}
             node_sets = [
                 (node_of_rank[rank], sets[number]) for rank, sets in sorted(sets_by_rank.items()) if sets[number]
@@ -392,4 +367,4 @@ class _Domain(NamedTuple):
                     so_far.add(int(nodes.name_rank[node]), int(nodes.row[node]), mask, request.members[role])
 
         # The exact search does not know the limits of the network: check them at the end.
-        return None if unmet(self.fleet, request, so_far, has_all=True) else tuple(plans)
+        return None if violated_limit(self.fleet, request, so_far, has_all=True) else tuple(plans)

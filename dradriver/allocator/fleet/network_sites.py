@@ -30,7 +30,7 @@ class Sites:
         self._domains: dict[str, tuple[Ints, list[Domain]]] = {}
 
     @property
-    def reaches(self) -> tuple[str, ...]:
+    def all_levels(self) -> tuple[str, ...]:
         """Return the network levels whose domains of sites can hold a gang together, nearest first."""
         return (NODE, *self.levels, CLUSTER)
 
@@ -65,9 +65,11 @@ class Sites:
 
     def holds(self, level: str, sites: Ints) -> bool:
         """Return whether one network domain of a level, or of a narrower one, has all of these sites."""
-        if level not in self.reaches:
+        if level not in self.all_levels:
             return False
-        inside = (self.inside(narrower, level)[sites] for narrower in self.reaches[1 : self.reaches.index(level) + 1])
+        inside = (
+            self.inside(narrower, level)[sites] for narrower in self.all_levels[1 : self.all_levels.index(level) + 1]
+        )
         return any(own[0] >= 0 and (own == own[0]).all() for own in inside)
 
     def domain(self, level: str, number: int) -> str:
@@ -104,7 +106,7 @@ class Sites:
     def most_gbps(self, level: str) -> NDArray[np.float64]:
         """Return the network bandwidth of each site, unknown levels as fast as NICs: (locations,), float64, GB/s."""
         own = np.array([location.gbps for location in self.locations], dtype=np.float64)
-        reached = self.reaches[1 : self.reaches.index(level) + 1]
+        reached = self.all_levels[1 : self.all_levels.index(level) + 1]
         return np.minimum(own, min((self.gbps_of[name] for name in reached if name in self.gbps_of), default=np.inf))
 
     @property

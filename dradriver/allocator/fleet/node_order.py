@@ -20,7 +20,7 @@ from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.subsets import Array, Ints
 from dradriver.allocator.sets.tables import Tables
 
-_BEST_EIGHT, _FOURS = 0, 3  # rows of ``Tables.keep``
+_BEST_EIGHT, _FOURS = 0, 3  # rows of ``Tables.still_offered``
 _MOST_MASKS = 512  # of large machines, of which the set is looked up at once; those with the fewest GPUs free first
 
 
@@ -64,13 +64,17 @@ def ties(
     pods that need whole nodes wait longer than with first-fit. Measured with ``gputopo simulate --machine dgx-h100``.
 
     Args:
-        candidates: The nodes, by machine shape.
+        candidates: The nodes, by kind of machine: those of one kind share the figures of all sets of GPUs.
         request: The pod's request.
         rung: The criteria of the fallback level that the nodes must reach.
         passed: The criteria of the better levels, which were tried before.
     """
-    is_alike = all(nodes.group.tables.alike for nodes in candidates)
+    # Whether no node has a set that is better than another of its size.
+    is_alike = all(nodes.group.tables.has_equal_sets for nodes in candidates)
     streams = [_options(nodes, request, rung=rung, passed=passed, alike=is_alike) for nodes in candidates]
+
+    # Each stream has one option for each different mask of free GPUs of a kind, the cheapest first. ``NodeWeights`` are
+    # weights that also compare nodes, by price and utilisation.
     if isinstance(weights := request.weights, NodeWeights):
         streams = [_weighed(options, weights) for options in streams]
 
@@ -161,7 +165,7 @@ def _rows(tables: Tables, masks: Ints, request: Whole, *, criteria: Criteria, al
     taken = best_sets(tables, masks, gpus=gpus, criteria=criteria, preference=preference(request))
     value = tables.best(gpus, criteria)[masks].astype(np.float64).round(2)
     count = np.bitwise_count(masks).astype(np.float64)
-    every = (tables.keep[:, masks] - tables.keep[:, masks ^ taken]).round(2).astype(np.float64)
+    every = (tables.still_offered[:, masks] - tables.still_offered[:, masks ^ taken]).round(2).astype(np.float64)
     lost = every[list(keep_order(gpus))]
     by_strategy = {
         Strategy.BEST_FIT: [every[_BEST_EIGHT], every[_FOURS]] if alike else [*lost, count],

@@ -59,6 +59,8 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     Returns:
         (len(slots),) int64; ``FAR`` for a node without a place.
     """
+    # What the GPUs have free for fractions. ``every_count`` lists all numbers of fractions by kind up to what is
+    # requested; the last entry is the whole request.
     rooms = nodes.rooms
 
     # First with the GPUs that have fractions already: by number of placed fractions, the least cost on each node.
@@ -68,6 +70,8 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     costs = least_so_far[-1].astype(np.int64)
     is_missing = least_so_far[-1] == _NOT_YET
     costs[is_missing] = FAR
+
+    # By node, the mask of empty GPUs that may be opened for fractions of this kind.
     opening = rooms.opening(sliced=ask.sliced)[slots] & np.uint16(nodes.openable)
     if len(slots) - int(is_missing.sum()) >= enough or not (is_missing & (opening > 0)).any():
         return costs
@@ -77,7 +81,9 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     reached_wide = [
         np.where(row[with_empty_gpus] == _NOT_YET, FAR, row[with_empty_gpus].astype(np.int64)) for row in least_so_far
     ]
-    used_gpus = np.bitwise_count(rooms.told_masks[slots[with_empty_gpus]] & np.uint16(nodes.suitable))
+
+    # The GPUs with fractions come before empty ones: their number is part of the cost of opening one.
+    used_gpus = np.bitwise_count(rooms.masks_with_fractions[slots[with_empty_gpus]] & np.uint16(nodes.suitable))
     _open(ask, nodes, reached_wide, opening[with_empty_gpus], used_gpus.astype(np.int64))
     costs[with_empty_gpus] = np.minimum(reached_wide[-1], FAR)
     return costs

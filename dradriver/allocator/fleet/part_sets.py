@@ -30,16 +30,25 @@ def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Plac
 
     Small requests are compared exactly on all nodes. For large ones, and once enough nodes have a place, the rest is
     not looked at.
+
+    Args:
+        ask: The request for shares or MIG slices.
+        all_nodes: The nodes by kind of machine.
+        limit: Most places to return.
     """
     is_exact = work(ask) <= MOST_EXACT
-    lot_size = len(steps(ask.wanted)) if is_exact else _AT_ONCE
+    work_per_node = len(steps(ask.wanted)) if is_exact else _AT_ONCE
+
+    # (cost of the node's best place, node name, kind of machine, slot: the node's index in its kind), best first.
     entries: list[tuple[int, str, Nodes, int]] = []
     for nodes in all_nodes:
         places_seen = 0
-        for slots in _lots(ask, nodes, lot_size):
-            keys = _keys(ask, nodes, slots, limit=limit, exact=is_exact)
-            places_seen += len(keys) - int(np.count_nonzero(keys == FAR))
-            entries += [(key, nodes.group.names[slot], nodes, slot) for slot, key in _best(nodes, slots, keys, limit)]
+        for slots in _node_lots(ask, nodes, work_per_node):
+            costs = _place_costs(ask, nodes, slots, limit=limit, exact=is_exact)
+            places_seen += len(costs) - int(np.count_nonzero(costs == FAR))
+            entries += [
+                (cost, nodes.group.names[slot], nodes, slot) for slot, cost in _best(nodes, slots, costs, limit)
+            ]
             if places_seen >= max(_ENOUGH, limit):
                 break
     entries.sort(key=lambda entry: entry[:2])
@@ -47,18 +56,19 @@ def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Plac
     # The places are worked out for the best nodes alone, once for nodes whose GPUs have the same free capacity.
     places = []
     place_of_gpus: dict[tuple[object, ...], tuple[int, tuple[Take, ...]] | None] = {}
-    for key, name, nodes, slot in entries[:limit]:
+    for cost, name, nodes, slot in entries[:limit]:
         gpus = _gpus(ask, nodes, slot)
         place_key = (nodes.group, *gpus)
         if place_key not in place_of_gpus:
             place_of_gpus[place_key] = _place(ask, nodes, gpus)
         place = place_of_gpus[place_key]
         assert place is not None, "its cost is known"
-        places.append(Place(key, name, nodes.group, place[1]))
+        _, takes = place  # what is taken of each GPU
+        places.append(Place(cost, name, nodes.group, takes))
     return places
 
 
-def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
+def _node_lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
     """Yield the slots of the nodes that may be taken, in lots that are looked at at once; ascending in each lot.
 
     All of them, where these are few enough; else those with room in sum, in the strategy's order, up to a number.
@@ -75,7 +85,7 @@ def _lots(ask: Ask, nodes: Nodes, each: int) -> Iterator[Ints]:
         yield np.sort(slots[at : at + at_once])
 
 
-def _keys(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
+def _place_costs(ask: Ask, nodes: Nodes, slots: Ints, *, limit: int, exact: bool) -> Ints:
     """Return the cost of the best place on each node, the smaller the better; ``FAR`` if there is none."""
     best_fit = ask.request.strategy is Strategy.BEST_FIT
     if exact:
@@ -132,7 +142,10 @@ def _rows(nodes: Nodes) -> Array:
 def _gpus(ask: Ask, nodes: Nodes, slot: int) -> tuple[tuple[int, Left], ...]:
     """What is left of each of a node's GPUs by position, those in use first, then a mask of the empty ones."""
     rooms = nodes.rooms
-    used = [(position, ask.left(rooms, position, slot)) for position in positions_of(rooms.told(slot) & nodes.suitable)]
+    used = [
+        (position, ask.left(rooms, position, slot))
+        for position in positions_of(rooms.mask_with_fractions(slot) & nodes.suitable)
+    ]
     opening = int(rooms.opening(sliced=ask.sliced)[slot]) & nodes.openable
     return (*used, (-1, opening))
 

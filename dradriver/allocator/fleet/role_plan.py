@@ -8,23 +8,23 @@ from typing import NamedTuple
 import numpy as np
 
 from dradriver.allocator.fleet import gang_domains, gang_rails
-from dradriver.allocator.fleet.gang_domains import Wish, fewest
+from dradriver.allocator.fleet.gang_domains import Demand, fewest
 from dradriver.allocator.fleet.gang_nodes import GangNodes, disjoint_sets
 from dradriver.allocator.sets.subsets import Bools, Ints
 
 
-class Around(NamedTuple):
+class Surroundings(NamedTuple):
     """The levels narrower than the current one, and where the gang has pods already.
 
     Attributes:
-        levels: For each narrower level, the widest first, per location the number of its domain.
+        narrower_levels: For each narrower level, the widest first, per location the number of its domain.
         has_pods: By ``GangNodes.name_rank``, whether a node has pods of the gang; None for none.
-        sites: The locations of these nodes.
+        placed_sites: The locations of the nodes that have pods of the gang.
     """
 
-    levels: Sequence[Ints]
+    narrower_levels: Sequence[Ints]
     has_pods: Bools | None
-    sites: Ints
+    placed_sites: Ints
 
 
 class Plan(NamedTuple):
@@ -67,53 +67,57 @@ class Plan(NamedTuple):
         return [known[key] for key in keys]
 
 
-def plan(nodes: GangNodes, domain: Ints, wish: Wish, around: Around) -> Plan | None:
+def plan(nodes: GangNodes, domain: Ints, demand: Demand, surroundings: Surroundings) -> Plan | None:
     """Return the best plan for the pods of one role inside one of the domains; None if no domain holds all pods.
 
     Args:
         nodes: All nodes.
         domain: (nodes,), the domain of each; -1 for none.
-        wish: What is wanted.
-        around: The levels inside the domains, and what has its place.
+        demand: What is wanted.
+        surroundings: The levels inside the domains, and what has its place.
     """
-    has_pods = None if around.has_pods is None else around.has_pods[nodes.name_rank]
-    number = gang_domains.number_of(nodes, domain, wish, has_pods)
+    has_pods = None if surroundings.has_pods is None else surroundings.has_pods[nodes.name_rank]
+    number = gang_domains.nodes_needed(nodes, domain, demand, has_pods)
     if number is None:
         return None
-    nodes = _fastest(nodes, domain, wish, number, has_pods)
+    nodes = _fastest(nodes, domain, demand, number, has_pods)
     inner = None
-    if around.levels:
-        known = around.levels[0][nodes.site]
+    if surroundings.narrower_levels:
+        known = surroundings.narrower_levels[0][nodes.site]
         inner = np.where(known < 0, len(known) + np.arange(len(known)), known)
-    found = gang_domains.best(nodes, domain, wish, inner=inner, has_pods=has_pods)
+    found = gang_domains.best(nodes, domain, demand, inner=inner, has_pods=has_pods)
     assert found is not None, "the same domains held them before"
-    return _inside(nodes, found.at, wish, number=number, around=around)
+    return _inside(nodes, found.at, demand, number=number, surroundings=surroundings)
 
 
-def _fastest(nodes: GangNodes, domain: Ints, wish: Wish, number: int, has_pods: Bools | None) -> GangNodes:
+def _fastest(nodes: GangNodes, domain: Ints, demand: Demand, number: int, has_pods: Bools | None) -> GangNodes:
     """The nodes as pods see them whose slowest set is as fast as it can be on so many nodes."""
     values = nodes.worths()
     low, high = -1, len(values) - 1  # values[low] is possible (-1: whatever the bandwidth), values[high + 1] is not
     while low < high:
         middle = (low + high + 1) // 2
         faster = nodes.with_worth(float(values[middle]))
-        if gang_domains.number_of(faster, domain, wish, has_pods) == number:
+        if gang_domains.nodes_needed(faster, domain, demand, has_pods) == number:
             low, nodes = middle, faster
         else:
             high = middle - 1
     return nodes
 
 
-def _inside(nodes: GangNodes, at: Ints, wish: Wish, *, number: int, around: Around) -> Plan:
+def _inside(nodes: GangNodes, at: Ints, demand: Demand, *, number: int, surroundings: Surroundings) -> Plan:
     """The plan for all pods on these nodes: those with pods of the gang, and so many others."""
-    has_pods = np.zeros(len(at), dtype=np.bool_) if around.has_pods is None else around.has_pods[nodes.name_rank[at]]
+    has_pods = (
+        np.zeros(len(at), dtype=np.bool_)
+        if surroundings.has_pods is None
+        else surroundings.has_pods[nodes.name_rank[at]]
+    )
     # The nodes that hold least come first, then those with the fewest GPUs free, then the first by name.
     at = at[np.lexsort((nodes.name_rank[at], nodes.free[at], nodes.capacity[at], ~has_pods))]
     held = int(np.count_nonzero(has_pods))
     old, new = at[:held], at[held:]
-    on_new = max(wish.pods - int(nodes.capacity[old].sum()), number * wish.least) if number else 0
-    taken, pods, within = _on_new(nodes, new, on_new, wish=wish, number=number, around=around)
-    on_old = _fullest(nodes.capacity[old], wish.pods - on_new, least=0)
+    on_new = max(demand.pods - int(nodes.capacity[old].sum()), number * demand.least_pods_per_node) if number else 0
+    taken, pods, within = _on_new(nodes, new, on_new, demand=demand, number=number, surroundings=surroundings)
+    on_old = _fullest(nodes.capacity[old], demand.pods - on_new, least=0)
     some = on_old > 0
     return Plan(
         nodes,
@@ -124,88 +128,91 @@ def _inside(nodes: GangNodes, at: Ints, wish: Wish, *, number: int, around: Arou
 
 
 def _on_new(
-    nodes: GangNodes, new: Ints, pods: int, *, wish: Wish, number: int, around: Around
+    nodes: GangNodes, new: Ints, pods: int, *, demand: Demand, number: int, surroundings: Surroundings
 ) -> tuple[Ints, Ints, Ints]:
     """Return how ``number`` nodes without pods of the gang share ``pods`` pods of a role.
 
     Args:
         nodes: All nodes.
-        new: The nodes without pods of the gang: places in ``nodes``.
+        new: The nodes without pods of the gang: indices into ``nodes``, those with the least capacity first.
         pods: How many pods they get together.
-        wish: What the role's pods want of their nodes together.
+        demand: What the role's pods want of their nodes together.
         number: How many of the nodes are used.
-        around: The narrower network levels, and where the gang has pods already.
+        surroundings: The narrower network levels, and where the gang has pods already.
 
     Returns:
         The chosen nodes, the pods on each, and the positions that these may use.
     """
     if not number:
-        none = new[:0]
-        return none, none, none
-    capacity = nodes.capacity[new]
+        return new[:0], new[:0], new[:0]
+    capacity = nodes.capacity[new]  # pods that each node can hold
 
     # The same number of pods on every node, if that is possible: then the same positions (rails) can be chosen, too.
     even, left_over = divmod(pods, number)
     if not left_over and np.count_nonzero(capacity >= even) >= number:
-        at, mask = _on_rails(nodes, new[capacity >= even], number, even, around=around)
+        # ``mask`` is None if no positions are free on enough nodes.
+        at, mask = _on_rails(nodes, new[capacity >= even], number, even, surroundings=surroundings)
         within = nodes.mask[at] if mask is None else np.full(number, mask)
         return at, np.full(number, even), within
 
     # The smallest capacity among the largest ``number`` nodes. If all of those nodes are needed, or the pods must be
     # spread, larger nodes are certain and the network decides among those at the threshold.
     threshold = int(np.sort(capacity)[-number])
-    if wish.spread or threshold * number < pods:
+    if demand.is_spread or threshold * number < pods:
         larger_nodes, equal_nodes = new[capacity > threshold], new[capacity == threshold]
-        sites = np.concatenate((around.sites, nodes.site[larger_nodes]))
-        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), Around(around.levels, around.has_pods, sites))
+        # The nodes at the threshold should be near the larger ones and near the nodes with pods of the gang.
+        sites = np.concatenate((surroundings.placed_sites, nodes.site[larger_nodes]))
+        nearest = _near(nodes, equal_nodes, number - len(larger_nodes), surroundings._replace(placed_sites=sites))
         at = np.concatenate(
             (larger_nodes[np.argsort(-nodes.capacity[larger_nodes], kind="stable")], equal_nodes[nearest])
         )
     else:
         fitting = new[capacity >= threshold]
-        at = fitting[_near(nodes, fitting, number, around)]
+        at = fitting[_near(nodes, fitting, number, surroundings)]
         at = at[np.argsort(-nodes.capacity[at], kind="stable")]
-    if wish.spread:
-        return at, _evenly(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
+    if demand.is_spread:
+        return at, _evenly(nodes.capacity[at], pods, least=demand.least_pods_per_node), nodes.mask[at]
 
     # Fill the nodes one after another; the last one is the smallest that holds what is left.
-    at = _tightest(nodes, at, new, pods, least=wish.least, around=around)
-    return at, _fullest(nodes.capacity[at], pods, least=wish.least), nodes.mask[at]
+    at = _tightest(nodes, at, new, pods, least=demand.least_pods_per_node, surroundings=surroundings)
+    return at, _fullest(nodes.capacity[at], pods, least=demand.least_pods_per_node), nodes.mask[at]
 
 
-def _on_rails(nodes: GangNodes, fit: Ints, number: int, count: int, *, around: Around) -> tuple[Ints, int | None]:
+def _on_rails(
+    nodes: GangNodes, fit: Ints, number: int, count: int, *, surroundings: Surroundings
+) -> tuple[Ints, int | None]:
     """Nodes for ``count`` pods each, on the same positions of all of them where that can be: which then."""
     best: tuple[tuple[int, int], Ints, int] | None = None
     patterns = gang_rails.patterns(nodes, fit, number=number, count=count)
     for pattern in patterns[: max(1, gang_domains.MOST_LOOKS // len(fit))]:
         having = fit[gang_rails.have(nodes, fit, pattern)]
         key = 1, -number
-        if around.levels:
-            level = around.levels[0]
-            parts, smallest = pieces(level[nodes.site[having]], number, level[around.sites])
+        if surroundings.narrower_levels:
+            level = surroundings.narrower_levels[0]
+            parts, smallest = pieces(level[nodes.site[having]], number, level[surroundings.placed_sites])
             key = parts, -smallest
         if best is None or key < best[0]:
             best = key, having, pattern.mask
         if key[0] == 1:
             break
     units, mask = (fit, None) if best is None else best[1:]
-    return units[_near(nodes, units, number, around)], mask
+    return units[_near(nodes, units, number, surroundings)], mask
 
 
-def _near(nodes: GangNodes, units: Ints, number: int, around: Around) -> Ints:
+def _near(nodes: GangNodes, units: Ints, number: int, surroundings: Surroundings) -> Ints:
     site = nodes.site[units]
-    return nearest(units, number, [level[site] for level in around.levels],
-                   [level[around.sites] for level in around.levels])  # fmt: skip
+    return nearest(units, number, [level[site] for level in surroundings.narrower_levels],
+                   [level[surroundings.placed_sites] for level in surroundings.narrower_levels])  # fmt: skip
 
 
-def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, around: Around) -> Ints:
+def _tightest(nodes: GangNodes, chosen: Ints, new: Ints, pods: int, *, least: int, surroundings: Surroundings) -> Ints:
     """Return the chosen nodes, the last one replaced by the smallest near it that holds the remaining pods."""
     spare = int(nodes.capacity[chosen].sum()) - pods
     if not spare:
         return chosen
     need = max(least, int(nodes.capacity[chosen[-1]]) - spare)
     beside = np.ones(len(new), dtype=np.bool_)
-    for level in around.levels:
+    for level in surroundings.narrower_levels:
         beside &= level[nodes.site[new]] == level[nodes.site[chosen[-1]]]
     fitting = new[beside & (nodes.capacity[new] >= need) & ~np.isin(new, chosen[:-1])]
     return np.append(chosen[:-1], fitting[0])
@@ -302,7 +309,7 @@ class _Division(NamedTuple):
     shares: Ints
 
 
-def _divided(domain: Ints, number: int, there: Ints) -> _Division:
+def _divided(domain: Ints, number: int, placed: Ints) -> _Division:
     """Divide ``number`` new nodes among as few domains as possible, with shares as equal as possible.
 
     Domains that have pods of the gang come first, then the largest. The nodes that already have pods count towards
@@ -311,12 +318,12 @@ def _divided(domain: Ints, number: int, there: Ints) -> _Division:
     Args:
         domain: (n,), the domain of each node that can be taken; -1 for none.
         number: How many nodes are taken.
-        there: The domains of the nodes that have pods of the gang; -1 for none.
+        placed: The domains of the nodes that have pods of the gang; -1 for none.
     """
     domains, domain_of_node, free_nodes = np.unique(_with_own_domains(domain), return_inverse=True, return_counts=True)
 
     # By domain, how many nodes have pods of the gang. A node in no domain is near none.
-    placed_domains = np.sort(there[there >= 0])
+    placed_domains = np.sort(placed[placed >= 0])
     placed_nodes = np.searchsorted(placed_domains, domains, "right") - np.searchsorted(placed_domains, domains)
 
     # The fewest domains that have ``number`` free nodes, and all that have pods of the gang.
@@ -324,20 +331,20 @@ def _divided(domain: Ints, number: int, there: Ints) -> _Division:
     order = np.lexsort((-free_nodes, has_no_pods))
     domains_needed = int(np.searchsorted(np.cumsum(free_nodes[order]), number)) + 1
     chosen = order[: max(domains_needed, int(np.count_nonzero(placed_nodes)))]
-    placed, free = placed_nodes[chosen], free_nodes[chosen]
+    placed_of_chosen, free_of_chosen = placed_nodes[chosen], free_nodes[chosen]
 
-    # Binary search for the number of nodes up to which all chosen domains can be filled, the placed ones included.
-    filled_to, most_filled = 0, int((placed + free).max())
+    # Binary search for the level up to which all chosen domains are filled: so many nodes each, with the placed ones.
+    filled_to, most_filled = 0, int((placed_of_chosen + free_of_chosen).max())
     while filled_to < most_filled:
         middle = (filled_to + most_filled + 1) // 2
-        if int(np.clip(middle - placed, 0, free).sum()) <= number:
+        if int(np.clip(middle - placed_of_chosen, 0, free_of_chosen).sum()) <= number:
             filled_to = middle
         else:
             most_filled = middle - 1
-    shares = np.clip(filled_to - placed, 0, free)
+    shares = np.clip(filled_to - placed_of_chosen, 0, free_of_chosen)
 
     # What is left goes, one node each, to the first domains that are not full.
-    not_full = np.flatnonzero((placed + shares == filled_to) & (shares < free))
+    not_full = np.flatnonzero((placed_of_chosen + shares == filled_to) & (shares < free_of_chosen))
     shares[not_full[: number - int(shares.sum())]] += 1
     gets_nodes = shares > 0
     return _Division(
@@ -360,6 +367,7 @@ def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int,
         division: The shares, and the domains that have pods of the gang.
         inner: (n,), the inner domain of each node, -1 for none; None if there is no narrower level.
     """
+    # By domain its free nodes; by chosen domain whether it has pods of the gang.
     free_nodes, has_pods = division.free_nodes, division.placed_nodes[division.chosen] > 0
     kept_domains, kept_shares = division.chosen[has_pods].tolist(), division.shares[has_pods].tolist()
     assigned = list(zip(kept_domains, kept_shares, strict=True))
@@ -375,7 +383,8 @@ def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int,
         pairs, nodes_of_pair = np.unique(division.domain_of_node * span + inner_of_node - lowest, return_counts=True)
         domain_of_pair = pairs // span
 
-    # Equal shares are assigned together, the largest first.
+    # Equal shares are assigned together, the largest first. ``fewest`` returns for each domain how many of its largest
+    # inner domains have ``share`` nodes together.
     sizes, times = np.unique(division.shares[~has_pods], return_counts=True)
     for share, number in zip(sizes[::-1].tolist(), times[::-1].tolist(), strict=True):
         if inner is not None:

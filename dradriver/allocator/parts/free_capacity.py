@@ -73,7 +73,7 @@ class Rooms:
         self._states = np.zeros((g, 64), dtype=np.int16)
         self._opening = np.zeros((2, 64), dtype=np.uint16)
         self._offered = np.zeros((2, 64), dtype=np.uint16)
-        self._told = np.zeros(64, dtype=np.uint16)
+        self._with_fractions = np.zeros(64, dtype=np.uint16)
         self._tenants = np.zeros((g, 64), dtype=np.int64)  # 0 where anybody may have more parts
         self._masks: list[Masks] = []
         self._parts: list[Mapping[int, Sequence[Part]]] = []
@@ -85,7 +85,7 @@ class Rooms:
             self._cores, self._memory = _wider(self._cores), _wider(self._memory)
             self._spare, self._states = _wider(self._spare), _wider(self._states)
             self._opening, self._offered = _wider(self._opening), _wider(self._offered)
-            self._told, self._tenants = _wider(self._told), _wider(self._tenants)
+            self._with_fractions, self._tenants = _wider(self._with_fractions), _wider(self._tenants)
         self._masks.append(_NOTHING)
         self._parts.append({})
         self._refresh(slot)
@@ -96,7 +96,7 @@ class Rooms:
         rows = (self._cores, self._memory, self._spare, self._states, self._opening, self._offered, self._tenants)
         for array in rows:
             array[:, slot] = array[:, last]
-        self._told[slot] = self._told[last]
+        self._with_fractions[slot] = self._with_fractions[last]
         self._masks[slot], self._parts[slot] = self._masks[last], self._parts[last]
         self._masks.pop()
         self._parts.pop()
@@ -119,9 +119,9 @@ class Rooms:
         masks = self._masks[slot]
         return masks.unheld & ~masks.parts_only & ~_mask(self._parts[slot])
 
-    def told(self, slot: int) -> int:
+    def mask_with_fractions(self, slot: int) -> int:
         """Return the mask of a node's GPUs whose free capacity the arrays hold."""
-        return int(self._told[slot])
+        return int(self._with_fractions[slot])
 
     def seen_by(self, tenant: int) -> Rooms:
         """Return the free capacity that a tenant can use, read only: GPUs with another tenant's parts have none."""
@@ -134,7 +134,9 @@ class Rooms:
         )
         seen._states = np.where(theirs, self._closed[:, None], self.states)
         bits = np.uint16(1) << np.arange(len(theirs), dtype=np.uint16)
-        seen._told = self.told_masks & ~np.bitwise_or.reduce(np.where(theirs, bits[:, None], np.uint16(0)), axis=0)
+        seen._with_fractions = self.masks_with_fractions & ~np.bitwise_or.reduce(
+            np.where(theirs, bits[:, None], np.uint16(0)), axis=0
+        )
         return seen
 
     def is_kept_from(self, tenant: int) -> Bools:
@@ -148,7 +150,7 @@ class Rooms:
         new = copy.copy(self)
         new._cores, new._memory, new._spare = self._cores.copy(), self._memory.copy(), self._spare.copy()
         new._states, new._opening, new._offered = self._states.copy(), self._opening.copy(), self._offered.copy()
-        new._told, new._tenants = self._told.copy(), self._tenants.copy()
+        new._with_fractions, new._tenants = self._with_fractions.copy(), self._tenants.copy()
         new._masks, new._parts = self._masks.copy(), self._parts.copy()
         return new
 
@@ -181,9 +183,9 @@ class Rooms:
         return self._states[:, : len(self._masks)]
 
     @property
-    def told_masks(self) -> NDArray[np.uint16]:
+    def masks_with_fractions(self) -> NDArray[np.uint16]:
         """Return the masks of the GPUs whose free capacity the arrays hold: (nodes,)."""
-        return self._told[: len(self._masks)]
+        return self._with_fractions[: len(self._masks)]
 
     def opening(self, *, sliced: bool) -> NDArray[np.uint16]:
         """Return the masks of empty GPUs that are free as a whole or in shares, or in slices: (nodes,)."""
@@ -199,14 +201,19 @@ class Rooms:
         A GPU with shares has nothing free for slices, and the other way round. GPUs that are free as a whole are in
         ``_opening`` only, unless policies offer them as fractions alone.
         """
-        masks, parts = self._masks[slot], self._parts[slot]
+        masks, parts = self._masks[slot], self._parts[slot]  # what is offered and free; the fractions by position
         opening = self.whole(slot)
         self._offered[:, slot] = masks.shared, masks.sliced
         self._opening[:, slot] = opening & masks.shared, opening & masks.sliced
+
+        # Nothing is free, until a GPU below says otherwise. ``_closed`` is the MIG state in which nothing fits.
         self._cores[:, slot] = self._memory[:, slot] = self._spare[:, slot] = 0
         self._states[:, slot] = self._closed
+
+        # The GPUs whose free capacity is counted: those with fractions, and empty ones that are offered as fractions
+        # alone.
         partly_used = (_mask(parts) | masks.unheld & masks.parts_only) & (masks.shared | masks.sliced)
-        self._told[slot] = partly_used
+        self._with_fractions[slot] = partly_used
         self._tenants[:, slot] = 0
         for position, tenant in masks.tenants:
             self._tenants[position, slot] = tenant
@@ -215,11 +222,12 @@ class Rooms:
             shares = [part.amount for part in parts_here if isinstance(part, SharePart)]
             slices = [(part.profile, part.start) for part in parts_here if isinstance(part, MigPart)]
             if masks.shared & bit and not slices:
-                total, shareable_mib = int(self.memory_mib[position]), int(self.promised_mib[position])
-                cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
-                memory = max(shareable_mib - sum(amount.memory_mib for amount in shares), 0)
-                self._cores[position, slot], self._memory[position, slot] = cores, memory
-                self._spare[position, slot] = portion(Amount(cores, memory), total)
+                total_mib, shareable_mib = int(self.memory_mib[position]), int(self.promised_mib[position])
+                free_cores = max(ALL_CORES - sum(amount.cores for amount in shares), 0)
+                # The shares together may have more memory than the GPU has, if a policy says so.
+                free_mib = max(shareable_mib - sum(amount.memory_mib for amount in shares), 0)
+                self._cores[position, slot], self._memory[position, slot] = free_cores, free_mib
+                self._spare[position, slot] = portion(Amount(free_cores, free_mib), total_mib)
             layout = self.layouts[position]
             if masks.sliced & bit and not shares and layout is not None:
                 self._states[position, slot] = layout.state(slices)

@@ -95,7 +95,8 @@ class Layout:
 
         Args:
             profiles: The GPU's MIG profiles.
-            states: Its states and the placements that lead from one to another.
+            states: Its states and the placements that lead from one to another: for each state, by profile number and
+                start slice, the number of the next state. State 0 is the empty GPU.
         """
         self.profiles = profiles
         self.number = {profile.name: at for at, profile in enumerate(profiles)}
@@ -108,15 +109,20 @@ class Layout:
         for state in reversed(states.by_slices()):
             for (profile, _), next_state in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[next_state, profile])
+
+        # By state, ascending: the memory slices that each profile alone could still take.
         slices_of_profiles = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)
 
         # The largest number of slices, which is last, counts twice as much as the one before, and so on.
         exponent = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
+        # Beyond a number of profiles the smallest all count alike, so that the sum fits into 32 bits.
         self.worth: NDArray[np.int32] = slices_of_profiles @ (1 << exponent)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
-        slices = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
-        for (taken, _), state in states.keys.items():
-            self.free[state] = slices - taken.bit_count()
+        slices_of_gpu = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
+        for (taken_slices, _), state in states.keys.items():
+            self.free[state] = slices_of_gpu - taken_slices.bit_count()
+
+        # What an instance costs: the worth that its best start takes.
         self.cost = np.full(shape, NONE, dtype=np.int32)
         self.start = np.full(shape, -1, dtype=np.int64)
         for state, transitions in enumerate(states.after):
@@ -253,11 +259,14 @@ def _layout(profiles: Profiles) -> Layout | None:
 def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _States | None:
     """Return all states that MIG instances can bring an empty GPU into; None if there are too many.
 
-    A breadth-first search from the empty GPU: ``queue`` grows while it is read.
+    A breadth-first search from the empty GPU: ``queue`` grows while it is read. A state is the mask of memory slices
+    that are taken, and how much is taken of each limit. A profile has a size in memory slices and the slices where an
+    instance may start.
 
     Args:
         profiles: The GPU's MIG profiles.
-        limits: The limits that can be reached before memory slices run out.
+        limits: The limits that can be reached before memory slices run out. Each has a total for the GPU and what an
+            instance of each profile needs.
     """
     totals = [limit.total for limit in limits]
     needs = [tuple(limit.needs[profile] for limit in limits) for profile in profiles]
@@ -265,17 +274,18 @@ def _reachable(profiles: tuple[MigProfile, ...], limits: Sequence[Limit]) -> _St
     queue = list(keys)
     after: list[dict[tuple[int, int], int]] = []
     steps = 0
-    for slices, used in queue:
+    for taken_slices, used in queue:
         # By profile and start, the number of the state with one more instance.
         transitions: dict[tuple[int, int], int] = {}
         for number, profile in enumerate(profiles):
             next_used = _sum(used, needs[number])
-            if any(map(operator.gt, next_used, totals)):
+            is_over_limit = any(map(operator.gt, next_used, totals))
+            if is_over_limit:
                 continue
             for start in profile.starts:
-                if slices & _span(profile, start):
+                if taken_slices & _span(profile, start):
                     continue
-                next_key = (slices | _span(profile, start), next_used)
+                next_key = (taken_slices | _span(profile, start), next_used)
                 if next_key not in keys:
                     keys[next_key] = len(keys)
                     queue.append(next_key)

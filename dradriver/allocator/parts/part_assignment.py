@@ -27,15 +27,20 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
         gpus: The free capacity of each GPU: first the GPUs in use, then empty ones in the order in which to open them.
         used: How many GPUs are in use.
     """
+    # ``ask.wanted`` is how many fractions of each kind are requested. An empty GPU costs more than all fractions can.
     opening_costs = [0 if gpu < used else OPENING + gpu for gpu in range(len(gpus))]
     if work(ask) > MOST_EXACT:
         return _dealt(ask, gpus, opening_costs)
     nothing = (0,) * len(ask.wanted)
+
+    # By number of placed fractions of each kind: the least cost, and by GPU what it takes.
     reached: dict[Counts, tuple[int, dict[int, Counts]]] = {nothing: (0, {})}
     for gpu, (left, opening_cost) in enumerate(zip(gpus, opening_costs, strict=True)):
         # All fractions fit into the GPUs so far: opening another one only costs more.
         if gpu >= used and ask.wanted in reached:
             break
+
+        # By number of fractions of each kind that fit on this GPU, what they cost; none of them costs 0.
         cost_of_counts = ask.ways(left)
         if len(cost_of_counts) == 1:  # nothing fits
             continue

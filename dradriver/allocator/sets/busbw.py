@@ -23,7 +23,7 @@ from dradriver.allocator.sets.reach import Reach
 from dradriver.allocator.sets.ring_capacity import Room
 from dradriver.allocator.sets.shape import NVLS_MEASURED, SPLITS, Shape
 from dradriver.allocator.sets.subsets import Bools, Floats
-from dradriver.allocator.sets.symmetries import first_alike
+from dradriver.allocator.sets.symmetries import representative_masks
 from dradriver.topology.machine import PathType
 
 _TREE_EFFICIENCY = 0.92  # tuning.cc, as are the next three
@@ -48,10 +48,11 @@ def predict(
 ) -> tuple[Floats, Floats]:
     """Predict the all-reduce bus bandwidth (busbw) of every subset of a machine's GPUs.
 
-    Symmetric sets are equal, so only one of them is computed, in blocks that stay in a processor's cache.
+    Symmetric sets are equal, so only one of them is computed, in blocks that stay in a processor's cache. NCCL splits
+    traffic into *channels*: it searches for a ring or tree for each, and they add up to the bandwidth.
 
     Args:
-        shape: The machine.
+        shape: The machine without its names: links, PCIe paths, bandwidths, and the NCCL version of its jobs.
         linked: By number of links c: masks with a ring whose every step has at least c links (bool, (2**g,)).
         linked_paths: The same for open paths.
         near: By PCIe path: masks with a ring whose every step is linked or at most that far.
@@ -77,20 +78,31 @@ def predict(
         out[:, is_switched] = _over_switch(shape, count)[is_switched]
     if (is_switched | (count < 2)).all():
         return out[0], out[0]
-    representative = first_alike(shape)
+
+    # By mask, the one equal mask that is computed. Then those masks that stand for themselves.
+    representative = representative_masks(shape)
     representatives = np.flatnonzero((representative == masks) & (count > 1) & ~is_switched)
+
+    # How many channels of each speed fit into each link. NCCL tries other speeds on each generation of GPUs.
     wires = Wires(shape, speeds(shape.capability))
     no_masks = np.zeros(len(masks), dtype=np.bool_)
+
+    # Masks that an open path can visit: over anything, and without leaving a NUMA node over PCIe.
     any_path = np.logical_or.reduce([no_masks, *near_paths.values()])
-    inner_path = np.logical_or.reduce(
+    path_within_numa_node = np.logical_or.reduce(
         [no_masks, *(has_path for kind, has_path in near_paths.items() if kind < PathType.SYS)]
     )
-    paths = Paths(linked_paths, any_path, inner_path)
-    block = _BLOCK * _WIDTHS // max(_WIDTHS, len(wires.widths))
-    for start in range(0, len(representatives), block):
-        sets = sets_of(representatives[start : start + block], g)
-        out[:, sets.masks] = _of_sets(shape, Room(wires, Reach(shape, wires, sets, near), linked), paths)
+    paths = Paths(linked_paths, any_path, path_within_numa_node)
+
+    # Fewer sets at once if links have many different widths, because there are figures for each width.
+    block_size = _BLOCK * _WIDTHS // max(_WIDTHS, len(wires.widths))
+    for start in range(0, len(representatives), block_size):
+        sets = sets_of(representatives[start : start + block_size], g)
+        reach = Reach(shape, wires, sets, near)  # over what the GPUs of each set reach each other
+        out[:, sets.masks] = _of_sets(shape, Room(wires, reach, linked), paths)
     out = np.where(is_switched, out, out[:, representative])
+
+    # Without direct links there are no NVLink domains that NCCL could split: the second array is the first.
     return (out[0], out[1]) if wires.widths else (out[0], out[0])
 
 

@@ -34,9 +34,10 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
     where it ends, and it has two ends. It goes at most once between two GPUs, unless on the way to a third GPU.
 
     Args:
-        room: The channels that the links of each set have room for.
+        room: The channels that the links of each set have room for: ``wires`` of the machine, ``reach`` of each set,
+            and ``places``, the groups of GPUs (switches, NUMA nodes, linked pairs) that chains must enter and leave.
         paths: The sets that chains can join at all.
-        rows: (n,), rows of the wires.
+        rows: (n,), rows of the wires: speeds at which the same numbers of channels fit share a row.
         at: (n,), numbers of sets.
         channels: (n,), the number of chains that each set must have, int16.
 
@@ -44,12 +45,15 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
         (n,), bool.
     """
     reach, places = room.reach, room.places
+
+    # For each pair of row and set: channels of each GPU over PCIe, and channels out of each place over PCIe.
     lanes, up = room.lanes[:, rows, at], places.up[:, rows, at]
     if not room.wires.amd:
         return _fit(room, rows, at, channels, lanes=lanes, up=up)
 
+    # A set avoids the wires between sockets if a gateway joins its NUMA nodes, or if third GPUs relay over links.
     # Over the wires between AMD's sockets goes one chain again and again, or none (search.cc).
-    avoids_sockets = reach.gated[at] | reach.through[at]
+    avoids_sockets = reach.has_gateway[at] | reach.uses_third[at]
     fits = _fit(room, rows, at, channels, lanes=lanes, up=up) & (
         avoids_sockets | (room.wires.sockets[rows] >= channels)
     )
@@ -67,7 +71,11 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
 def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, up: Counts) -> Bools:
     """Return which sets have room for so many chains over the given PCIe lanes.
 
-    A necessary condition is checked after the other, the cheapest first, each only for sets that passed those before.
+    Necessary conditions, the cheapest first, each checked only for sets that passed those before:
+
+    1. At each GPU: chains that its links and lanes cannot pass on must end there, and each chain has two ends.
+    2. At each place and gateway: there is room for the chains that pass, given where chains end.
+    3. If all chains must end at the same two GPUs: each end is on the right side of each place.
 
     Args:
         room: The channels that the links of each set have room for.
@@ -79,13 +87,17 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
     """
     reach, sets, twice = room.reach, room.reach.sets, 2 * channels
 
-    # Chain ends that each GPU must take because its links and lanes do not suffice for passing through.
+    # 1. Chain ends that each GPU must take because its links and lanes do not suffice for passing through.
     ends = twice - 2 * lanes
     if room.wires.widths:
-        ends = ends - _once(room, rows, at, channels, np.bitwise_count(sets.masks[at] & room.wires.exactly[:, :, None]))
+        ends = ends - _once(
+            room, rows, at, channels, np.bitwise_count(sets.masks[at] & room.wires.neighbours_by_width[:, :, None])
+        )
+
+        # A GPU with one linked neighbour and no other way is a leaf: every chain ends there.
         near = subsets.neighbours(room.wires.links > 0)[rows].T
         has_few_links = np.bitwise_count(sets.masks[at] & near) < 2
-        is_leaf = has_few_links & (lanes == 0) & (reach.second[:, at] == 0) & (sets.size[at] > 2)
+        is_leaf = has_few_links & (lanes == 0) & (reach.reached_via_third[:, at] == 0) & (sets.size[at] > 2)
         ends = np.maximum(ends, np.where(is_leaf, channels, 0))
 
     # Negative: the GPU has room to spare. All chains together have two ends each.
@@ -93,16 +105,16 @@ def _fit(room: Room, rows: Ints, at: Ints, channels: Counts, *, lanes: Counts, u
     ends = np.where(uses_all, ends, 0)
     fits: Bools = ends.sum(axis=0) <= twice
 
-    # The places and gateways must have room for the chains that pass them, given where chains end.
+    # 2. The places and gateways must have room for the chains that pass them, given where chains end.
     if room.places.count and fits.any():
         fits[fits] = _through_places(room, rows[fits], at[fits], channels[fits], ends=ends[:, fits], up=up[:, fits])
-    if reach.gated.any() and fits.any():
+    if reach.has_gateway.any() and fits.any():
         fits[fits] = _through_gates(room, at[fits], channels[fits], ends=ends[:, fits], lanes=lanes[:, fits])
     if room.wires.widths and room.places.count:
-        # In some sets all chains must end at the same two GPUs. There the side of each end can be checked, too.
-        is_gate = sets.masks[at] & subsets.neighbours(reach.gates)[:, None] != 0
+        # 3. In some sets all chains must end at the same two GPUs. There the side of each end can be checked, too.
+        is_gate = sets.masks[at] & subsets.neighbours(reach.gateways)[:, None] != 0
         has_gateway = (sets.member[:, at] & is_gate).any(axis=0)
-        ends_are_known = fits & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.through[at] & ~has_gateway
+        ends_are_known = fits & (ends.sum(axis=0) == twice) & (channels > 0) & ~reach.uses_third[at] & ~has_gateway
         ends_are_known &= ((ends == 0) | (ends == channels)).all(axis=0)
         if ends_are_known.any():
             fits[ends_are_known] = _end_on_right_sides(
@@ -121,13 +133,13 @@ def _through_gates(room: Room, at: Ints, channels: Counts, *, ends: Counts, lane
     reach, member = room.reach, room.reach.sets.member[:, at]
     ok = np.ones(len(at), dtype=np.bool_)
     masks = reach.sets.masks[at]
-    gates = subsets.neighbours(reach.gates)[:, None]
+    gates = subsets.neighbours(reach.gateways)[:, None]
     partner = member & (masks & gates != 0)
     others = member & ~partner
     for node in room.wires.nodes:
         here = (node >> np.arange(len(member)) & 1 != 0)[:, None]
         inner, outer = (np.where(others & side, ends, 0).sum(axis=0) for side in (here, ~here))
-        across = reach.gated[at] & (others & here).any(axis=0) & (others & ~here).any(axis=0)
+        across = reach.has_gateway[at] & (others & here).any(axis=0) & (others & ~here).any(axis=0)
         capacity = 2 * np.where(partner & here, lanes, 0).sum(axis=0)
         ok &= ~across | (capacity >= np.maximum(channels, np.maximum(inner, outer)))
     return ok
@@ -167,7 +179,7 @@ def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Co
     out = np.zeros(pairs.shape[1:], dtype=np.int16)
     for number, carried in zip(pairs, room.wires.carries, strict=True):
         both = 2 * carried[rows]
-        out += number.astype(np.int16) * np.where(room.reach.through[at], both, np.minimum(both, channels))
+        out += number.astype(np.int16) * np.where(room.reach.uses_third[at], both, np.minimum(both, channels))
     return out
 
 

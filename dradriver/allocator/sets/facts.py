@@ -49,8 +49,8 @@ class Facts:
         weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
         linked: (2**g,) bool, whether a ring over links alone visits the set; a single GPU: whether it has links.
         given: (2**g,) bool, whether the machine gives such a set at all; None where it gives any.
-        keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
-            sets of 4, of 2.
+        still_offered: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of
+            disjoint sets of 4, of 2.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -60,6 +60,7 @@ class Facts:
         2. Find which sets have a ring and which have an open path in each graph.
         3. Predict bandwidth with that, and work out what each free mask still offers to later pods.
         """
+        # Numbers of direct links between two GPUs. A *step* is the way from one GPU of a ring to the next.
         g = shape.size
         links = [[shape.linked(a, b) for b in range(g)] for a in range(g)]
         self.steps, self.step_rank, self.step_gbps = _steps_of(shape, links)
@@ -79,13 +80,14 @@ class Facts:
         distinct_graphs = {graph.tobytes(): graph for graph in graphs}
         graph_numbers = [list(distinct_graphs).index(graph.tobytes()) for graph in graphs]
         adjacent = np.array(list(distinct_graphs.values()), dtype=np.bool_).reshape(len(distinct_graphs), g, g)
-        cycles, paths = subsets.hamiltonian(adjacent)
+        cycles, paths = subsets.hamiltonian(adjacent)  # by graph and mask: is there a ring, is there an open path
 
         # Back from distinct graphs to all: by step rank, by number of links, by PCIe path.
         cycles, paths = cycles[graph_numbers], paths[graph_numbers]
         by_rank, by_width, by_path = np.split(cycles, (len(steps), len(steps) + len(widths)))
 
-        # A ring over better steps is also one over worse steps, so the count of failing ranks is the weakest rank.
+        # ``steps`` are ranked from the best kind to the worst. A ring over better steps is also one over worse steps,
+        # so the count of failing ranks is the weakest rank.
         self.weakest = (~by_rank).sum(axis=0).astype(np.uint8)
         _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
         predict: Callable[[Shape], tuple[Floats, Floats]]
@@ -115,13 +117,15 @@ class Facts:
 
         # What a free mask still offers; sets that the machine does not give are worth nothing.
         count = np.bitwise_count(np.arange(1 << g))
-        worth_of_set = np.where(busbw.split(shape), self.worth[1], self.worth[0])
+        worth_of_set = np.where(busbw.split(shape), self.worth[1], self.worth[0])  # two channels at least, or one
         self.given: Bools | None = None
         if shape.blocks is not None:
             self.given = blocks.possible(shape.blocks)
             worth_of_set = np.where(self.given, worth_of_set, np.float32(0))
+
+        # By free mask: the best set of 8, 4 and 2 in it, then the most that disjoint sets of 4 and of 2 add up to.
         best = [subsets.best_inside(np.where(count == k, worth_of_set, np.float32(0))) for k in (8, 4, 2)]
-        self.keep: Floats = np.stack([*best, *(subsets.packed(worth_of_set, g, k) for k in (4, 2))])
+        self.still_offered: Floats = np.stack([*best, *(subsets.packed(worth_of_set, g, k) for k in (4, 2))])
 
 
 def facts_of(shape: Shape) -> Facts:

@@ -33,11 +33,11 @@ class Wires:
         speeds: (r,) float64, the fastest of each row.
         counts: (g, g) int64, links of each pair (``Shape.linked``).
         widths: The numbers w of links that pairs have, in order.
-        width: By row, the fewest links that carry one channel; None where no pair has so many.
+        needed_width: By row, the fewest links that carry one channel; None where no pair has so many.
         links: (r, g, g) int16, channels over the links of each pair; over a switch, as if each pair had its own.
         carries: (w, r) int16, channels over so many links.
         carried: (r,) int16, channels over the fewest links that carry any; 0 where none do.
-        exactly: (w, g) int64, by GPU, which others have so many links to it.
+        neighbours_by_width: (w, g) int64, by GPU, which others have so many links to it.
         detour: (g, g) int64, fewest links with which a way through a third GPU is faster than PCIe, where both hang
             below one switch; else 1.
         lanes: (r, g) int16, channels over each GPU's PCIe link.
@@ -50,7 +50,7 @@ class Wires:
         switches: Masks of GPUs below one PCIe switch.
         trees: Masks of GPUs below one tree of PCIe switches.
         nodes: Masks of GPUs below one NUMA node.
-        home: (g,) int64, the number of each GPU's NUMA node in ``nodes``.
+        numa_node_of: (g,) int64, the number of each GPU's NUMA node in ``nodes``.
     """
 
     def __init__(self, shape: Shape, speeds: tuple[int, ...]) -> None:
@@ -62,7 +62,7 @@ class Wires:
         """
         g = shape.size
         self.amd = shape.socket_gbps == AMD_SOCKET_GBPS
-        bridge = 1.0 if self.amd else HOST_BRIDGE
+        bridge_overhead = 1.0 if self.amd else HOST_BRIDGE
         gpus = range(g)
         self.counts: Ints = np.array([[shape.linked(a, b) for b in gpus] for a in gpus], dtype=np.int64).reshape(g, g)
         self.adjacent: Bools = self.counts > 0
@@ -76,12 +76,16 @@ class Wires:
                 count for count in range(1, MAX_LINKS + 1) if count * shape.link_gbps > max(shape.pcie_gbps)
             )
             links_beating_pcie = next(beating_counts, MAX_LINKS + 1)
+
+        # A way through a third GPU matters only if it beats PCIe; behind one switch it needs so many links for that.
         self.detour: Ints = np.where(self.hops == PathType.PIX, links_beating_pcie, 1)
         self.trees = subsets.components(self.hops <= PathType.PXB)
         self.nodes = subsets.components(self.hops <= PathType.NODE)
-        self.home: Ints = np.array([next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus])
+        self.numa_node_of: Ints = np.array(
+            [next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus]
+        )
 
-        # Channels that fit at each speed: over links, between sockets, over PCIe.
+        # Channels that fit at each speed: over links, between sockets, over PCIe. ``most_trees``: of one NUMA node.
         most_trees = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
         pcie = np.array(shape.pcie_gbps, dtype=np.float64)
         speed_gbps = np.array(speeds, dtype=np.float64)
@@ -89,29 +93,32 @@ class Wires:
         sockets = _fitting(np.array([shape.socket_gbps], dtype=np.float64), speed_gbps)
 
         # A GPU's PCIe link carries traffic within its tree and through the host bridge. If a set spans several trees it
-        # carries both, and the two figures alone do not give the sum: ``_crossing`` counts it.
-        pcie_counts = [_fitting(pcie, speed_gbps), _fitting(pcie, speed_gbps * bridge)]
-        pcie_counts += [_crossing(pcie, speed_gbps, count, bridge) for count in range(2, most_trees + 1)]
+        # carries both, and the two figures alone do not give the sum: ``_crossing`` counts it. So these are, by kind of
+        # traffic: within the tree, through the bridge, then both in a set of 2, 3, ... trees.
+        pcie_counts = [_fitting(pcie, speed_gbps), _fitting(pcie, speed_gbps * bridge_overhead)]
+        pcie_counts += [_crossing(pcie, speed_gbps, count, bridge_overhead) for count in range(2, most_trees + 1)]
 
         # Speeds that fit equally often into every link share a row; its first speed is the fastest.
         row_of: dict[bytes, int] = {}
         signature = np.concatenate((links, sockets, *pcie_counts), axis=1)
         self.row_of = [row_of.setdefault(row.tobytes(), len(row_of)) for row in signature]
-        first = [self.row_of.index(row) for row in range(len(row_of))]
-        self.speeds = speed_gbps[first]
-        self.links: Counts = links[first].reshape(-1, g, g)
-        self.lanes: Counts = pcie_counts[WITHIN][first]
-        self.bridged: Counts = pcie_counts[BRIDGED][first]
-        self.sockets: Counts = sockets[first, 0]
-        self.uplinks: Counts = np.stack(pcie_counts, axis=-1)[first].swapaxes(0, 1)
+        first_speed = [self.row_of.index(row) for row in range(len(row_of))]
+        self.speeds = speed_gbps[first_speed]
+        self.links: Counts = links[first_speed].reshape(-1, g, g)
+        self.lanes: Counts = pcie_counts[WITHIN][first_speed]
+        self.bridged: Counts = pcie_counts[BRIDGED][first_speed]
+        self.sockets: Counts = sockets[first_speed, 0]
+        self.uplinks: Counts = np.stack(pcie_counts, axis=-1)[first_speed].swapaxes(0, 1)
         self.widths = sorted(set(self.counts.ravel().tolist()) - {0})
 
-        # The same by number of links that a pair has.
+        # The channels by number of links that a pair has.
         width_gbps = np.array([width * shape.link_gbps for width in self.widths])
-        self.carries: Counts = _fitting(width_gbps, speed_gbps)[first].T
+        self.carries: Counts = _fitting(width_gbps, speed_gbps)[first_speed].T
         self.carried: Counts = np.array([next((n for n in row if n), 0) for row in self.carries.T.tolist()], np.int16)
-        self.exactly: Ints = subsets.neighbours(self.counts == np.array(self.widths, dtype=np.int64)[:, None, None])
-        self.width = [
+        self.neighbours_by_width: Ints = subsets.neighbours(
+            self.counts == np.array(self.widths, dtype=np.int64)[:, None, None]
+        )
+        self.needed_width = [
             next((w for w in self.widths if w * shape.link_gbps >= speed - _ROUNDING), None) for speed in self.speeds
         ]
 
@@ -150,7 +157,7 @@ class Wires:
         parts = np.array([sum(((masks & tree) != 0).astype(np.int64) for tree in self.trees if tree & node)
                           for node in self.nodes])  # fmt: skip
         kind = np.where(worst == PathType.SYS, parts, BRIDGED)
-        out: Ints = np.where(parts > 1, kind, WITHIN)[self.home]
+        out: Ints = np.where(parts > 1, kind, WITHIN)[self.numa_node_of]
         return out
 
 

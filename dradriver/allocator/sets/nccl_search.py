@@ -74,18 +74,23 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
 
     Args:
         shape: The machine.
-        room: The channels that its links have room for.
-        limits: The speeds at which the search begins and ends.
+        room: How many channels of each speed its links have room for, an upper bound; ``packed`` counts exactly.
+        limits: The fastest way between two GPUs, and the most bandwidth that one GPU has: where the search begins and
+            where it ends.
         at: (n,), numbers of the sets to look at.
         least: (n,), the fewest channels.
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
 
-    # By what the best rings so far go over (links, third GPUs, PCIe): the channels that fit, and what they go over.
+    # The first index is what the best rings so far go over: 0 before any, then ``_LINKS``, ``_THROUGH`` (a third GPU)
+    # or ``_PCIE``. ``options``: channels that may fit, (4, rows, n). ``over_what``: what these go over.
     options, over_what = _options(room, at, least)
     doubtful = _doubtful(room, at, options, over_what)
-    channels, over_option = np.zeros((2, len(at)), dtype=np.int16)
+    channels, best_goes_over = np.zeros((2, len(at)), dtype=np.int16)
     gbps, best_total = np.zeros((2, len(at)), dtype=np.float32)
+
+    # A speed may be tried if the fastest way between two GPUs reaches it, and ``least`` channels of it are no more than
+    # a GPU has in all.
     tried = np.array(speeds(shape.capability), dtype=np.float32)
     may_try = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
     may_try[-1] = True  # the slowest speed is always tried
@@ -95,26 +100,31 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
         candidates = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (best_total < total))
         if not candidates.size:
             continue
-        # A slower speed fits more often. It is better if all of its channels together carry more.
-        fitting_channels = options[over_option[candidates], row, candidates]
+        # ``row``: the speeds at which equally many channels fit share one. A slower speed fits more often. It is better
+        # if all of its channels together carry more.
+        fitting_channels = options[best_goes_over[candidates], row, candidates]
         is_better = fitting_channels * speed > best_total[candidates] + _TINY
         candidates, fitting_channels = candidates[is_better], fitting_channels[is_better]
-        way = over_what[over_option[candidates], row, candidates]
+        goes_over = over_what[best_goes_over[candidates], row, candidates]
         # The count of some sets is only an upper bound: count their rings exactly.
-        doubts = doubtful[over_option[candidates], row, candidates].nonzero()[0]
+        doubts = doubtful[best_goes_over[candidates], row, candidates].nonzero()[0]
         if doubts.size:
             for index in doubts.tolist():
-                through = bool(way[index] == _THROUGH)
+                through = bool(goes_over[index] == _THROUGH)
                 fitting_channels[index] = room.packed(
                     row, int(at[candidates[index]]), int(fitting_channels[index]), through=through
                 )
             is_better = (fitting_channels >= least[candidates]) & (
                 fitting_channels * speed > best_total[candidates] + _TINY
             )
-            candidates, fitting_channels, way = candidates[is_better], fitting_channels[is_better], way[is_better]
+            candidates, fitting_channels, goes_over = (
+                candidates[is_better],
+                fitting_channels[is_better],
+                goes_over[is_better],
+            )
 
         # Slower speeds may go no farther than these rings do.
-        over_option[candidates] = way
+        best_goes_over[candidates] = goes_over
         channels[candidates] = fitting_channels
         gbps[candidates] = speed
         best_total[candidates] = fitting_channels * speed
@@ -141,8 +151,8 @@ def trees(
 
     Args:
         shape: The machine.
-        room: The channels that its links have room for.
-        limits: The speeds at which the search begins and ends.
+        room: How many channels of each speed its links have room for.
+        limits: The fastest way between two GPUs, and the most bandwidth that one GPU has.
         at: (n,), numbers of the sets to look at.
         channels: (n,), channels of the rings.
         least: (n,), the bandwidth that makes a tree channel useful, GB/s.
@@ -151,16 +161,20 @@ def trees(
     Returns:
         (n,), float32, GB/s; 0 where there are no such trees.
     """
+    # A tree of n GPUs has n - 1 steps, a ring n: NCCL raises the limit on the sum by that (search.cc).
     sets, wires = room.reach.sets, room.wires
     count = sets.size[at]
     fastest, total = limits.fastest[at], limits.total[at] * count / (count - 1.0)
     tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
     is_tried: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
 
-    # NCCL raises the first speed that fits to the next faster one, and so on, as long as it has not doubled.
+    # ``first`` is the fastest speed that may be tried. NCCL raises the first speed that fits to the next faster one,
+    # and so on, as long as it has not doubled.
     first = np.where(is_tried, tried, 0).max(axis=0)
     slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
     is_open = (tried > least) & (is_tried | (slower < 2 * first))
+
+    # Cheap conditions before ``chains.fitting``: each GPU has room for the end of every chain, some path joins the set.
     is_open &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
     speed, set_of = np.nonzero(is_open)
     rows = np.array(wires.row_of)[speed]
@@ -181,10 +195,10 @@ def _joined(room: Room, at: Ints, paths: chains.Paths) -> Bools:
     out: Bools = (room.lanes.max(axis=0)[:, at] > 0) & paths.any_way[masks]
     for width in wires.widths:
         joined = paths.linked[width][masks]
-        if reach.through.any():
+        if reach.uses_third.any():
             whole = subsets.part_of_lowest(wires.counts >= width, masks) == masks
-            joined = joined | reach.through[at] & whole
-        out[[row for row, needed in enumerate(wires.width) if needed == width]] |= joined
+            joined = joined | reach.uses_third[at] & whole
+        out[[row for row, needed in enumerate(wires.needed_width) if needed == width]] |= joined
     return out
 
 
@@ -242,7 +256,7 @@ def limits_of(shape: Shape, wires: Wires, sets: Sets) -> Limits:
     pcie = np.array(shape.pcie_gbps, dtype=np.float32)[:, None]
     way = np.where(sets.masks & near != 0, pcie, np.minimum(pcie, np.float32(shape.socket_gbps)))
     links = np.zeros_like(way)
-    for width, gpus in zip(wires.widths, wires.exactly, strict=True):
+    for width, gpus in zip(wires.widths, wires.neighbours_by_width, strict=True):
         count = np.bitwise_count(sets.masks & gpus[:, None])
         links += count * np.float32(width * shape.link_gbps)
         way = np.where(count > 0, np.maximum(way, np.float32(width * shape.link_gbps)), way)

@@ -53,25 +53,30 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     if n < 4:
         return _tail_order(tables, members)
     at = np.array(members, dtype=np.int64)
+
+    # All sets of four, as indices into ``members``. A *way* splits all GPUs into such fours and a tail of up to three.
     quads, ways = _quads(n)
 
     # For each four GPUs: two good pairs, turned so that they also join well as a ring; the first of equal orders.
+    # ``orders`` is (quads, 24 orders, 4 positions); ``pairs`` the bandwidth of ranks 0-1 plus that of ranks 2-3.
     orders = at[quads[:, _TURNS]]
     pairs = _pair_gbps(tables, orders)
     steps = _step_worth(tables)
     ring_worth = steps[orders[..., 1], orders[..., 2]] + steps[orders[..., 3], orders[..., 0]]
     best_pairs = pairs.max(axis=1)
     best_order = np.where(pairs == best_pairs[:, None], ring_worth, -np.inf).argmax(axis=1)
+
+    # ``tables.busbw`` is the predicted bandwidth of a set by its mask.
     quad_gbps = tables.busbw[(1 << at[quads]).sum(axis=1)].astype(np.float64)
     tails = [_tail_order(tables, tuple(members[position] for position in tail)) for _, tail in ways] if n % 4 else [()]
-    chosen = np.array([chosen for chosen, _ in ways])
+    quads_of_ways = np.array([quad_numbers for quad_numbers, _ in ways])
 
-    # A way splits all GPUs into fours and a tail: the sum of its pairs decides, then the bandwidth of its fours.
-    value = best_pairs[chosen].sum(axis=1, dtype=np.float64)
+    # The sum of the pairs of a way decides, then the bandwidth of its fours.
+    value = best_pairs[quads_of_ways].sum(axis=1, dtype=np.float64)
     if n % 4 > 1:
         value += _pair_gbps(tables, np.array(tails))
     best_ways = np.flatnonzero(value == value.max())
-    best_way = int(best_ways[quad_gbps[chosen[best_ways]].sum(axis=1).argmax()])
+    best_way = int(best_ways[quad_gbps[quads_of_ways[best_ways]].sum(axis=1).argmax()])
     blocks = [orders[quad, best_order[quad]].tolist() for quad in ways[best_way][0]]
     return (*itertools.chain.from_iterable(blocks), *tails[best_way if n % 4 else 0])
 
@@ -151,7 +156,7 @@ def _pair_gbps(tables: Tables, orders: Ints) -> Floats:
 def _block_of_eight(tables: Tables, mask: int) -> int:
     blocks = tables.members(_EXACT)
     blocks = blocks[blocks & ~mask == 0]
-    _, _, _, fours, pairs = tables.keep
+    _, _, _, fours, pairs = tables.still_offered
     rest = mask ^ blocks
     # lexsort's last key decides first, and it sorts ascending and stably
     keys = (-tables.busbw[blocks], -(fours[blocks] + fours[rest]), -(pairs[blocks] + pairs[rest]))
@@ -177,7 +182,7 @@ def _split_greedily(tables: Tables, mask: int, counts: tuple[int, ...]) -> tuple
         options = tables.members(counts[container])
         options = options[options & ~mask == 0]
         rest = mask ^ options
-        keys = (*(-row[rest] for row in reversed(tables.keep)), -tables.busbw[options])
+        keys = (*(-row[rest] for row in reversed(tables.still_offered)), -tables.busbw[options])
         parts[container] = int(options[np.lexsort(keys)[0]])
         mask ^= parts[container]
     return tuple(parts)

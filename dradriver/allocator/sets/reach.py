@@ -28,14 +28,14 @@ class Reach:
 
     Attributes:
         sets: The sets.
-        second: (g, m) int64, by GPU: the members that it reaches through a third one alone.
-        through: (m,) bool, sets with such a pair.
-        third: By row, sets with a ring over links of which third GPUs may be part: (r, m), bool.
-        worst: (m,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
-        gates: (g, g) bool, linked pairs that are gateways between their NUMA nodes.
-        gated: (m,) bool, sets whose NUMA nodes gateways join.
+        reached_via_third: (g, m) int64, by GPU: the members that it reaches through a third one alone.
+        uses_third: (m,) bool, sets with such a pair.
+        ring_via_third: By row, sets with a ring over links of which third GPUs may be part: (r, m), bool.
+        worst_path: (m,) int64, the farthest PCIe path that a ring must take, a ``PathType``, or ``NOWHERE``.
+        gateways: (g, g) bool, linked pairs that are gateways between their NUMA nodes.
+        has_gateway: (m,) bool, sets whose NUMA nodes gateways join.
         over_pcie: (g, m) int64, by GPU: the members that it talks to over PCIe in such a ring.
-        beyond: (m,) int16, the NUMA nodes of each set but one.
+        other_numa_nodes: (m,) int16, the NUMA nodes of each set but one.
     """
 
     def __init__(self, shape: Shape, wires: Wires, sets: Sets, near: dict[PathType, Bools]) -> None:
@@ -43,26 +43,32 @@ class Reach:
 
         Args:
             shape: The machine.
-            wires: Its links, counted in channels.
+            wires: Its links, counted in channels. ``counts`` and ``hops`` are links and PCIe paths by pair; ``detour``
+                is the fewest links with which a way through a third GPU is faster than PCIe.
             sets: The sets to look at, m of them.
             near: By PCIe path: (2**g,), masks with a ring whose every step is linked or at most that far.
         """
         self.sets = sets
         masks = sets.masks
         self._links, self._detour = wires.counts.tolist(), wires.detour.tolist()
+
+        # All masks by GPU: itself, its linked GPUs, and what it reaches over the links of a member next to it.
         self_mask = subsets.bits(shape.size)[:, None]
         linked = subsets.neighbours(wires.adjacent)[:, None]
         over_links = _around(wires.adjacent, masks) if wires.widths else np.int64(0)
 
         # Members that a GPU reaches over the links of a third GPU, but not over its own.
-        self.second: Ints = over_links & masks & ~(linked | self_mask)
-        self.through: Bools = (sets.member & (self.second != 0)).any(axis=0)
-        self.third: Bools = np.zeros((len(wires.speeds), len(masks)), dtype=np.bool_)
+        self.reached_via_third: Ints = over_links & masks & ~(linked | self_mask)
+        self.uses_third: Bools = (sets.member & (self.reached_via_third != 0)).any(axis=0)
+        self.ring_via_third: Bools = np.zeros((len(wires.speeds), len(masks)), dtype=np.bool_)
+
+        # ``near`` is cut to the sets in question, nearest path first.
         near = {path: near[path][masks] for path in sorted(near)}
-        if self.through.any() and shape.size <= cycles.MOST:
+        if self.uses_third.any() and shape.size <= cycles.MOST:
             self._with_third_gpus(shape, wires, near)
 
         # From far to near: the nearest path type with which the set has a ring, and the nearest that joins members.
+        # A set stays ``NOWHERE`` if no PCIe path joins it.
         worst_path = np.full(len(masks), NOWHERE)
         nearest_path = np.zeros_like(worst_path)
         for path, has_ring in reversed(near.items()):
@@ -72,19 +78,24 @@ class Reach:
 
         # NCCL also searches a ring that needs no PCIe with the nearest PCIe path that the set has.
         worst_path = np.where(worst_path < NOWHERE, np.maximum(worst_path, nearest_path), worst_path)
-        self.gates, self.gated = _gateways(shape, wires, masks, worst_path)
+        self.gateways, self.has_gateway = _gateways(shape, wires, masks, worst_path)
         one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
         is_fast = wires.counts >= wires.detour.max()
 
         # Behind one PCIe switch, two GPUs use a detour over links only if each of its steps is faster than PCIe.
         if one_switch.any() and (is_fast != wires.adjacent).any():
             over_links = (over_links & ~one_switch) | (_around(is_fast, masks) & one_switch)
+
+        # Over PCIe a GPU talks to the members that it does not reach over links, no farther than the set's farthest
+        # path.
         is_allowed = _within(wires.hops)[:, worst_path]
         self.over_pcie: Ints = masks & ~(linked | over_links | self_mask) & is_allowed
-        self.beyond: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(axis=0, dtype=np.int16) - np.int16(1)
+        self.other_numa_nodes: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(
+            axis=0, dtype=np.int16
+        ) - np.int16(1)
 
         # Traffic through a gateway does not cross the sockets, so its farthest path stays within a NUMA node.
-        self.worst: Ints = np.where(self.gated, int(PathType.NODE), worst_path)
+        self.worst_path: Ints = np.where(self.has_gateway, int(PathType.NODE), worst_path)
 
     def thirds(self, at: int) -> dict[tuple[int, int], int]:
         """Return the third GPU through which two members without links reach each other, all by rank in the set.
@@ -104,12 +115,14 @@ class Reach:
         return out
 
     def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
-        """Fill ``third``, and allow steps over third GPUs in ``near``."""
+        """Fill ``ring_via_third``, and allow steps over third GPUs in ``near``."""
         widths, kinds = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
-        rows = np.flatnonzero(np.array([width is not None for width in wires.width]))
-        width_of = np.array([wires.widths.index(width) for width in wires.width if width is not None], dtype=np.int64)
+        rows = np.flatnonzero(np.array([width is not None for width in wires.needed_width]))
+        width_of = np.array(
+            [wires.widths.index(width) for width in wires.needed_width if width is not None], dtype=np.int64
+        )
         for k in range(3, shape.size + 1):
-            sets = np.flatnonzero(self.through & (self.sets.size == k))
+            sets = np.flatnonzero(self.uses_third & (self.sets.size == k))
             if not sets.size:
                 continue
             at = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, k)
@@ -120,7 +133,7 @@ class Reach:
             own = links[:, a, b]
             any_way = np.where((own > 0) | (second < wires.detour[at[:, a], at[:, b]]), own, second)
             has = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
-            self.third[rows[:, None], sets] = has[width_of]
+            self.ring_via_third[rows[:, None], sets] = has[width_of]
             for kind, has_ring in zip(near, has[len(widths) :], strict=True):
                 near[kind][sets] = has_ring
 

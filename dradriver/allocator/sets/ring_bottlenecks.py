@@ -31,6 +31,8 @@ class Places:
     def __init__(self, wires: Wires, reach: Reach, degree: Counts, lanes: Counts, uplinks: Ints) -> None:
         """Count for each place and set the channels that can leave it, over PCIe and over links.
 
+        A place is a group of GPUs. It is a bottleneck of a set that has GPUs inside it and outside it.
+
         Args:
             wires: The machine's links, counted in channels.
             reach: The ways within each set, m sets.
@@ -42,6 +44,8 @@ class Places:
         self._wires, self._reach, self._lanes = wires, reach, lanes
         places = _all_places(wires, reach)
         self.count = len(places)
+
+        # "switch", "tree", "node" (of NUMA) or "pair" of each place, and the mask of its GPUs.
         kind = np.array([kind for kind, _ in places])
         self._place_masks: Ints = np.array([mask for _, mask in places], dtype=np.int64)[:, None]
         self.holds: Bools = (self._place_masks >> np.arange(len(lanes)) & 1) != 0
@@ -56,8 +60,11 @@ class Places:
         self.active[is_pair] &= self._members_inside[is_pair] == self._place_masks[is_pair]
 
         # A gateway joins NUMA nodes, so their borders are no bottleneck there.
-        if reach.gated.any():
-            self.active[self.nodes] &= ~reach.gated
+        if reach.has_gateway.any():
+            self.active[self.nodes] &= ~reach.has_gateway
+
+        # Channels that leave each place over PCIe: of groups by their fastest link, of linked pairs by both GPUs'
+        # lanes.
         up: Counts = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
         if self._wide_places.size:
             up[self._wide_places] = self._from_groups(uplinks, kind == "switch")
@@ -69,6 +76,8 @@ class Places:
         if self.nodes.any():
             self.one = up.copy()
             self.one[self.nodes] = np.minimum(up[self.nodes], wires.sockets[:, None])
+
+        # Over links: the linked pairs across each border. A link joins two GPUs, so all degrees count each link twice.
         self.pairs = self._linked_pairs()
         self.out: Counts = np.add(up, wires.channels(self.pairs)) if wires.widths else up
         self.inside: Counts = np.where(sets.member[:, None, :], degree, 0).sum(axis=0, dtype=np.int16) // 2
@@ -80,7 +89,7 @@ class Places:
         room = self.out
         if self._wires.widths:
             turning = 2 * (room - self._at_one_gpu())
-            room = np.where(self._reach.through, room, np.minimum(room, turning))
+            room = np.where(self._reach.uses_third, room, np.minimum(room, turning))
         out: Counts = np.where(self.active[:, None, :], room, _FREE).min(axis=0)
         return out
 
@@ -103,7 +112,7 @@ class Places:
         others = np.where(switch[self._wide_places], trees, 0)[:, None] & ~self._place_masks[self._wide_places]
         kind = np.where(masks & others != 0, WITHIN, uplinks[fastest])
         up = wires.pcie(kind, fastest)
-        sockets, beyond = wires.sockets[:, None], self._reach.beyond
+        sockets, beyond = wires.sockets[:, None], self._reach.other_numa_nodes
         # No three directed rings over four nodes use each way once (Tillson 1980).
         up[self.nodes[self._wide_places]] = np.where((beyond == 3) & (sockets == 1), 2, sockets * beyond)
         out: Counts = np.where(leaves[:, None, :], up, 0)
@@ -114,9 +123,9 @@ class Places:
         wires, reach, groups = self._wires, self._reach, self._place_masks[self._pair_places]
         ends = np.nonzero(self.holds[self._pair_places])[1].reshape(-1, 2).T
         leaving = reach.over_pcie[ends] & ~groups != 0
-        if reach.gated.any():  # each of a gateway talks over its own PCIe link to its own NUMA node alone
-            home = np.array(wires.nodes)[wires.home[ends]][:, :, None] & ~groups
-            gates = reach.gates[ends[0], ends[1]][:, None] & reach.gated
+        if reach.has_gateway.any():  # each of a gateway talks over its own PCIe link to its own NUMA node alone
+            home = np.array(wires.nodes)[wires.numa_node_of[ends]][:, :, None] & ~groups
+            gates = reach.gateways[ends[0], ends[1]][:, None] & reach.has_gateway
             leaving = np.where(gates, reach.sets.masks & home != 0, leaving)
         out: Counts = np.where(leaving[:, :, None, :], self._lanes[ends], 0).sum(axis=0, dtype=np.int16)
         return out
@@ -141,7 +150,7 @@ class Places:
         inner, outer = self._members_inside[self._wide_places, None], self._members_outside[self._wide_places, None]
         counts = member & (np.bitwise_count(np.where(holds, inner, outer)) > 1)
         beyond = np.where(counts, np.where(holds, outer, inner), 0)
-        crossing = wires.channels(np.bitwise_count(beyond & wires.exactly[:, None, :, None]))
+        crossing = wires.channels(np.bitwise_count(beyond & wires.neighbours_by_width[:, None, :, None]))
         out[self._wide_places] = crossing.max(axis=1)
         return out
 
@@ -157,5 +166,5 @@ def _all_places(wires: Wires, reach: Reach) -> list[tuple[str, int]]:
     if g > 2 and len(pairs) <= FEW * (FEW - 1) // 2:
         degrees = wires.adjacent.sum(axis=1)
         places += [("pair", 1 << a | 1 << b) for a, b in pairs
-                   if reach.gates[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
+                   if reach.gateways[a, b] or degrees[a] + degrees[b] > 2]  # fmt: skip
     return places

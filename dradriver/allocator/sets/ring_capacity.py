@@ -43,9 +43,9 @@ class Room:
     def __init__(self, wires: Wires, reach: Reach, linked: dict[int, Bools]) -> None:
         self.wires, self.reach, sets = wires, reach, reach.sets
         self._member = sets.member
-        uplinks = wires.kinds_of(sets, reach.worst)
+        uplinks = wires.kinds_of(sets, reach.worst_path)
         self.lanes = self._lanes(uplinks)
-        self.degree = wires.channels(np.bitwise_count(sets.masks & wires.exactly[:, :, None]))
+        self.degree = wires.channels(np.bitwise_count(sets.masks & wires.neighbours_by_width[:, :, None]))
         self.places = Places(wires, reach, self.degree, self.lanes, uplinks)
         self._widest: Counts = np.zeros_like(self.degree)
         self.links = self.through = self.sure = np.zeros_like(self.degree[0])
@@ -65,7 +65,7 @@ class Room:
     def _widest_links(self) -> Counts:
         """Channels of each GPU's widest links to one member: (g, r, m)."""
         out = np.zeros_like(self.degree)
-        for gpus, carried in zip(self.wires.exactly, self.wires.carries, strict=True):
+        for gpus, carried in zip(self.wires.neighbours_by_width, self.wires.carries, strict=True):
             has = self.reach.sets.masks & gpus[:, None] != 0
             out = np.where(has[:, None, :], carried[:, None], out)
         return out
@@ -90,7 +90,7 @@ class Room:
         sure = np.zeros_like(self.degree[0])
         for width, carried in zip(wires.widths, wires.carries, strict=True):
             ring = linked[width][sets.masks]
-            has[[row for row, needed in enumerate(wires.width) if needed == width]] = ring
+            has[[row for row, needed in enumerate(wires.needed_width) if needed == width]] = ring
             sure = np.where(ring, 2 * carried[:, None], sure)
         passing = np.minimum(self.degree, 2 * (self.degree - self._widest))
         out = self._least(np.where(sets.size == 2, self.degree, passing))
@@ -104,14 +104,14 @@ class Room:
     def _through(self) -> Counts:
         """Return ``through``: over third GPUs a ring may turn back, and only cuts bound it, each crossed both ways."""
         wires, masks = self.wires, self.reach.sets.masks
-        out = np.zeros(self.reach.third.shape, dtype=np.int16)
-        wanted = np.flatnonzero(self.reach.third.any(axis=0) & self.reach.through)
+        out = np.zeros(self.reach.ring_via_third.shape, dtype=np.int16)
+        wanted = np.flatnonzero(self.reach.ring_via_third.any(axis=0) & self.reach.uses_third)
         if wanted.size:
             every = sets_of(np.arange(1 << len(self._member)), len(self._member))
-            others = np.bitwise_count(every.masks & wires.exactly[:, :, None])
+            others = np.bitwise_count(every.masks & wires.neighbours_by_width[:, :, None])
             pairs = np.where(every.member, others, 0).sum(axis=1) // 2
             cuts = subsets.min_cuts(wires.channels(pairs), masks[wanted])
-            out[:, wanted] = np.where(self.reach.third[:, wanted], cuts, 0)
+            out[:, wanted] = np.where(self.reach.ring_via_third[:, wanted], cuts, 0)
         return out
 
     def _over_pcie(self) -> Counts:
@@ -121,11 +121,11 @@ class Room:
         passing = any_
         if wires.widths:
             passing = np.minimum(any_, 2 * (any_ - self._widest))
-            passing = np.where((reach.second != 0)[:, None, :], any_, passing)
-            if reach.gated.any():  # what comes through a gateway ends at the partner's PCIe
-                inside = wires.exactly & ~subsets.neighbours(reach.gates)
+            passing = np.where((reach.reached_via_third != 0)[:, None, :], any_, passing)
+            if reach.has_gateway.any():  # what comes through a gateway ends at the partner's PCIe
+                inside = wires.neighbours_by_width & ~subsets.neighbours(reach.gateways)
                 inner = wires.channels(np.bitwise_count(sets.masks & inside[:, :, None]))
-                used = reach.gated & (sets.masks & subsets.neighbours(reach.gates)[:, None] != 0)
+                used = reach.has_gateway & (sets.masks & subsets.neighbours(reach.gateways)[:, None] != 0)
                 passing = np.where(used[:, None, :], self.lanes + inner, passing)
             passing = np.where(sets.size == 2, np.maximum(self.lanes, self.degree), passing)
         out = np.minimum(self._least(passing), places.rings())
@@ -133,7 +133,7 @@ class Room:
             two = np.bitwise_count(sets.masks & subsets.neighbours(wires.adjacent)[:, None]) > 1
             same = self._least(np.maximum(self.lanes, np.where(two[:, None, :], self._widest, 0)))
             same = np.minimum(same, places.same_rings())
-            out = np.where(reach.worst == PathType.SYS, np.minimum(out, same), out)
+            out = np.where(reach.worst_path == PathType.SYS, np.minimum(out, same), out)
         return np.where(self._narrowest() > 0, out, 0).astype(np.int16)
 
     def _narrowest(self) -> Counts:
@@ -143,17 +143,17 @@ class Room:
         by_path[:, : PathType.PHB] = wires.lanes.max(axis=1)[:, None]
         by_path[:, PathType.PHB : PathType.SYS] = wires.bridged.max(axis=1)[:, None]
         by_path[:, PathType.SYS] = np.minimum(wires.lanes.max(axis=1), wires.sockets)
-        return np.where(self.reach.gated, np.int16(_FREE), by_path[:, self.reach.worst])
+        return np.where(self.reach.has_gateway, np.int16(_FREE), by_path[:, self.reach.worst_path])
 
     def _lanes(self, uplinks: Ints) -> Counts:
         wires, reach, masks = self.wires, self.reach, self.reach.sets.masks
-        home = np.array(wires.nodes)[wires.home]
+        home = np.array(wires.nodes)[wires.numa_node_of]
         linked = subsets.neighbours(wires.adjacent)
         own_switch = masks & subsets.neighbours((wires.hops <= PathType.PXB) & ~wires.adjacent)[:, None] != 0
         if not wires.amd:  # steps within the switch and over the host bridge, mixed, fit no better than the latter
-            own_switch &= (reach.worst != PathType.PHB) & (reach.worst != PathType.NODE)
+            own_switch &= (reach.worst_path != PathType.PHB) & (reach.worst_path != PathType.NODE)
         kind = np.where(own_switch, WITHIN, uplinks)
         out = wires.pcie(kind)
-        alone = (masks & (home & ~linked & ~subsets.bits(len(home)))[:, None] == 0) & ~reach.gated
-        out = np.where(alone[:, None, :], np.minimum(out, wires.sockets[:, None] * reach.beyond), out)
+        alone = (masks & (home & ~linked & ~subsets.bits(len(home)))[:, None] == 0) & ~reach.has_gateway
+        out = np.where(alone[:, None, :], np.minimum(out, wires.sockets[:, None] * reach.other_numa_nodes), out)
         return np.where((reach.over_pcie != 0)[:, None, :], out, 0).astype(np.int16)

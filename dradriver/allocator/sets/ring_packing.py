@@ -34,12 +34,12 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
     """
     # ``unit[a][b]`` is the number that stands for one channel from a to b.
     unit, guard = _fields(len(channels))
-    left = guard
+    channels_left = guard
 
     # By GPU where a ring can go next: the widest links first, because greedy packing then often reaches ``wanted``.
     next_steps: _Onward = []
     for units, each in zip(unit, channels, strict=True):
-        left += sum(map(mul, units, each))
+        channels_left += sum(map(mul, units, each))
         linked = sorted([(-count, b) for b, count in enumerate(each) if count])
         next_steps.append([(b, units[b]) for _, b in linked])
     for (a, b), third in thirds.items():
@@ -47,23 +47,25 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
             next_steps[a].append((b, unit[a][third] + unit[third][b]))
 
     # Greedy is often enough. If it is not, rings are packed exactly, within bounds on rings and steps.
-    if _greedy_count(next_steps, left, guard, wanted) == wanted:
+    if _greedy_count(next_steps, channels_left, guard, wanted) == wanted:
         return wanted
-    rings = list(itertools.islice(_rings(next_steps, left, guard), _MAX_RINGS + 1))
+    # Each ring is the sum of its steps' numbers, so that one subtraction takes it.
+    rings = list(itertools.islice(_rings(next_steps, channels_left, guard), _MAX_RINGS + 1))
     steps = iter(range(_MAX_STEPS))
 
-    def fill(left: int, rings: list[int], missing: int) -> int:
-        # The most rings that fit into ``left``, at most ``missing``. A ring may be taken again, but not an earlier one.
+    def fill(channels_left: int, rings: list[int], missing: int) -> int:
+        # The most rings that fit into ``channels_left``, at most ``missing``. A ring may be taken again, but not an
+        # earlier one.
         best = 0
-        rings = [ring for ring in rings if (left - ring) & guard == guard]
+        rings = [ring for ring in rings if (channels_left - ring) & guard == guard]
         for at, ring in enumerate(rings):
             if best == missing or next(steps, None) is None:
                 break
-            best = max(best, 1 + fill(left - ring, rings[at:], missing - 1))
+            best = max(best, 1 + fill(channels_left - ring, rings[at:], missing - 1))
         return best
 
     # If a bound was reached, the search proves nothing, and the caller's bound stays.
-    rings_found = fill(left, rings, wanted)
+    rings_found = fill(channels_left, rings, wanted)
     is_exact = len(rings) <= _MAX_RINGS and next(steps, None) is not None
     return rings_found if is_exact else wanted
 

@@ -109,6 +109,8 @@ def shape_of(machine: Machine) -> Shape:
     Positions in the shape are those of ``machine.gpus``. If a GPU's compute capability is not known, its link speed
     tells.
     """
+    # ``_numbered`` replaces ids by numbers in order of appearance, so that machines that differ only in ids are equal.
+    # ``nic_paths`` has a row for each NIC: the nearest NIC of a GPU is the least in its column.
     return Shape(
         links=machine.links,
         switch_links=tuple(gpu.switch_links for gpu in machine.gpus),
@@ -133,6 +135,7 @@ def shape_of(machine: Machine) -> Shape:
             ),
             default=0,
         ),
+        # The newest release that changes predictions and is not newer than the machine's NCCL.
         nccl=max(
             (known_release for known_release in _RELEASES if known_release <= release(machine.nccl_version)),
             default=(0, 0),

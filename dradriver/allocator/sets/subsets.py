@@ -198,15 +198,19 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
         of_size = np.flatnonzero(count == size)
         if not of_size.size:
             continue
+
+        # A row for each way: which members but the lowest are on the other side.
         sides = np.arange(1, 1 << (size - 1))[:, None] >> np.arange(size - 1) & 1
         step = max(1, _BLOCK >> (size - 1))
         for start in range(0, len(of_size), step):
             block = of_size[start : start + step]
             masks = wanted[block]
+
+            # The members of each mask as masks of one position, the lowest first.
             members = single[np.nonzero(masks[:, None] & single)[1].reshape(-1, size)]
-            # A cut takes the links that are in neither side.
-            parts = members[:, 1:] @ sides.T
-            most_kept = (inside[:, parts] + inside[:, masks[:, None] ^ parts]).max(axis=2)
+            # A cut takes the links that are in neither side. (masks, ways): the mask of the other side.
+            other_side = members[:, 1:] @ sides.T
+            most_kept = (inside[:, other_side] + inside[:, masks[:, None] ^ other_side]).max(axis=2)
             out[:, block] = inside[:, masks] - most_kept
     return out
 

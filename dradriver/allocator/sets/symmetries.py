@@ -23,7 +23,7 @@ _Labels: TypeAlias = list[list[int]]
 _Order: TypeAlias = tuple[int, ...]
 
 
-def first_alike(shape: Shape) -> Ints:
+def representative_masks(shape: Shape) -> Ints:
     """Return for each mask an equal one by symmetry, the same for all equal masks: (2**g,), int64."""
     labels = _labels(shape)
     families = _families(labels)
@@ -65,7 +65,8 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
     for a, b in itertools.permutations(gpus, 2):
         neighbours_by_label[a][labels[b][a]] = neighbours_by_label[a].get(labels[b][a], 0) | 1 << b
 
-    # Entry k: the masks of where each GPU can still go if the first k GPUs stay where they are.
+    # ``_placed`` returns the masks of where each GPU may still go once one GPU has its place. Entry k: the masks of
+    # where each GPU can still go if the first k GPUs stay where they are.
     places_left = [[sum(1 << b for b in gpus if labels[b][b] == labels[a][a]) for a in gpus]]
     for gpu in gpus:
         places_left.append(_placed(labels, neighbours_by_label, places_left[-1], gpu, gpu))
@@ -80,6 +81,7 @@ def symmetries(labels: _Labels, families: list[list[int]]) -> Iterator[_Order]:
             # One search for each class of GPUs is enough; it gives up after some steps.
             can_move = places_left[gpu][gpu] >> other & 1
             if can_move and class_of[other] != class_of[gpu] and class_of[other] not in tried:
+                # The GPUs from 0 to ``gpu`` have their places: a mask of ``gpu`` + 1 bits.
                 tried.add(class_of[other])
                 steps = iter(range(_STEPS))
                 symmetry = _completed(

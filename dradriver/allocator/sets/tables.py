@@ -61,8 +61,8 @@ class Tables:
         weakest: (2**g,) uint8, number in ``steps`` of the weakest step of the best ring; 0 below two GPUs.
         numa_nodes: (2**g,) int64, NUMA nodes that the set touches (an unknown one counts for itself).
         nic_distance: (2**g,) float32, sum over the GPUs of the path to their nearest NIC.
-        keep: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of disjoint
-            sets of 4, of 2.
+        still_offered: (5, 2**g) float32, what a free mask still offers, GB/s: best set of 8, of 4, of 2, total of
+            disjoint sets of 4, of 2.
         given: (2**g,) bool, whether the machine gives such a set at all; None where it gives any.
     """
 
@@ -77,6 +77,7 @@ class Tables:
         self._entries = 0  # entries of all rows
         self._answers: dict[Hashable, Any] = {}
 
+        # Machines that are alike but for their numbering share one canonical shape, and what is computed for it.
         general, order = canonical(shape)
         canonical_facts = facts.facts_of(general)
 
@@ -89,22 +90,24 @@ class Tables:
             canonical_facts.step_rank[pairs],
             canonical_facts.step_gbps[pairs],
         )
-        split = busbw.split(shape)
+
+        # The bandwidth if NCCL may use a single channel, or if it takes at least two: that depends on the numbering.
+        takes_two_channels = busbw.split(shape)
         self.busbw: Floats = np.where(
-            split, canonical_facts.busbw[1][canonical_mask], canonical_facts.busbw[0][canonical_mask]
+            takes_two_channels, canonical_facts.busbw[1][canonical_mask], canonical_facts.busbw[0][canonical_mask]
         )
         self.worth: Floats = np.where(
-            split, canonical_facts.worth[1][canonical_mask], canonical_facts.worth[0][canonical_mask]
+            takes_two_channels, canonical_facts.worth[1][canonical_mask], canonical_facts.worth[0][canonical_mask]
         )
         self.weakest = canonical_facts.weakest[canonical_mask]
-        self.keep: Floats = canonical_facts.keep[:, canonical_mask]
+        self.still_offered: Floats = canonical_facts.still_offered[:, canonical_mask]
         self.given: Bools | None = None if canonical_facts.given is None else canonical_facts.given[canonical_mask]
         self._linked: Bools = canonical_facts.linked[canonical_mask]
         self.numa_nodes: Ints = _distinct(shape.numa)
         self.nic_distance: Floats = subsets.sums(shape.nics)
 
     @cached_property
-    def alike(self) -> bool:
+    def has_equal_sets(self) -> bool:
         """Return whether the tables rate all sets of one size the same, as with one switch for all GPUs."""
         if self.given is not None:
             return False

@@ -8,6 +8,7 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.objects import Condition, Metadata, Part, Taint
+from dradriver.api.base.pods import NodeSelector
 
 
 class Pool(Part, frozen=True):
@@ -99,6 +100,7 @@ class Allocation(Part, frozen=True):
 
     devices: DeviceAllocation = DeviceAllocation()
     allocation_timestamp: str = ""
+    node_selector: NodeSelector | None = None  # nodes that can use the devices; None: all nodes
 
 
 class Consumer(Part, frozen=True):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
+
+import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.objects import Condition, Metadata, Part
 
+_NO_NODE: Final = re.compile(r"0/\d+ nodes are available")  # FitError of pkg/scheduler/framework/types.go, 1.37.2
 GRACE_S: Final = 30  # that containers have to end, where a pod does not say: what the API server fills in
 
 
@@ -29,6 +33,14 @@ class EnvVar(Part, frozen=True):
     name: str = ""
 
 
+class ContainerPort(Part, frozen=True):
+    """One port of a container; ``host_port`` is 0 if it is none of the host."""
+
+    host_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(name="hostIP", default="")
+
+
 class Container(Part, frozen=True):
     """A container's name and resources. ``restart_policy`` is ``Always`` for a sidecar among the init containers."""
 
@@ -36,6 +48,7 @@ class Container(Part, frozen=True):
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str | None = None
     env: list[EnvVar] = []
+    ports: list[ContainerPort] = []
 
 
 class Toleration(Part, frozen=True):
@@ -239,12 +252,35 @@ class Pod(Part, frozen=True):
 
     @property
     def refused(self) -> str | None:
-        """Return why the scheduler finds no room for the pod by its status; None where the status does not say so."""
+        """Return why the scheduler finds no room for the pod by its status; None where the status does not say so.
+
+        If one pod of a PodGroup finds no room, the scheduler calls all of them unschedulable, and only the message of
+        that pod is about nodes (Kubernetes 1.37.2, schedule_one_podgroup.go).
+        """
+        message = self.unscheduled
+        return None if message is None or (self.pod_group and _NO_NODE.match(message) is None) else message
+
+    @property
+    def unscheduled(self) -> str | None:
+        """Return the scheduler's message that it cannot place the pod, or others of its PodGroup; None without one."""
         for condition in self.status.conditions:
             refused = condition.type == "PodScheduled" and condition.status == "False"
             if refused and condition.reason != "SchedulingGated":
                 return condition.message
         return None
+
+    @property
+    def preempted(self) -> bool:
+        """Return whether kube-scheduler ends the pod for one of higher priority, by its status."""
+        return any(
+            condition.type == "DisruptionTarget" and condition.reason == "PreemptionByScheduler"
+            for condition in self.status.conditions
+        )
+
+    @property
+    def pod_group(self) -> str:
+        """Return the name of the PodGroup by which kube-scheduler places the pod; empty without one."""
+        return "" if self.spec.scheduling_group is None else self.spec.scheduling_group.pod_group_name
 
     @property
     def template(self) -> tuple[str, str] | None:

@@ -11,6 +11,7 @@ compute_domains  channels of multi-node NVLink (ComputeDomains of NVIDIA)
 exclusive      whether claims must keep off GPUs whose fractions are exclusive to one namespace at a time
 gang_plan_note  which gang plan a claim belongs to
 preemption_note  which pods have to end for a claim, and until when it waits
+evicted_workloads  who had to end for others, in the same ConfigMap as reservations
 reservation_config_map  reserved GPUs, in a ConfigMap
 idleness       that the devices of a claim do nothing, as the node agent says
 usage_config_maps  GPU time by the hour, in ConfigMaps

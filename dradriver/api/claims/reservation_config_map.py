@@ -1,4 +1,4 @@
-"""Reservations as they stand in the API: one ConfigMap of the driver's namespace, bounded.
+"""Reservations, and who had to end for others, as they stand in the API: a bounded ConfigMap of the driver's.
 
 Not on the pods that they are for: whoever may edit a pod could reserve GPUs then.
 """
@@ -13,15 +13,15 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
+from dradriver.api.claims.evicted_workloads import Evicted, Seconds, Who
 
 NAME: Final = "gpu-topology-reservations"
 MOST_KEPT: Final = 64
 MOST_BLOCKED: Final = 256
+MOST_EVICTED: Final = 1024
 _KEY: Final = "reservations.json"
 _VERSION: Final = 1
 
-Who = Annotated[str, msgspec.Meta(max_length=1024)]
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 Some = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
@@ -48,7 +48,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Since(msgspec.Struct, frozen=True, array_like=True):
-    """Since when one is blocked, and how many reservations of its came to nothing."""
+    """Since when a workload is blocked, or when a tenant's last reservation came to nothing, and how many did."""
 
     who: Who
     at: Seconds
@@ -61,6 +61,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     version: int = _VERSION
     kept: Annotated[list[Kept], msgspec.Meta(max_length=MOST_KEPT)] = []
     blocked: Annotated[list[Since], msgspec.Meta(max_length=MOST_BLOCKED)] = []
+    failed: Annotated[list[Since], msgspec.Meta(max_length=MOST_BLOCKED)] = []
+    evicted: Annotated[list[Evicted], msgspec.Meta(max_length=MOST_EVICTED)] = []
 
 
 class _ConfigMap(msgspec.Struct):
@@ -69,13 +71,22 @@ class _ConfigMap(msgspec.Struct):
 
 
 def config_map(
-    kept: Sequence[Kept], blocked: Sequence[Since], *, namespace: str, class_uid: str = "", version: str = ""
+    kept: Sequence[Kept],
+    blocked: Sequence[Since],
+    failed: Sequence[Since] = (),
+    evicted: Sequence[Evicted] = (),
+    *,
+    namespace: str,
+    class_uid: str = "",
+    version: str = "",
 ) -> dict[str, Any]:
     """Return the ConfigMap that keeps these reservations of GPUs.
 
     Args:
         kept: All that are in force.
         blocked: The workloads that wait for a reservation, longest first.
+        failed: The tenants whose reservations came to nothing lately, the last first.
+        evicted: The workloads that had to end for others, the oldest first; of too many the last are kept.
         namespace: The driver's.
         class_uid: The uid of the DeviceClass of GPUs, which becomes the owner; empty for no owner.
         version: The resourceVersion that it replaces; empty for a new one.
@@ -83,7 +94,12 @@ def config_map(
     owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
     metadata = {"name": NAME, "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
     metadata |= {"resourceVersion": version} if version else {}
-    written = Written(kept=list(kept[:MOST_KEPT]), blocked=list(blocked[:MOST_BLOCKED]))
+    written = Written(
+        kept=list(kept[:MOST_KEPT]),
+        blocked=list(blocked[:MOST_BLOCKED]),
+        failed=list(failed[:MOST_BLOCKED]),
+        evicted=list(evicted[-MOST_EVICTED:]),
+    )
     text = msgspec.json.encode(written).decode()
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_KEY: text}}
 

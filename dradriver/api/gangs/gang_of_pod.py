@@ -11,7 +11,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.gangs import impossible_gangs
 from dradriver.api.gangs.gang_annotations import Gang, Size
-from dradriver.api.gangs.gang_owners import Alone, Facts, Member, identity, joined, made, of_group
+from dradriver.api.gangs.gang_owners import Alone, Facts, Member, group_of_job, identity, joined, made, of_group
 from dradriver.api.vocabulary import messages
 
 _NAMED: Final = "gang"  # of what a gang is that its author gave a name
@@ -23,15 +23,20 @@ _NOTHING: Final = (
 
 def facts(pod: Pod) -> Facts:
     """Return the labels, annotations and owner of a pod that say which gang it belongs to."""
-    group = pod.spec.scheduling_group
     return Facts(
         namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
         labels=pod.metadata.labels,
         annotations=pod.metadata.annotations,
         owners=pod.metadata.owner_references,
-        group="" if group is None else group.pod_group_name,
+        group=pod.pod_group,
         scheduler=pod.spec.scheduler_name,
     )
+
+
+def in_group(pod: Pod) -> bool:
+    """Return whether a pod may be in a PodGroup, so that it may be of a gang although its author asks for none."""
+    return bool(pod.pod_group) or group_of_job(pod.metadata.owner_references) is not None
 
 
 def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
@@ -43,7 +48,8 @@ def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
     """
     if (why := impossible_gangs.why_never(pod.labels, pod.annotations, pod.scheduler, gang)) is not None:
         return Alone(why=why, never=True)
-    group = of_group(pod)  # Kubernetes' PodGroup that the pod names; None without one
+    # Kubernetes' PodGroup that the pod names; None without one.
+    group = of_group(pod, asks=gang is not None and gang.asked)
     if gang is None:
         return group or Alone()
     found = group or made(pod)

@@ -30,8 +30,10 @@ _JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
+_SCHEDULING: Final = "scheduling.k8s.io"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
-_KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob")
+_MPI: Final = "MPIJob"
+_KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", _MPI)
 SAID: Final = (JOBSET, LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kubernetes.io/", "apps.kubernetes.io/")
 """How the annotations begin that makers of pods say something of a gang by."""
 
@@ -45,14 +47,16 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         namespace: Its namespace.
+        name: Its name; empty while the API server has not made one.
         labels: Its labels.
         annotations: Its annotations.
         owners: The owners of the object.
-        group: ``spec.schedulingGroup.podGroupName``; empty without one.
+        group: ``spec.schedulingGroup.podGroupName``; empty without one, or if the webhook took it away.
         scheduler: ``spec.schedulerName``.
     """
 
     namespace: str
+    name: str = ""
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     owners: Sequence[OwnerReference] = ()
@@ -154,12 +158,43 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
     return Member(identity=identity, made_by=made_by, read=found.read, rank=rank)
 
 
-def of_group(pod: Facts) -> Member | None:
-    """Return which gang of a PodGroup a pod is in: ``spec.schedulingGroup`` names the PodGroup (KEP-4671)."""
-    if not pod.group or len(pod.group) > LONGEST:
+def group_of_job(owners: Sequence[OwnerReference]) -> OwnerReference | None:
+    """Return the PodGroup that the Job controller made for a Job's pod; None for any other pod.
+
+    With the feature gate WorkloadWithJob each Job without an owner has one, of the policy ``basic`` unless the Job says
+    ``gang``. All of its pods are of the Job, and name it as an owner that does not control them (manageJob of
+    pkg/controller/job/job_controller.go, 1.36.3 and 1.37.2).
+
+    Args:
+        owners: The owners of the pod.
+    """
+    if len(owners) < 2 or not any(
+        by.controller and by.kind == "Job" and by.api_version.startswith("batch/") for by in owners
+    ):
         return None
-    found = joined(of_group_named(pod.namespace, pod.group), "PodGroup", made(pod))
-    return msgspec.structs.replace(found, read=Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=pod.group))
+    groups = (by for by in owners if by.kind == "PodGroup" and by.api_version.startswith(_SCHEDULING + "/"))
+    return next(groups, None)
+
+
+def of_group(pod: Facts, *, asks: bool = False) -> Member | None:
+    """Return which gang of a PodGroup a pod is in (KEP-4671); None for none.
+
+    ``spec.schedulingGroup`` names the PodGroup. The webhook takes that field away from the pods of a Job to which the
+    Job controller gave a PodGroup; their owners name it still.
+
+    Args:
+        pod: What is known of the pod.
+        asks: Whether the author of the pod asks for a gang. Then a PodGroup that the Job controller made says nothing:
+            every Job has one, and its policy is not the author's.
+    """
+    by_job = group_of_job(pod.owners)
+    name = pod.group or ("" if by_job is None else by_job.name)
+    if by_job is not None and by_job.name != name:
+        by_job = None  # the author wrote another one
+    if not name or len(name) > LONGEST or (asks and by_job is not None):
+        return None
+    read = Owner(api_version=_SCHEDULING, kind="PodGroup", name=name, uid="" if by_job is None else by_job.uid)
+    return msgspec.structs.replace(joined(of_group_named(pod.namespace, name), "PodGroup", made(pod)), read=read)
 
 
 def of_group_named(namespace: str, name: str) -> str:
@@ -221,10 +256,17 @@ def _by_kubeflow(pod: Facts) -> Member | Alone | None:
     role = (pod.said(_TRAINING + "replica-type") or pod.said(_TRAINING + "job-role")).lower()
     if not job:
         return None
-    if role == "launcher":
+    owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
+    if role == "launcher" and index is None:
         why = "the launcher of an MPIJob may wait until its workers are ready: it is placed by itself"
         return Alone(why=why, apart=True)
-    owner, index = pod.owner, pod.rank(_TRAINING + "replica-index")
+    if role == "launcher" or _counts_launcher(pod, owner, job, index):
+        return Member(
+            identity=identity(job, _MPI, pod.namespace, job),
+            made_by=_MPI,
+            read=Owner(api_version="kubeflow.org/v2beta1", kind=_MPI, name=job),
+            rank=index,
+        )
     if owner.kind not in _KUBEFLOW or not owner.api_version.startswith("kubeflow.org/"):
         return None
     return Member(
@@ -233,6 +275,15 @@ def _by_kubeflow(pod: Facts) -> Member | Alone | None:
         read=_owner(owner),
         rank=None if index is None or role not in _ROLES else (_ROLES.index(role), *index),
     )
+
+
+def _counts_launcher(pod: Facts, owner: OwnerReference, job: str, index: Rank | None) -> bool:
+    """Return whether a worker of an MPIJob says that the launcher is a worker, too: ``runLauncherAsWorker``.
+
+    The launcher has index 0 then, and each worker's index is larger by one than the number in its name
+    (``workerReplicaIndexLabel``). The launcher's owner is a Job, so no such pod's gang is known by the MPIJob's uid.
+    """
+    return owner.kind == _MPI and index is not None and pod.name == f"{job}-worker-{index[0] - 1}"
 
 
 def _by_kueue(pod: Facts) -> Member | None:

@@ -298,13 +298,23 @@ def _of_pod_group(_: Owner, spec: dict[str, Any]) -> Size | Alone:
 
 
 def _of_kubeflow(owner: Owner, spec: dict[str, Any]) -> Size | Alone:
-    """The replicas of all roles that have GPUs, of an MPIJob its workers; an elastic one starts with fewer."""
+    """The replicas of all roles that have GPUs; an elastic one starts with fewer.
+
+    An MPIJob's launcher counts if it is a worker, too. One that is made once the workers are ready joins them later.
+    """
     roles = msgspec.convert(spec.get(REPLICAS[owner.kind]), dict[str, _Replicas])
+    has_launcher = (
+        spec.get("runLauncherAsWorker") is True and spec.get("launcherCreationPolicy") != "WaitForWorkersReady"
+    )
     elastic = msgspec.convert(spec.get("elasticPolicy") or {}, _Elastic)
     count = sum(
         1 if role.replicas is None else role.replicas
         for name, role in roles.items()
-        if (name == "Worker" if owner.kind == "MPIJob" else role.template.has_gpus)
+        if (
+            name == "Worker" or (name == "Launcher" and has_launcher and role.template.has_gpus)
+            if owner.kind == "MPIJob"
+            else role.template.has_gpus
+        )
     )
     least = count if elastic.min_replicas is None else min(max(1, elastic.min_replicas), count)
     return least, count

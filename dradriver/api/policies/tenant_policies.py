@@ -108,7 +108,7 @@ class Preemption(Section, frozen=True):
         enabled: Whether at all.
         min_run_minutes: For how long a workload has run at least before it may have to end.
         units_per_minute: How many workloads may have to end within a minute, in all of the cluster.
-        back_off_minutes: For how long what made the pods of a workload that had to end is spared after that.
+        back_off_minutes: For how long what replaces a workload that had to end is spared after that.
         margin_seconds: How much longer than the longest grace of those that end their GPUs are kept for whom they end.
         longest_grace_seconds: The longest time that a victim may take to end. A workload with a longer grace never has
             to end, and a pod that is ending already is not waited for while more than this is left to it.

@@ -32,6 +32,7 @@ from dradriver.cluster.gpus.taint_rules import read_rule
 from dradriver.cluster.nics.nic_devices import read_slice
 from dradriver.cluster.nodes.pod_demands import Where
 from dradriver.cluster.pods import volumes
+from dradriver.cluster.pods.pod_rules import rules_of
 from dradriver.cluster.records import pod_records, records, templates
 from dradriver.controller.features.namespaces import Namespace
 from dradriver.controller.owners.owner_kinds import OwnerKinds
@@ -100,6 +101,7 @@ class Scene:
         self.own = own or Own()
         self.tenants = self.own.tenants(policies, {})
         self._filled: set[str] = set()  # nodes whose other pods were read
+        self._foreign: set[Key] = set()  # others' pods that the picture has
         self._records: dict[tuple[str, Key], Any] = {}  # by kind and key what the picture has
         self._labels: dict[str, Mapping[str, str]] = {}  # by namespace: its labels
 
@@ -318,10 +320,23 @@ class Scene:
                 return await self._lists.of(PODS, pod_records.read, field_selector=f"spec.nodeName={node}")
 
         for listed in await asyncio.gather(*map(pods_on, wanted)):
-            for pod in listed:
-                if isinstance(pod, pod_records.Foreign):
-                    self.picture.pod_changed(_as_added(pod))
+            self._take_in(listed)
         return bool(wanted)
+
+    async def read_neighbours(self, pods: Collection[Pod]) -> None:
+        """Add to the listed cluster the foreign pods of the namespaces that rules of some pods are about."""
+        rules = [rule for pod in pods if (rule := rules_of(pod)) is not None]
+        namespaces = {chosen.namespaces for rule in rules for chosen in rule.chosen}
+        named = sorted({namespace for some in namespaces for namespace in some or ()})
+        selectors = [{}] if None in namespaces else [{"namespace": namespace} for namespace in named]
+        for selector in selectors:
+            self._take_in(await self._lists.of(PODS, pod_records.read, **selector))
+
+    def _take_in(self, listed: Iterable[Any]) -> None:
+        for pod in listed:
+            if isinstance(pod, pod_records.Foreign) and (key := (pod.namespace, pod.name)) not in self._foreign:
+                self._foreign.add(key)
+                self.picture.pod_changed(_as_added(pod))
 
 
 async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:

@@ -19,6 +19,7 @@ from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
+from dradriver.controller.steps.rules import scheduler_says, shown
 from dradriver.controller.steps.step import step as next_step
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member
@@ -75,13 +76,16 @@ class GangWorkload(Workload):
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of a gang has places."""
-        return f"there are places for {len(found)} pods of its gang now"
+        pods = (member.pod for member in found if not member.pod.gated)
+        refused = next((pod for pod in pods if pod.refused is not None), None)
+        refusal = "" if refused is None else f"{shown(refused)}: {scheduler_says(refused, refused.refused)}; "
+        return f"{refusal}there are places for {len(found)} pods of its gang now"
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
         """Return the verdict on the workload of a gang without places: why, room for such pods, what would help."""
         scene, fit = self.scene, self.scene.picture.nodes.eligible(wish.ask)
         whole = wish.request if isinstance(wish.request, Whole) else None
-        shown = msgspec.structs.replace(
+        gang = msgspec.structs.replace(
             gang_shown.described(scene, self.pods, self.asked.pod),
             room=gang_ways.room(scene, self.pending),
             helps=gang_ways.ways(self),
@@ -89,7 +93,7 @@ class GangWorkload(Workload):
         return Verdict(
             reason=why.stable,
             nearest=str(why).partition(": no; ")[2] if str(why) != why.stable else "",
-            gang=shown,
+            gang=gang,
             free=None if whole is None else gpu_sets.free(scene, whole, fit, self.pending.key[0]),
             helps=() if whole is None else tuple(gpu_sets.left_out(scene, wish, whole, fit)[:HELPS]),
         )

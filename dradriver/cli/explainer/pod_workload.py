@@ -16,6 +16,7 @@ from dradriver.cli.explainer import gpu_sets, static_pods
 from dradriver.cli.explainer.model import Help, Verdict
 from dradriver.cli.explainer.shown_places import place_by_scheduler
 from dradriver.cli.explainer.workload import HELPS, Workload
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
@@ -23,8 +24,10 @@ from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing.late_pod import late_search
 from dradriver.controller.placing.nic_refusals import NoNicsError, figures
 from dradriver.controller.placing.plan import plan, revalidate
+from dradriver.controller.placing.ranking import eligible
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Settle, Wait
 from dradriver.controller.steps.observe import observe
+from dradriver.controller.steps.rules import scheduler_says
 from dradriver.controller.steps.step import step as next_step
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member, PendingWorkload
@@ -95,7 +98,10 @@ class PodWorkload(Workload):
 
     def places(self, found: Mapping[Member, Placement]) -> str:
         """Return the sentence of ``gputopo explain`` that the workload of one pod has a place."""
-        lifted = "" if self.asked.pod.gated else "the promise that it had has ended; "
+        pod, lifted = self.asked.pod, ""
+        if not pod.gated:
+            refusal = "" if pod.refused is None else f": {scheduler_says(pod, pod.refused)}"
+            lifted = f"the promise that it had has ended{refusal}; "
         is_refusable = f"; {self.asked.wish.open}, and may refuse this node" if self.asked.is_open else ""
         return f"{lifted}there is a place for it on {found[self.asked].node} now{is_refusable}"
 
@@ -172,9 +178,11 @@ class PodWorkload(Workload):
             return None
 
     def _fit(self, wish: PlacementRequest) -> Bools:
-        """Return the nodes that have room for the pod beside GPUs, and its channel of multi-node NVLink: (rows,)."""
+        """Return the nodes with all that the pod needs beside GPUs, where its rules about other pods hold: (rows,)."""
         picture, domain = self.scene.picture, self.scene.picture.channels.domain_of(wish.pod)
-        fit = picture.nodes.eligible(wish.ask)
+        fit = eligible(Snapshot(picture, wish.claim[0]), wish)
+        if wish.other_claims:
+            fit &= picture.other_claims.allowed(wish.pod)
         return fit if domain is None else fit & picture.channels.free(domain, wish.pod)
 
     def _is_at(self, node: str, fit: Bools) -> bool:

@@ -122,7 +122,8 @@ async def _read_templates(scene: Scene, pods: Sequence[Pod]) -> bool:
 
 
 async def _members(scene: Scene, pods: Sequence[Pod]) -> list[Member]:
-    """Return pods with their templates, and where their volumes are."""
+    """Return pods with their templates, and where their volumes are; reads the pods that their rules are about."""
+    await scene.read_neighbours(pods)
     places = await asyncio.gather(*map(scene.volumes_of, pods))
     return [
         Member(

@@ -11,7 +11,7 @@ from dradriver.cli.simulator.orders import ORDERS, NoPlace, Turn
 from dradriver.cli.simulator.placement_policies import GANGS, POLICIES, gang
 from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.cli.simulator.simulated_queue import Blocked, Kind, Lines, Waiting, pods
-from dradriver.cli.simulator.simulated_reservations import Reserving, Running, blocked
+from dradriver.cli.simulator.simulated_reservations import Reserving, Running
 from dradriver.cli.simulator.trace import Job
 from dradriver.queue import reservation_rules
 from dradriver.queue.reservation_rules import Terms
@@ -128,8 +128,9 @@ class OrderReplay:
         if self._reserving.held is not None:
             at = self._reserving.runs_out_at()
             return [] if at is None else [at]
-        due = (reservation_rules.due_at(blocked(head), terms) for head in self._heads())
-        return [at for at in due if at > self._figures.now]
+        now = self._figures.now
+        due = (reservation_rules.due_at(self._reserving.blocked(head, now), terms) for head in self._heads())
+        return [at for at in due if at > now]
 
     def _advance(self, to: float) -> None:
         self._figures.advance(
@@ -254,7 +255,7 @@ class OrderReplay:
             return
         heads = sorted(self._heads(), key=self._sort_key)
         by_name = {str(head.job.number): head for head in heads}
-        blocked_heads = [blocked(head) for head in heads]
+        blocked_heads = [self._reserving.blocked(head, now) for head in heads]
         for due in reservation_rules.due(blocked_heads, (), self._reserving.terms, now):
             self._reserving.make(by_name[due.who], now)
             self._figures.reservations += 1

@@ -31,17 +31,15 @@ class Waiting:
     Attributes:
         job: The job.
         kind: Its pods.
-        since: Since when it is blocked, seconds: its arrival, or the end of its last reservation.
-        failed: How many of these came to nothing.
+        since: Since when it is blocked, seconds: its arrival.
     """
 
-    __slots__ = ("failed", "job", "kind", "since")
+    __slots__ = ("job", "kind", "since")
 
     def __init__(self, job: Job, kind: Kind) -> None:
         self.job = job
         self.kind = kind
         self.since = job.arrival_s
-        self.failed = 0
 
 
 _Declared: TypeAlias = tuple[float, int, Waiting]

@@ -11,6 +11,7 @@ from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.cli.simulator.simulated_queue import Kind, Waiting
 from dradriver.queue import reservation_rules
 from dradriver.queue.reservation_rules import Candidate, Gpu, Reservation, Step, Terms, Use
+from dradriver.queue.reservation_waits import ReservationWaits
 
 _Key: TypeAlias = tuple[int, float]
 _FREE: Final[_Key] = (0, 0.0)
@@ -48,6 +49,7 @@ class Reserving:
         self.held: Reservation | None = None
         self.waiting: Waiting | None = None
         self.terms = terms
+        self._waits = ReservationWaits()
         self._cluster = cluster
         self._users: list[list[Running | None]] = [[None] * tables.size for tables in cluster.tables]
         self._gpus = [
@@ -68,6 +70,17 @@ class Reserving:
         """Note for the simulated reservation that a job has left, and with it perhaps reserved GPUs."""
         self._set(running.parts, None)
 
+    def blocked(self, waiting: Waiting, now: float) -> reservation_rules.Blocked:
+        """Return a blocked simulated job as the rules of reservations know it."""
+        who, account = str(waiting.job.number), str(waiting.job.tenant)
+        self._waits.begin(who, waiting.since)
+        return reservation_rules.Blocked(
+            who=who,
+            tenant=account,
+            since=self._waits.since(who, account),
+            failed=self._waits.failed(account, self.terms, now),
+        )
+
     def make(self, waiting: Waiting, now: float) -> bool:
         """Make the best simulated reservation for a blocked job. Returns whether the reserved GPUs changed."""
         found = reservation_rules.best(self._candidates(waiting.kind, now), now)
@@ -75,7 +88,7 @@ class Reserving:
             return self.drop()
         before = self.held
         self.waiting = waiting
-        self.held = reservation_rules.reserve(blocked(waiting), found, now)
+        self.held = reservation_rules.reserve(self.blocked(waiting, now), found, now)
         return self._fence(before)
 
     def drop(self) -> bool:
@@ -122,8 +135,8 @@ class Reserving:
         if step is Step.MOVE and elsewhere is not None:
             before, self.held = self.held, reservation_rules.move(self.held, elsewhere, now)
             return self._fence(before)
-        self.waiting.since = now  # it is blocked anew from now on: others have their turn
-        self.waiting.failed += 1
+        job = self.waiting.job
+        self._waits.fail(str(job.number), str(job.tenant), self.terms, now)  # others have their turn
         return self.drop()
 
     def _set(self, parts: Iterable[Part], running: Running | None) -> None:
@@ -199,13 +212,6 @@ class Reserving:
             for user, count in users.values()
         )
         return Candidate(gpus=tuple(gpus), uses=tuple(uses))
-
-
-def blocked(waiting: Waiting) -> reservation_rules.Blocked:
-    """Return a blocked simulated job as the rules of reservations know it."""
-    return reservation_rules.Blocked(
-        who=str(waiting.job.number), tenant=str(waiting.job.tenant), since=waiting.since, failed=waiting.failed
-    )
 
 
 def _ready(user: Running | None, now: float) -> _Key:

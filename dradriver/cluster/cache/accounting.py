@@ -25,6 +25,7 @@ from dradriver.cluster.pods.kept_places import KeptPlaces, is_lost
 from dradriver.cluster.pods.neighbours import Neighbours
 from dradriver.cluster.pods.node_usage import NodeUsage
 from dradriver.cluster.pods.nvlink_channels import Channels
+from dradriver.cluster.pods.other_claims import OtherClaims
 from dradriver.cluster.pods.scheduler_refusals import Refusals
 from dradriver.cluster.pods.unknown_rules import what_only_the_scheduler_knows
 from dradriver.cluster.pods.volumes import Volumes
@@ -51,7 +52,8 @@ class Books:
         gangs: Which pods start together.
         kept_places: Places of lost pods of gangs that run on.
         barrier: Whether a seat keeps its pod from being bound here; None while a leader that begins has to find out.
-        neighbours: Which pods of ours must not run next to each other, and where they are.
+        neighbours: Where pods are, for the rules of others about them.
+        other_claims: Where claims of other drivers are that waiting pods name.
         refusals: On which nodes the scheduler found no room for pods of each kind.
         node_usage: What pods of ours take from their nodes.
         weights: What counts among sets that are equal otherwise, as the policies file in force says.
@@ -104,9 +106,10 @@ class Books:
         self.barrier: bool | None = False
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
         self.channels = Channels(self.nodes, self.pods, self.claims, self.templates, self.node_usage.node_of)
+        self.other_claims = OtherClaims(self.nodes, self.pods, self.claims, touch)
         self._feature_books = feature_books(
             pods=self.pods, accounts=self.accounts, gangs=self.gangs,
-            nics=self.nics, channels=self.channels, kept_places=self.kept_places,
+            nics=self.nics, channels=self.channels, other_claims=self.other_claims, kept_places=self.kept_places,
             touch=touch, touch_pods_of=self._touch_pods_of,
         )  # fmt: skip
         self.neighbours = Neighbours(self.nodes, self.pods, self.node_usage.node_of)
@@ -128,7 +131,10 @@ class Books:
     def only_scheduler_knows(self, pod: Pod) -> Reason | None:
         """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all."""
         return what_only_the_scheduler_knows(
-            pod, is_known_claim=self._is_allocated, is_known_template=self.templates.is_of_domain
+            pod,
+            is_known_claim=self.other_claims.is_allocated,
+            is_known_template=self.templates.is_of_domain,
+            has_too_many=self.neighbours.has_too_many,
         )
 
     def held(self, key: Key) -> Mapping[Device, Usage]:
@@ -214,7 +220,8 @@ class Books:
             self._recount(pod)
 
     def _recount(self, pod: Key) -> None:
-        self.node_usage.recount(pod)
+        if self.node_usage.recount(pod):
+            self.neighbours.moved(pod)
         self._feature_books.recount_pod(pod)
 
     def _whose(self, claim: Key) -> Who:
@@ -222,10 +229,6 @@ class Books:
 
     def _results_of(self, claim: Key) -> Mapping[Device, Usage] | None:
         return self.offered.results(self.claims.get(claim))
-
-    def _is_allocated(self, claim: Key) -> bool:
-        known = self.claims.get(claim)
-        return known is not None and known.devices is not None
 
     def _machine_of(self, node: str) -> Machine | None:
         pool = self.inventory.pool(node)

@@ -68,13 +68,16 @@ class Picture(Books):
             self.nodes.give(old.node, old.takes)
         if isinstance(new, Foreign) and new.node:
             self.nodes.take(new.node, new.takes)
+        before, after = (each if isinstance(each, Foreign) else None for each in (old, new))
+        if before is not None or after is not None:
+            self.neighbours.foreign_changed(before, after)
         for gang in self.gangs.other_changed(key, new.group if isinstance(new, Grouped) else ""):
             self._touch(gang)
         ours = new if isinstance(new, Pod) else None
         if key in self._assumed_pods:
             known = self.pods[key]
-            before = ours is not None and ours.metadata.uid == known.metadata.uid and older(ours, known)
-            if before and not is_truth(change, self._assumed_pods[key]):
+            is_older = ours is not None and ours.metadata.uid == known.metadata.uid and older(ours, known)
+            if is_older and not is_truth(change, self._assumed_pods[key]):
                 return  # from before our own write
             del self._assumed_pods[key]
         if ours is not None or key in self.pods:

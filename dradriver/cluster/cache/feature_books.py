@@ -15,6 +15,7 @@ from dradriver.cluster.pods.claim_accounts import Accounts
 from dradriver.cluster.pods.gang_pods import Gangs
 from dradriver.cluster.pods.kept_places import KeptPlaces
 from dradriver.cluster.pods.nvlink_channels import Channels
+from dradriver.cluster.pods.other_claims import OtherClaims
 from dradriver.cluster.records.templates import beside
 
 
@@ -63,6 +64,7 @@ def feature_books(
     gangs: Gangs,
     nics: Nics,
     channels: Channels,
+    other_claims: OtherClaims,
     kept_places: KeptPlaces,
     touch: Callable[[Key], None],
     touch_pods_of: Callable[[Key], None],
@@ -75,6 +77,7 @@ def feature_books(
         gangs: Which pods start together.
         nics: The book of NICs.
         channels: The book of multi-node NVLink.
+        other_claims: The book of other drivers' claims.
         kept_places: The book of lost pods' places.
         touch: Called with each pod that the controller must look at again.
         touch_pods_of: Called with each claim whose pods the controller must look at again.
@@ -101,6 +104,12 @@ def feature_books(
     def may_ask_for_channel(key: Key) -> bool:
         return key in channels.of_pod or ((pod := pods.get(key)) is not None and bool(beside(pod)))
 
+    def is_named(key: Key) -> bool:
+        return key in other_claims.named_by
+
+    def names_other_claims(key: Key) -> bool:
+        return key in other_claims.of_pod or ((pod := pods.get(key)) is not None and len(pod.spec.resource_claims) > 1)
+
     def recount_kept_place(key: Key) -> None:
         if kept_places.recount(key):
             for pod in gangs.pods(kept_places.gang_of(key)):  # whom the place is kept for can have it now
@@ -110,7 +119,8 @@ def feature_books(
         of_claims=(
             Book(has_channel, channels.recount_claim),
             Book(has_nics, recount_nics),
+            Book(is_named, other_claims.claim_changed),
             Book(accounts.kept, recount_kept_place),
         ),
-        of_pods=(Book(may_ask_for_channel, channels.recount),),
+        of_pods=(Book(may_ask_for_channel, channels.recount), Book(names_other_claims, other_claims.recount)),
     )

@@ -88,6 +88,12 @@ class Snapshot:
         """Return whether the snapshot's GPUs are those that the namespace can use now, without any change."""
         return self._fleet is None
 
+    @property
+    def gone_pods(self) -> Set[Key]:
+        """Return the pods that count as gone: those of the claims that the snapshot does not have."""
+        users = self.picture.claim_users
+        return frozenset(pod for claim in self._gone for pod in users.of(claim))
+
     def open(self, ask: Ask) -> Bools:
         """Return the snapshot's nodes with GPUs that a pod may run on, whatever is free there.
 

@@ -110,6 +110,16 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         return f"{first.key[0]}/{owner_of(first.pod) or first.key[1]}"
 
     @property
+    def lineage(self) -> str:
+        """Return what stays the same if the workload is made again, as ``namespace/ReplicaSet/notebook``."""
+        return lineage_of(self.pods[0].pod, self.key)
+
+    @cached_property
+    def made_at(self) -> float:
+        """Return when the workload's first pod was created, seconds since the epoch; 0 if nothing says so."""
+        return min([seconds(member.pod.metadata.creation_timestamp) or 0.0 for member in self.pods])
+
+    @property
     def shown(self) -> str:
         """Return the workload's name in messages."""
         return f"{self.owner}'s {len(self.pods)} pods" if len(self.pods) > 1 else "/".join(self.pods[0].key)
@@ -200,6 +210,13 @@ class Workloads:
             if (owner := _owner_key(pod)) is not None:
                 pods_of.setdefault(owner, []).append(key)
         return pods_of
+
+
+def lineage_of(pod: Pod, workload: Key) -> str:
+    """Return the lineage of a pod's workload: a gang's own name, of a single pod its owner's, if it has one."""
+    namespace, name = workload
+    is_alone = workload == (pod.metadata.namespace, pod.metadata.name)
+    return f"{namespace}/{(owner_of(pod) if is_alone else '') or name}"
 
 
 def suspendable_owner(pod: Pod) -> str:

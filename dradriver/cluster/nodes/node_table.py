@@ -15,7 +15,7 @@ from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.objects import Node, Taint
 from dradriver.cluster.nodes.capacity import Capacity, Freed
 from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
-from dradriver.cluster.nodes.pod_demands import Ask
+from dradriver.cluster.nodes.pod_demands import Ask, Where
 from dradriver.cluster.nodes.requests import Amounts, amounts
 from dradriver.cluster.nodes.selector_classes import Classes
 
@@ -137,6 +137,10 @@ class NodeTable:
         """Return the nodes that have a label, whatever it says: shape (rows,), the caller's own."""
         return self._classes.having(key)
 
+    def reaching(self, where: Where) -> Bools:
+        """Return the nodes that match one term of each entry: shape (rows,), the caller's own."""
+        return self._classes.reaching(where)
+
     def channels(self, *, taken: bool = False) -> Bools:
         """Return the nodes with a free channel of multi-node NVLink, or with any: shape (rows,), the caller's own."""
         rows: Bools = self._channel >= (_TAKEN if taken else _FREE)
@@ -181,9 +185,8 @@ class NodeTable:
         self.generation += 1
         more = not self._capacity.claimable.issuperset(resources)
         self._capacity.claimable = frozenset(resources)
-        helped = self._offered & self._there
-        if more and helped.any():
-            self._helped(helped)
+        if more:
+            self.helped_on(self._offered)
 
     def set_node(self, name: str, node: Node | None) -> bool:
         """Insert or update a node, or remove it. Returns whether pods that did not fit may fit now."""
@@ -242,6 +245,12 @@ class NodeTable:
             return False
         self._helped(row)
         return True
+
+    def helped_on(self, rows: Bools) -> None:
+        """Note that pods may fit now on some nodes, (rows,), on which they did not fit before."""
+        helped = rows & self._offered & self._there
+        if helped.any():
+            self._helped(helped)
 
     def take(self, node: str, request: Mapping[str, int]) -> None:
         """Count the resources of a pod on a node, known or not."""

@@ -9,7 +9,7 @@ from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.objects import Taint
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.labels import Labels
-from dradriver.cluster.nodes.pod_demands import OVERSIZE, Constraints
+from dradriver.cluster.nodes.pod_demands import OVERSIZE, Constraints, Where
 from dradriver.cluster.nodes.taints import Taints, tolerates_cordon
 
 _MOST_MASKS: Final = 512  # a byte a row each
@@ -68,6 +68,10 @@ class Classes:
     def values(self, key: str, rows: Bools) -> frozenset[str]:
         """Return the values, among some nodes, of a label that selectors ask for."""
         return self._labels.values(key, rows)
+
+    def reaching(self, where: Where) -> Bools:
+        """Return the nodes that selectors of volumes or claims select, all of them: shape (rows,), the caller's own."""
+        return self._labels.reaching(where)
 
     def mask(self, constraints: Constraints) -> Bools:
         """Return the nodes that pods of a class of selectors may run on, whatever is free there: shape (rows,).

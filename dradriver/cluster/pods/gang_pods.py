@@ -30,12 +30,14 @@ class Membership(msgspec.Struct, frozen=True):
         member: The pod's identity in the gang, by its owner.
         wants: The gang annotations that its author wrote; None for none.
         maker: The uid of the pod's controller; empty if it has none.
+        blocks: Whether kube-scheduler tries no other pod of its PodGroup, because this one has a scheduling gate.
     """
 
     gang: Key
     member: Member
     wants: Gang | None
     maker: str = ""
+    blocks: bool = False
 
 
 class _Failed(NamedTuple):
@@ -72,6 +74,7 @@ class Gangs:
         self._failed_in: dict[Key, Key] = {}  # by failed pod: its gang
         self._others: dict[Key, Key] = {}  # by pod without GPUs: its PodGroup
         self._others_of: collections.Counter[Key] = collections.Counter()  # by PodGroup: number of pods in ``_others``
+        self._asleep: set[Key] = set()  # gangs for which ``is_asleep`` returns True
         self._none: set[Key] = set()  # keys of gangs whose owner makes no gang
         self._waits: dict[Key, Reason] = {}  # why a pod that asks for a gang is in none
 
@@ -115,6 +118,9 @@ class Gangs:
         #    ``_leave`` also deletes the pod's membership.
         gangs = [membership.gang for membership in (old, new) if membership is not None]
         had_started = [self.started(gang) for gang in gangs]
+        is_preempted = pod is not None and pod.preempted and not pod.spec.node_name
+        if old is not None and not had_started[0] and (is_preempted or (new is None and old.blocks)):
+            self._asleep.add(old.gang)
         if old is not None and (new is None or new.gang != old.gang):
             self._leave(key, old.gang)
         if pod is not None and new is not None:
@@ -219,6 +225,25 @@ class Gangs:
         started = sum(bool(pods) and gang not in self._none for gang, pods in self._running.items())
         return len(self._pods) - len(self._none) - started, started
 
+    def is_asleep(self, gang: Key) -> bool:
+        """Return whether kube-scheduler has to be woken by the release of all places of a gang that has not started.
+
+        It lost a pod in one of two ways after which the scheduler (1.37.2) does not try others again that could start:
+
+        * The scheduler deleted a pod that waited at the gang barrier, for one of higher priority, which stays pending.
+          A pod that is bound wakes others when it goes, one that is not bound does not. A released place does
+          (handleBindingCycleError of schedule_one.go).
+        * A gated pod of a PodGroup was deleted. The scheduler tries none of a group while one has a gate, and not when
+          that goes (deletePodGroupMember of scheduling_queue.go). A claim that is made again wakes them.
+
+        ``woken`` ends it. A controller that starts later does not know it, and releases the places at their deadline.
+        """
+        return gang in self._asleep
+
+    def woken(self, gang: Key) -> None:
+        """Note that a gang has no places any more."""
+        self._asleep.discard(gang)
+
     def dissolve(self, gang: Key) -> tuple[Key, ...]:
         """Note that the owner of pods makes no gang. Returns the pods, which are placed one by one."""
         self._none.add(gang)
@@ -229,9 +254,7 @@ class Gangs:
         return self._waits.get(pod)
 
     def _read(self, key: Key, pod: Pod) -> Membership | None:
-        group = pod.spec.scheduling_group
-        in_group = group is not None and bool(group.pod_group_name)
-        if not in_group and resolved.rare(pod.metadata.annotations).gang is msgspec.UNSET:
+        if not gang_of_pod.in_group(pod) and resolved.rare(pod.metadata.annotations).gang is msgspec.UNSET:
             return None
         try:
             noted = resolved.read(pod.metadata.annotations).gang
@@ -244,7 +267,8 @@ class Gangs:
                 self._waits[key] = Reason(Cause.GANG, found.why)
             return None
         makers = (owner.uid for owner in pod.metadata.owner_references if owner.controller)
-        return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""))
+        blocks = bool(pod.pod_group and pod.spec.scheduling_gates)
+        return Membership((key[0], _GANG + found.identity), found, wants, next(makers, ""), blocks)
 
     def _forget_failed(self, key: Key) -> None:
         """Forget that a pod of this name failed, if it did."""
@@ -271,3 +295,4 @@ class Gangs:
         if not self._pods[gang]:
             del self._pods[gang], self._running[gang]
             self._none.discard(gang)
+            self._asleep.discard(gang)

@@ -1,100 +1,263 @@
-"""Pods of ours that must not run next to each other: required anti-affinity and topology spread among them.
+"""Which nodes a pod's rules about other pods leave: affinity, anti-affinity, topology spread and host ports.
 
-The scheduler knows all pods, the controller the labels of its own only. But a pod is narrowed to a few nodes for good
-when its gate is lifted, so what can be known must be known before: nine times of ten that is where its siblings are.
-What pods of others do is left to the scheduler.
+A pod is narrowed to a few nodes for good when its gate is removed, so these rules are evaluated before. Pods of ours
+count where they are or have a tentative placement, foreign ones where they are bound. What foreign pods' own
+anti-affinity keeps away is left to the scheduler.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from typing import Final, TypeVar
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.host_ports import are_in_conflict
 from dradriver.cluster.nodes.node_table import NodeTable
-from dradriver.cluster.pods.pod_rules import Apart, Chosen, Rules, rules_of
+from dradriver.cluster.pods.foreign_pods import ForeignPods, read_labels
+from dradriver.cluster.pods.pod_rules import Apart, Chosen, Labels, Rules, Together, rules_of
+from dradriver.cluster.records.pod_records import Foreign
 
 MOST_PODS: Final = 1_000  # that are looked at for one rule, in 3 ms; where there are more it is left to the scheduler
+
+# Why a node was left out, as people read it in the reason on a pod.
 BESIDE: Final = "pods of its own kind there already"
+ALONE: Final = "without a pod that its pod affinity selects"
+PORTS: Final = "a host port of the pod is in use"
 
 K = TypeVar("K")
+_NOBODY: Final = frozenset[Key]()
 
 
 class Neighbours:
-    """Where pods of ours are, for the rules of those that come."""
+    """Where pods are, for the rules of those that come.
+
+    Attributes:
+        foreign: The foreign pods.
+    """
 
     def __init__(self, nodes: NodeTable, pods: Mapping[Key, Pod], place_of: Callable[[Key], str | None]) -> None:
         """``pods`` are the picture's; ``place_of`` gives the node that one of them is on, or is promised to."""
+        self.foreign = ForeignPods()
         self._nodes, self._pods, self._place_of = nodes, pods, place_of
         self._of: dict[str, set[Key]] = {}  # pods by namespace
-        self._terms: dict[Apart, set[Key]] = {}  # pods that want to be apart from others, alike ones under one term
         self._rules: dict[Key, Rules] = {}  # by pod: its rules
+        # Pods by their terms: alike ones are under one term. Pods that use a host port, by its protocol and number.
+        self._apart: dict[Apart, set[Key]] = {}
+        self._together: dict[Together, set[Key]] = {}
+        self._ports: dict[tuple[str, int], set[Key]] = {}
+
+    # What is seen.
 
     def pod_changed(self, key: Key, pod: Pod | None) -> None:
-        """Update the anti-affinity rules by a pod of ours, or its end."""
+        """Update the rules about other pods by a pod of ours, or its end."""
         before, now = self._rules.pop(key, None), None if pod is None else rules_of(pod)
-        for term in () if before is None else before.apart:
-            _drop(self._terms, term, key)
+        if before is not None:
+            for term in before.apart:
+                _drop(self._apart, term, key)
+            for near in before.together:
+                _drop(self._together, near, key)
+            for port in before.ports:
+                _drop(self._ports, port[:2], key)
         if now is not None:
             self._rules[key] = now
             for term in now.apart:
-                self._terms.setdefault(term, set()).add(key)
+                self._apart.setdefault(term, set()).add(key)
+            for near in now.together:
+                self._together.setdefault(near, set()).add(key)
+            for port in now.ports:
+                self._ports.setdefault(port[:2], set()).add(key)
         if pod is not None:
             self._of.setdefault(key[0], set()).add(key)
         else:
             _drop(self._of, key[0], key)
 
-    def allowed(self, pod: Key, rules: Rules, fit: Bools) -> Bools:
-        """Return the nodes on which a pod keeps its own anti-affinity and spread: shape (rows,), the caller's own.
+    def foreign_changed(self, old: Foreign | None, new: Foreign | None) -> None:
+        """Update where foreign pods are by one that changed; None for a pod that is not there, or not foreign."""
+        self.foreign.changed(old, new)
+        if self._together and new is not None and new.node and (old is None or not old.node):
+            self._helped(new.namespace, read_labels(new.labels), new.node)
+
+    def correct_foreign(self, foreign: ForeignPods) -> None:
+        """Replace where foreign pods are by what the audit has counted."""
+        self.foreign = foreign
+
+    def moved(self, key: Key) -> None:
+        """Note that a pod of ours is on another node now, or promised to another: some pods may wait to be with it."""
+        if self._together and (pod := self._pods.get(key)) is not None and (node := self._place_of(key)) is not None:
+            self._helped(key[0], pod.metadata.labels, node)
+
+    def _helped(self, namespace: str, labels: Labels, node: str) -> None:
+        for term in self._together:
+            if term.pods.has(namespace, labels) and (place := self._nodes.label(node, term.place)) is not None:
+                self._nodes.helped_on(self._nodes.labelled(term.place, {place}))
+
+    # What is asked.
+
+    def allowed(self, pod: Key, rules: Rules, fit: Bools, *, gone: Set[Key] = _NOBODY) -> Bools:
+        """Return the nodes on which a pod keeps its own rules about other pods: shape (rows,), the caller's own.
 
         Args:
             pod: The pod, which is not its own neighbour.
-            rules: What it says.
-            fit: Rows that it may go to, whatever is free there: their places are those that are counted.
+            rules: What it requires.
+            fit: Rows that it may go to, whatever is free there: their places are those that a spread counts.
+            gone: Pods of ours that count as gone.
         """
         mask = fit.copy()
-        for term in rules.apart:
-            mask &= ~self._nodes.labelled(term.place, set(self._places(pod, term.place, term.pods)))
-        for spread in rules.spread:
-            counts = Counter(dict.fromkeys(self._nodes.values(spread.place, fit), 0))
-            there = Counter(self._places(pod, spread.place, spread.pods, staying=True))
-            counts.update({place: number for place, number in there.items() if place in counts})
-            most = min(counts.values(), default=0) + spread.skew
-            more = spread.pods.has(rules.namespace, dict(rules.labels))
-            mask &= self._nodes.labelled(spread.place, {place for place, n in counts.items() if n + more <= most})
+        for _, rows in self._evaluated(pod, rules, fit, gone):
+            mask &= rows
         return mask
+
+    def causes(self, pod: Key, rules: Rules, fit: Bools, *, gone: Set[Key] = _NOBODY) -> list[str]:
+        """Return why a pod's rules about other pods leave out nodes, in words; see ``allowed``."""
+        return list(
+            dict.fromkeys(cause for cause, rows in self._evaluated(pod, rules, fit, gone) if (fit & ~rows).any())
+        )
 
     def shunned(self, pod: Pod, fit: Bools) -> Bools:
         """Return the nodes from which other pods' anti-affinity keeps a pod: shape (rows,)."""
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = fit & False
-        for term, pods in self._terms.items():
+        for term, pods in self._apart.items():
             if len(pods) <= MOST_PODS and term.pods.has(namespace, labels):
                 others = (self._place(other, term.place) for other in pods if other != (namespace, pod.metadata.name))
                 mask |= self._nodes.labelled(term.place, {place for place in others if place is not None})
         return mask & fit
 
-    def _places(self, pod: Key, label: str, chosen: Chosen, *, staying: bool = False) -> Iterator[str]:
-        """Give the place of each other pod that is chosen and somewhere; ``staying`` leaves out those that end.
+    def anchors(self, pod: Pod) -> bool:
+        """Return whether a pod of ours, maybe this one, requires by its affinity to be with pods like this one."""
+        if not self._together:
+            return False
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels
+        return any(term.pods.has(namespace, labels) for term in self._together)
 
-        The scheduler spreads as if these were gone, and keeps others apart from them until they are
-        (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
+    def anchored(self, pod: Pod, node: str) -> Bools:
+        """Return the nodes that a pod may use in place of a node so that pods which follow it stay with it: (rows,).
+
+        Pods that require to be with it are narrowed to the place where it has a tentative placement.
         """
-        names = self._of if chosen.namespaces is None else chosen.namespaces
-        if sum(len(self._of.get(namespace, ())) for namespace in names) > MOST_PODS:
-            return  # so many would hold up whoever decides next
-        for namespace in names:
+        namespace, labels = pod.metadata.namespace, pod.metadata.labels
+        mask = ~self._nodes.named(())
+        for term in self._together:
+            if term.pods.has(namespace, labels) and (place := self._nodes.label(node, term.place)) is not None:
+                mask &= self._nodes.labelled(term.place, {place})
+        return mask
+
+    def places(
+        self, label: str, chosen: Collection[Chosen], without: Set[Key], *, staying: bool = False
+    ) -> Counter[str]:
+        """Return how many pods that all of some rules select are on nodes with each value of a label.
+
+        Args:
+            label: The label.
+            chosen: What selects the pods.
+            without: Pods of ours that do not count.
+            staying: Whether pods that are being deleted do not count, as for topology spread.
+        """
+        nodes = self._nodes_of(("", ""), chosen, without, staying=staying) or {}
+        counts = Counter[str]()
+        for node, number in nodes.items():
+            if (place := self._nodes.label(node, label)) is not None:
+                counts[place] += number
+        return counts
+
+    def has_too_many(self, pod: Pod) -> bool:
+        """Return whether so many pods have to be looked at for a pod's rules that they are left to the scheduler."""
+        key = pod.metadata.namespace, pod.metadata.name
+        rules = self._rules.get(key) or rules_of(pod)
+        if rules is None:
+            return False
+        each = [[term.pods] for term in rules.apart] + [[spread.pods] for spread in rules.spread]
+        each += [[term.pods for term in rules.together]] if rules.together else []
+        return any(self._nodes_of(key, chosen, _NOBODY) is None for chosen in each)
+
+    # How rules are evaluated.
+
+    def _evaluated(self, pod: Key, rules: Rules, fit: Bools, gone: Set[Key]) -> Iterator[tuple[str, Bools]]:
+        """Yield for each rule why it leaves out nodes, and the nodes that it leaves: (rows,)."""
+        if rules.ports:
+            yield PORTS, ~self._nodes.named(self._nodes_in_conflict(pod, rules, gone))
+        for term in rules.apart:
+            nodes = self._nodes_of(pod, [term.pods], gone) or {}
+            yield BESIDE, ~self._nodes.labelled(term.place, self._places(nodes, term.place))
+        if rules.together:
+            yield ALONE, self._together_on(pod, rules, gone)
+        for spread in rules.spread:
+            counts = Counter[str | None](dict.fromkeys(self._nodes.values(spread.place, fit), 0))
+            counted = self._nodes_of(pod, [spread.pods], gone, staying=True) or {}
+            for node, number in counted.items():
+                if (place := self._nodes.label(node, spread.place)) in counts:
+                    counts[place] += number
+            most = min(counts.values(), default=0) + spread.skew
+            more = spread.pods.has(rules.namespace, dict(rules.labels))
+            places = {place for place, number in counts.items() if place is not None and number + more <= most}
+            yield BESIDE, self._nodes.labelled(spread.place, places)
+
+    def _together_on(self, pod: Key, rules: Rules, gone: Set[Key]) -> Bools:
+        """Return the nodes that a pod's affinity leaves: (rows,).
+
+        As ``satisfyPodAffinity`` (interpodaffinity/filtering.go, Kubernetes 1.35): pods count that all terms select. If
+        there are none, the pod may be the first of its own kind.
+        """
+        mask = ~self._nodes.named(())
+        for term in rules.together:
+            mask &= self._nodes.having(term.place)
+        chosen = [term.pods for term in rules.together]
+        nodes = self._nodes_of(pod, chosen, gone)
+        if nodes is None:
+            return mask
+        places = {term: self._places(nodes, term.place) for term in rules.together}
+        labels = dict(rules.labels)
+        is_first = not any(places.values()) and all(each.has(rules.namespace, labels) for each in chosen)
+        if not is_first:
+            for term, values in places.items():
+                mask &= self._nodes.labelled(term.place, values)
+        return mask
+
+    def _nodes_of(
+        self, pod: Key, chosen: Collection[Chosen], gone: Set[Key], *, staying: bool = False
+    ) -> Mapping[str, int] | None:
+        """Return the number of other pods on each node that all selectors select; None if too many must be looked at.
+
+        ``staying`` leaves out pods of ours that end: the scheduler spreads as if they were gone, and keeps others apart
+        from them until they are (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
+        """
+        foreign = self.foreign.nodes_of(chosen)
+        named = [each.namespaces for each in chosen if each.namespaces is not None]
+        namespaces: Collection[str] = frozenset.intersection(*named) if named else self._of
+        if foreign is None or sum(len(self._of.get(namespace, ())) for namespace in namespaces) > MOST_PODS:
+            return None
+        counts = Counter[str]()
+        for node, number in foreign:
+            counts[node] += number
+        for namespace in namespaces:
             for other in self._of.get(namespace, ()):
+                labels: Labels = self._pods[other].metadata.labels
                 if (
                     other != pod
+                    and other not in gone
                     and not (staying and self._pods[other].metadata.deletion_timestamp is not None)
-                    and chosen.has(namespace, self._pods[other].metadata.labels)
-                    and (place := self._place(other, label)) is not None
+                    and all(each.has(namespace, labels) for each in chosen)
+                    and (place := self._place_of(other)) is not None
                 ):
+                    counts[place] += 1
+        return counts
+
+    def _nodes_in_conflict(self, pod: Key, rules: Rules, gone: Set[Key]) -> Iterator[str]:
+        """Yield the nodes on which another pod uses one of a pod's host ports."""
+        yield from self.foreign.nodes_in_conflict(rules.ports)
+        for port in rules.ports:
+            for other in self._ports.get(port[:2], ()):
+                if other == pod or other in gone or (place := self._place_of(other)) is None:
+                    continue
+                if any(are_in_conflict(port, used) for used in self._rules[other].ports):
                     yield place
+
+    def _places(self, nodes: Mapping[str, int], label: str) -> set[str]:
+        places = (self._nodes.label(node, label) for node in nodes)
+        return {place for place in places if place is not None}
 
     def _place(self, pod: Key, label: str) -> str | None:
         node = self._place_of(pod)

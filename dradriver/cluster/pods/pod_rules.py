@@ -1,4 +1,4 @@
-"""What a pod requires of pods next to it: pod affinity, pod anti-affinity and topology spread, as records.
+"""What a pod requires of other pods: pod affinity, pod anti-affinity, topology spread and host ports, as records.
 
 ``neighbours`` evaluates the rules, ``unknown_rules`` says which of them the controller cannot evaluate. The API server
 writes ``matchLabelKeys`` and ``mismatchLabelKeys`` of a term into its label selector when a pod is created
@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffinityTerm, TopologySpread
+from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.nodes.expressions import holds
+from dradriver.cluster.nodes.host_ports import HostPort
 
 MOST: Final = 200  # rules, expressions and values of one pod; the scheduler alone judges a pod with more
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"  # the API server sets this label of each namespace to its name
@@ -80,32 +81,44 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
 
 
 class Rules(msgspec.Struct, frozen=True, gc=False):
-    """What a pod requires of pods next to it; pods of equal rules and labels find a place together or not at all.
+    """What a pod requires of other pods; pods of equal rules find a place together or not at all.
 
     Attributes:
-        namespace: The pod's namespace.
-        labels: The pod's labels, sorted.
+        namespace: The pod's namespace; empty if the pod only has host ports.
+        labels: The pod's labels, sorted; empty if the pod only has host ports.
         apart: Its anti-affinity.
         together: Its affinity. The scheduler counts only pods that all of these terms select.
         spread: Its spread constraints.
+        ports: The host ports that no other pod may use on its node.
     """
 
-    namespace: str
-    labels: tuple[tuple[str, str], ...]
+    namespace: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
     apart: tuple[Apart, ...] = ()
     together: tuple[Together, ...] = ()
     spread: tuple[Spread, ...] = ()
+    ports: tuple[HostPort, ...] = ()
+
+    @property
+    def chosen(self) -> tuple[Chosen, ...]:
+        """Return the pods that the rules are about, except those with its host ports."""
+        terms = (*(term.pods for term in self.apart), *(term.pods for term in self.together))
+        return (*terms, *(spread.pods for spread in self.spread))
 
 
 def rules_of(pod: Pod) -> Rules | None:
-    """Return what a pod requires of pods next to it, as far as the controller can know it. Never raises.
+    """Return what a pod requires of other pods, as far as the controller can know it. Never raises.
 
     Returns:
-        None if the pod has no such rules, or more than the controller looks at.
+        None if the pod has no such rules. Rules of which a pod has more than the controller looks at are left out.
     """
-    apart_terms, together_terms, constraints = _apart_terms(pod), _together_terms(pod), _constraints(pod)
-    if not (apart_terms or together_terms or constraints) or is_oversize(pod):
+    if not _has_rules(pod):
         return None
+    ports = host_ports.host_ports(pod.spec.containers, pod.spec.init_containers)
+    ports = ports if len(ports) <= host_ports.MOST else ()
+    apart_terms, together_terms, constraints = _apart_terms(pod), _together_terms(pod), _constraints(pod)
+    if not (apart_terms or together_terms or constraints) or has_many_labels(pod):
+        return Rules(ports=ports) if ports else None
     namespace, labels = pod.metadata.namespace, pod.metadata.labels
 
     apart = tuple(
@@ -116,12 +129,28 @@ def rules_of(pod: Pod) -> Rules | None:
     together = _together(together_terms, namespace)
     spread = tuple(_spread(constraints, namespace, labels))
     if not (apart or together or spread):
-        return None
-    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread)
+        return Rules(ports=ports) if ports else None
+    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread, ports)
 
 
-def is_oversize(pod: Pod) -> bool:
-    """Return whether a pod's rules about other pods have more expressions and values than the controller looks at."""
+def _has_rules(pod: Pod) -> bool:
+    """Return whether a pod may have rules about other pods. Most pods have none."""
+    spec = pod.spec
+    if spec.topology_spread_constraints or any(
+        container.ports for container in (*spec.containers, *spec.init_containers)
+    ):
+        return True
+    affinity = spec.affinity
+    return affinity is not None and not (affinity.pod_affinity is None and affinity.pod_anti_affinity is None)
+
+
+def has_many_ports(pod: Pod) -> bool:
+    """Return whether a pod has more host ports than the controller looks at."""
+    return len(host_ports.host_ports(pod.spec.containers, pod.spec.init_containers)) > host_ports.MOST
+
+
+def has_many_labels(pod: Pod) -> bool:
+    """Return whether a pod's affinity and topology spread have more expressions and values than are looked at."""
     terms = (*_apart_terms(pod), *_together_terms(pod))
     selectors = [term.label_selector for term in terms]
     selectors += [constraint.label_selector for constraint in _constraints(pod)]
@@ -135,14 +164,6 @@ def has_unknown_namespaces(pod: Pod) -> bool:
     """
     terms = (*_apart_terms(pod), *_together_terms(pod))
     return any(_namespaces(term, pod.metadata.namespace)[1] for term in terms)
-
-
-def one_a_node(rules: Rules | None) -> bool:
-    """Return whether pods with these anti-affinity rules and labels need a node each."""
-    if rules is None:
-        return False
-    labels = dict(rules.labels)
-    return any(term.place == HOSTNAME and term.pods.has(rules.namespace, labels) for term in rules.apart)
 
 
 def chosen_by(

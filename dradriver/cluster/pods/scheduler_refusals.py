@@ -6,6 +6,7 @@ remembered for a while, and heeded only while there are other nodes.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from typing import Final
 
@@ -15,6 +16,14 @@ from dradriver.api.base.pods import Pod
 KEPT_S: Final = 600.0
 _MOST_KINDS: Final = 1024
 _MOST_NODES: Final = 64  # of a kind; the oldest go
+
+# What the scheduler says of nodes and the controller looks at itself. The texts are those of the plugins noderesources,
+# dynamicresources, nodeaffinity, tainttoleration and nodeunschedulable, Kubernetes 1.37.
+_KNOWN: Final = re.compile(
+    "Insufficient |Too many pods|cannot allocate all claims"
+    r"|node\(s\) (didn't match Pod's node affinity|had untolerated taint|were unschedulable)"
+)
+_CAUSE: Final = re.compile(r"^\d+ ")
 
 Likes = tuple[str, str]  # namespace, and the owner's uid or the wishes of a pod without one
 
@@ -49,6 +58,16 @@ class Refusals:
         if not nodes:
             del self._nodes[kind]
         return list(nodes)
+
+
+def is_about_nodes(message: str) -> bool:
+    """Return whether the scheduler refuses nodes for something that other nodes may not have: a port, a rule, a volume.
+
+    Args:
+        message: What it says of a pod, for example ``0/5 nodes are available: 2 Insufficient cpu, 3 node(s) ...``.
+    """
+    causes = message[:1024].partition(": ")[2].partition(". ")[0].split(", ")
+    return any(_CAUSE.match(cause) and not _KNOWN.match(_CAUSE.sub("", cause)) for cause in causes)
 
 
 def _kind(pod: Pod) -> Likes:

@@ -12,12 +12,17 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.messages import shown
+from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.pods import pod_rules, volumes
 from dradriver.reason import Cause, Reason
 
 
 def what_only_the_scheduler_knows(
-    pod: Pod, *, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]
+    pod: Pod,
+    *,
+    is_known_claim: Callable[[Key], bool],
+    is_known_template: Callable[[Key], bool],
+    has_too_many: Callable[[Pod], bool],
 ) -> Reason | None:
     """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all.
 
@@ -27,27 +32,22 @@ def what_only_the_scheduler_knows(
             allocated.
         is_known_template: The same of a ResourceClaimTemplate whose claim is not allocated: the controller knows the
             nodes with a free channel of multi-node NVLink.
+        has_too_many: Returns whether a pod's rules are about more pods than the controller looks at.
     """
-    return _claims(pod, is_known_claim, is_known_template) or _pods(pod) or _volumes(pod)
-
-
-def claim_made(pod: Pod, entry: str) -> Key | None:
-    """Return the ResourceClaim that Kubernetes made for an entry of ``spec.resourceClaims``; None if not made yet."""
-    statuses = pod.status.resource_claim_statuses
-    made = next((status.resource_claim_name for status in statuses if status.name == entry), None)
-    return (pod.metadata.namespace, made) if made else None
+    return _claims(pod, is_known_claim, is_known_template) or _pods(pod, has_too_many) or _volumes(pod)
 
 
 def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]) -> Reason | None:
     if not pod.spec.resource_claims:
         return None
     gpus = names.POD_CLAIM if pod.template is None else pod.template[0]
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     for entry in pod.spec.resource_claims:
         if entry.name == gpus:
             continue
         named, template = entry.resource_claim_name, entry.resource_claim_template_name
-        claim = (pod.metadata.namespace, named) if named else claim_made(pod, entry.name)
-        if claim is not None and is_known_claim(claim):
+        claim = named or made.get(entry.name)
+        if claim and is_known_claim((pod.metadata.namespace, claim)):
             continue
         if template and is_known_template((pod.metadata.namespace, template)):
             continue
@@ -56,11 +56,15 @@ def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: 
     return None
 
 
-def _pods(pod: Pod) -> Reason | None:
-    if pod_rules.is_oversize(pod):
+def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
+    if pod_rules.has_many_labels(pod):
         return _reason(f"what pod affinity and topology spread with more than {pod_rules.MOST} labels select")
+    if pod_rules.has_many_ports(pod):
+        return _reason(f"which nodes have more than {host_ports.MOST} host ports free")
     if pod_rules.has_unknown_namespaces(pod):
         return _reason("the labels of namespaces, by which the pod's affinity selects pods")
+    if has_too_many(pod):
+        return _reason("where so many pods are as the pod's affinity and topology spread are about")
     return None
 
 

@@ -16,10 +16,19 @@ import msgspec
 
 from dradriver.api.base import names
 from dradriver.api.base.objects import Condition, Metadata
-from dradriver.api.base.pods import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
+from dradriver.api.base.pods import (
+    Container,
+    ContainerPort,
+    ContainerStatus,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+)
 from dradriver.api.claims.pins import KEEP
 from dradriver.api.gangs import gang_owners
 from dradriver.api.pod import claim_alternatives, resolved
+from dradriver.cluster.nodes.host_ports import HostPort, host_ports
 from dradriver.cluster.nodes.requests import INFEASIBLE, PENDING, is_infeasible, request_of
 from dradriver.kube import codec
 
@@ -30,12 +39,14 @@ LONGEST_LABELS: Final = 8_192  # characters of labels that are kept; of a pod wi
 LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
 TOO_LONG: Final = {"this-selector-is-too-long": "select fewer labels"}
 _NOTHING: Final = msgspec.Raw(b"{}")
+_NO_PORTS: Final = msgspec.Raw(b"[]")
+_LABEL: Final = names.LABEL.encode()
 _NULL: Final = b"null"
 _UNSAID: Final = msgspec.Raw(_NULL)
 _INFEASIBLE: Final = Condition(type=PENDING, reason=INFEASIBLE)
 
 
-class Foreign(msgspec.Struct, frozen=True, gc=False):
+class Foreign(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A pod of somebody else's that runs on a node, or will.
 
     Attributes:
@@ -46,6 +57,9 @@ class Foreign(msgspec.Struct, frozen=True, gc=False):
         node: The node that it is bound to.
         takes: What it takes from that node, as ``capacity.request_of`` counts it, without what it takes none of. Alike
             pods share one.
+        ports: The ports of the host that it uses there. Alike pods share one.
+        labels: Its labels as JSON, by which rules of our pods select it. Alike pods share one. Empty for none, and for
+            more than anybody has.
     """
 
     namespace: str
@@ -54,6 +68,8 @@ class Foreign(msgspec.Struct, frozen=True, gc=False):
     resource_version: str
     node: str
     takes: Mapping[str, int]
+    ports: tuple[HostPort, ...] = ()
+    labels: str = ""
 
     @property
     def metadata(self) -> Foreign:
@@ -61,7 +77,7 @@ class Foreign(msgspec.Struct, frozen=True, gc=False):
         return self
 
 
-class Static(Foreign, frozen=True, gc=False):
+class Static(Foreign, frozen=True, gc=False, kw_only=True):
     """A pod that the scheduler alone places: a foreign one that names a template which the controller makes.
 
     Attributes:
@@ -73,7 +89,7 @@ class Static(Foreign, frozen=True, gc=False):
     template: str
 
 
-class Grouped(Foreign, frozen=True, gc=False):
+class Grouped(Foreign, frozen=True, gc=False, kw_only=True):
     """A foreign pod of a PodGroup, bound or not: the group's number of pods counts it.
 
     Attributes:
@@ -96,8 +112,10 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
     """
     # Most pods of a cluster are not ours, so the few fields that tell are decoded first.
     pod: _Pod = codec.decode(data, _Pod)
-    is_static = pod.metadata.labels.ours == names.LABEL_STATIC
-    if pod.metadata.labels.ours is not None and not is_static:
+    labels = bytes(pod.metadata.labels)
+    ours = codec.decode(labels, _Labels).ours if _LABEL in labels else None
+    is_static = ours == names.LABEL_STATIC
+    if ours is not None and not is_static:
         return _whole(data)
 
     group = "" if pod.metadata.deletion_timestamp or not pod.spec.scheduling_group else pod.spec.scheduling_group.name
@@ -108,13 +126,16 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         return None
     if not (is_static or pod.spec.node_name or group):
         return None
+    is_on_node = bool(pod.spec.node_name) and not is_done
     foreign = Foreign(
         namespace=sys.intern(pod.metadata.namespace),
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
         node="" if is_done else sys.intern(pod.spec.node_name),
-        takes=_takes(pod.spec, pod.status) if pod.spec.node_name and not is_done else {},
+        takes=_takes(pod.spec, pod.status) if is_on_node else {},
+        ports=_ports(pod.spec) if is_on_node else (),
+        labels=_labels(labels) if is_on_node else "",
     )
     if is_static and not is_done:
         return _static(foreign, data)
@@ -171,10 +192,11 @@ def _kept(key: str, value: str) -> bool:
 
 
 def _lean(container: Container) -> Container:
-    """Return a container with those of its variables that are looked at."""
-    if not container.env:
+    """Return a container with those of its variables and ports that are looked at."""
+    if not (container.env or container.ports):
         return container
-    return msgspec.structs.replace(container, env=[v for v in container.env if v.name.startswith(KEEP)])
+    env = [v for v in container.env if v.name.startswith(KEEP)]
+    return msgspec.structs.replace(container, env=env, ports=[port for port in container.ports if port.host_port > 0])
 
 
 class _Labels(msgspec.Struct, frozen=True, gc=False):
@@ -187,13 +209,14 @@ class _Metadata(msgspec.Struct, rename="camel", gc=False):
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None
-    labels: _Labels = _Labels()
+    labels: msgspec.Raw = _NOTHING
 
 
 class _Container(msgspec.Struct, rename="camel", gc=False):
     name: str = ""
     resources: msgspec.Raw = _NOTHING
     restart_policy: str | None = None
+    ports: msgspec.Raw = _NO_PORTS
 
 
 class _Group(msgspec.Struct, frozen=True, gc=False):
@@ -237,6 +260,38 @@ class _Pod(msgspec.Struct, gc=False):
 
 _Resources = tuple[bytes, bytes, bytes, str | None]
 """As JSON what is requested, what there is, and what is allocated; and the restart policy of a container."""
+
+
+def _labels(data: bytes) -> str:
+    """Return the labels of a foreign pod as JSON; empty without any, and for more than are kept."""
+    return sys.intern(data.decode(errors="replace")) if data[:1] == b"{" and 2 < len(data) <= LONGEST_LABELS else ""
+
+
+def _ports(spec: _Spec) -> tuple[HostPort, ...]:
+    """Return the host ports of a foreign pod. Few pods have any, so ports are decoded only if their text says so."""
+    containers, init_containers = (
+        tuple([(bytes(each.ports), each.restart_policy) for each in some if b"hostPort" in bytes(each.ports)])
+        for some in (spec.containers, spec.init_containers)
+    )
+    if not (containers or init_containers):
+        return ()
+    length = sum(len(ports) for ports, _ in containers + init_containers)
+    count = _host_ports if length <= LONGEST_KEY else _host_ports.__wrapped__
+    return count(containers, init_containers)
+
+
+@functools.lru_cache(maxsize=4096)
+def _host_ports(
+    containers: tuple[tuple[bytes, str | None], ...], init_containers: tuple[tuple[bytes, str | None], ...]
+) -> tuple[HostPort, ...]:
+    main, init = (
+        [
+            Container(ports=codec.decode(ports, list[ContainerPort]), restart_policy=restart_policy)
+            for ports, restart_policy in some
+        ]
+        for some in (containers, init_containers)
+    )
+    return host_ports(main, init)
 
 
 def _takes(spec: _Spec, status: _Status) -> Mapping[str, int]:

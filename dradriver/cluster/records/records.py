@@ -5,13 +5,15 @@ Annotations and labels of other people's objects can be 256 KiB each; nothing of
 
 from __future__ import annotations
 
+import functools
 import sys
+from typing import Final
 
 import msgspec
 
 from dradriver.allocator.request import Whole
 from dradriver.api.base import gang_barrier_device, names, same_spec
-from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.dra_objects import Allocation, ResourceSlice
 from dradriver.api.base.gang_barrier_device import Seat
 from dradriver.api.base.objects import Metadata, Node
 from dradriver.api.claims import (
@@ -31,7 +33,10 @@ from dradriver.api.claims.preemption_note import Preempts
 from dradriver.api.pod import claim_alternatives
 from dradriver.api.vocabulary import nic_requests
 from dradriver.api.vocabulary.nic_requests import Given
+from dradriver.cluster.nodes.pod_demands import Where, size_of, terms_of
 from dradriver.kube import codec
+
+MOST_TERMS: Final = 200  # and expressions and values, of one allocation; the scheduler alone judges one with more
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -55,6 +60,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         idle_end: When its pods are to be ended for that, in seconds since the epoch; None where they are not.
         channels: The nodes whose channel of multi-node NVLink it was given.
         nics: The NICs of other drivers that the scheduler gave it.
+        where: What nodes must have to use what it was given, if others wrote it and it is allocated; else None.
     """
 
     metadata: Metadata
@@ -73,6 +79,7 @@ class ClaimRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idle_end: float | None = None
     channels: tuple[str, ...] = ()
     nics: tuple[Given, ...] = ()
+    where: Where | None = None
 
     @property
     def key(self) -> Key:
@@ -130,7 +137,19 @@ def claim_record(claim: Claim) -> ClaimRecord:
         idle_end=idleness.asked(annotations) if names.IDLE_END in annotations else None,
         channels=compute_domains.held(claim) if compute_domains.DRIVER in drivers else (),
         nics=() if drivers.isdisjoint(nic_requests.DRIVERS) else nic_requests.given(claim),
+        where=None if allocation is None or ours or is_handed_over else _where(allocation),
     )
+
+
+def _where(allocation: Allocation) -> Where:
+    """Return what nodes must have to use what a claim was given; empty if all nodes can use it."""
+    selector = allocation.node_selector
+    return () if selector is None or size_of(selector) > MOST_TERMS else _shared((terms_of(selector),))
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared(where: Where) -> Where:
+    return where
 
 
 def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
@@ -145,7 +164,9 @@ def read_claim(data: msgspec.Raw) -> ClaimRecord | None:
 
 def _kept(claim: Claim) -> ClaimRecord | None:
     record = claim_record(claim)
-    return record if record.counts or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
+    # A claim that Kubernetes made for a pod is used by that pod alone. Once the pod has it, it matters to no other pod.
+    can_matter = record.where is not None and not (record.owners and record.users)
+    return record if record.counts or can_matter or claim.metadata.name.startswith(names.CLAIM_PREFIX) else None
 
 
 def read_node(data: msgspec.Raw) -> Node:

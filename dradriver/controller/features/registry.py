@@ -16,6 +16,7 @@ choice of a node in ``placing/node_limits.py``. The loop, the steps and the plan
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -55,8 +56,10 @@ class FeatureLimits:
         self._limits = worker.limits
         self.caps = Caps(worker.tenants, worker.picture, worker.limits.eased, worker.agenda.wake)
         self.reservations = Reservations(
-            worker.picture, worker.agenda, worker.queue, worker.tenants, worker.workloads, worker.limits, clock=clock
-        )
+            worker.picture, worker.agenda, worker.queue, worker.tenants, worker.workloads, worker.limits,
+            worker.evicted, clock=clock,
+        )  # fmt: skip
+        worker.evicted.changed.add(self.reservations.evictions_changed)
         worker.picture.inventory.reserved.changed.add(self.reservations.gpus_changed)
         worker.followed.add(self._follow)
 
@@ -86,7 +89,15 @@ class Features:
         limits: Those that keep GPUs from workloads.
     """
 
-    def __init__(self, client: Client, worker: Worker, recorders: Recorders, options: FeatureOptions) -> None:
+    def __init__(
+        self,
+        client: Client,
+        worker: Worker,
+        recorders: Recorders,
+        options: FeatureOptions,
+        *,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         """Register them.
 
         Args:
@@ -94,6 +105,7 @@ class Features:
             worker: The worker whose workloads they concern.
             recorders: Write Events.
             options: What an administrator sets of them.
+            clock: Returns the seconds since the epoch by which GPU time is counted; the system's by default.
         """
         picture = worker.picture
         self._worker, reservations = worker, options.reservation_namespace
@@ -102,9 +114,9 @@ class Features:
         self._nics = NicSlices(client, picture)
         picture.nics.first_requested.add(self._nics.begin)
         self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
-        usage = options.usage_namespace
-        self._usage = UsageStore(client, picture, worker.tenants, namespace=usage) if usage else None
-        if self._usage is not None:
+        self._usage: UsageStore | None = None
+        if usage := options.usage_namespace:
+            self._usage = UsageStore(client, picture, worker.tenants, namespace=usage, clock=clock or time.time)
             picture.gpu_time.book.spent.add(count_gpu_seconds)
         self._idle = IdlePods(client, picture, recorders.idle, ends=options.ends_idle)
         worker.followed.add(self._follow)

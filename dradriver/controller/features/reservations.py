@@ -24,8 +24,9 @@ from dradriver.controller.placing.reservable import SLICE_S, Reservable
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
-from dradriver.queue import reservation_access, reservation_rules
+from dradriver.queue import reservation_access, reservation_rules, reservation_waits
 from dradriver.queue.agenda import Agenda
+from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.limits import Allowance, Limit, LimitError, Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
@@ -36,6 +37,7 @@ from dradriver.queue.reservation_rules import (
     Step,
     Terms,
 )
+from dradriver.queue.reservation_waits import ReservationWaits
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 
@@ -47,7 +49,6 @@ WRITE_S: Final = 60.0  # between two writes of what has only grown
 SOON_S: Final = 5.0  # after which it is written that more stands idle
 HOPELESS_S: Final = 300.0  # after which a set is looked for again for one for whom there was none
 TRIES: Final = 4  # for whom a set is looked for, in one look
-LONG_S: Final = 60.0  # that one must be blocked for others to be told
 FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what is reserved
 _RETRY_S: Final = 1.0
 
@@ -67,6 +68,7 @@ class Reservations(Limit):
         tenants: Tenants,
         workloads: Mapping[Key, PendingWorkload],
         limits: Limits,
+        evicted: EvictionRecord,
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class Reservations(Limit):
             tenants: Say whose a namespace is.
             workloads: All that are looked at, by key.
             limits: Says which GPUs a workload may have; these reservations are in force there while there are any.
+            evicted: Who had to end for others, which is kept with the reservations.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
@@ -88,12 +91,12 @@ class Reservations(Limit):
         self._held: dict[str, Reservation] = {}  # by whom they are for
         self._by_key: dict[Key, str] = {}  # whom these are for, by its pod or gang
         self._idle: dict[str, int] = {}  # how many GPUs of each stand idle now
-        self._since: dict[str, stored.Since] = {}
+        self._waiting, self._evicted = ReservationWaits(), evicted
         self._hopeless: dict[str, float] = {}
         self._loaded, self._woken = asyncio.Event(), asyncio.Event()
         self._news = self._more_idle = False
         self._looked_at = self._written_at = 0.0
-        self._last: tuple[list[stored.Kept], list[stored.Since]] = [], []  # as it stands in the API
+        self._last: object = ([], [], [], [])  # as it stands in the API
 
     # What others ask.
 
@@ -170,7 +173,7 @@ class Reservations(Limit):
         finally:
             self._loaded.clear()
             self._held.clear()
-            self._since.clear()
+            self._waiting.clear()
             self._apply()
 
     async def step(self) -> None:
@@ -180,7 +183,7 @@ class Reservations(Limit):
         for who in list(self._held):
             await self._judge(who)
         if self.terms is None:
-            self._since.clear()
+            self._waiting.clear()
         elif now >= self._looked_at + LOOK_S or now < self._looked_at:
             self._looked_at = now
             await self._look(self.terms)
@@ -223,9 +226,9 @@ class Reservations(Limit):
             logger.info("reserved for %s: other GPUs, on %s: %s", who, _nodes(self._held[who]), why)
         else:
             del self._held[who]
-            if is_needed and not gone:
-                failed = self._since[who].failed if who in self._since else 0
-                self._since[who] = stored.Since(who, now, failed + 1)  # other workloads have their turn
+            is_in_vain = is_needed or (not self._is_placed(who) and reservation_waits.is_in_vain(held, terms))
+            if is_in_vain and not gone and self.terms is not None:
+                self._waiting.fail(who, self._account(key_of(who)[0]), terms, now)
             logger.info("nothing is reserved for %s any more: %s", who, why)
         self._apply(who)
 
@@ -235,14 +238,15 @@ class Reservations(Limit):
         self._forget_others(now)
         workloads = await self._reservable_workloads()
         for workload in workloads:
-            self._since.setdefault(workload.who, stored.Since(workload.who, now))
+            self._waiting.begin(workload.who, now)
         workload_of = {workload.who: workload for workload in workloads}
-        blocked = [self._blocked(workload) for workload in workloads if workload.who not in self._hopeless]
+        blocked = [self._blocked(each, terms, now) for each in workloads if each.who not in self._hopeless]
+        blocked.sort(key=lambda each: (-each.priority, self._waiting.had(each.who)))  # else in the order of the queue
         # After a reservation that came to nothing, its partition has none for a while.
         resting = {
-            self._tenants.partition_of(key_of(who)[0])
-            for who, since in self._since.items()
-            if reservation_rules.rests(since.at, since.failed, terms, now)
+            self._tenants.partition(account.who)
+            for account in self._waiting.accounts()
+            if reservation_rules.rests(account.at, account.failed, terms, now)
         }
         for _ in range(TRIES):
             due = reservation_rules.due(blocked, self._held.values(), terms, now, resting=resting)
@@ -254,12 +258,7 @@ class Reservations(Limit):
 
     def _forget_others(self, now: float) -> None:
         """Forget since when workloads were blocked that wait no more, and which were hopeless some time ago."""
-        self._since = {
-            # If the clock was set back, nobody waits until it is as late again.
-            who: since if since.at <= now else msgspec.structs.replace(since, at=now)
-            for who, since in self._since.items()
-            if self._waits(who)
-        }
+        self._waiting.keep(self._waits, now)
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
 
     async def _reservable_workloads(self) -> list[PendingWorkload]:
@@ -291,14 +290,19 @@ class Reservations(Limit):
         except LimitError:
             return None
 
-    def _blocked(self, workload: PendingWorkload) -> Blocked:
-        since = self._since[workload.who]
+    def _account(self, namespace: str) -> str:
+        """Return for whom it counts if a reservation of a namespace's workload comes to nothing."""
+        return self._tenants.of(namespace) or f"namespace/{namespace}"
+
+    def _blocked(self, workload: PendingWorkload, terms: Terms, now: float) -> Blocked:
+        namespace = workload.key[0]
+        account = self._account(namespace)
         return Blocked(
             who=workload.who,
-            tenant=self._tenants.of(workload.key[0]),
-            partition=self._tenants.partition_of(workload.key[0]),
-            since=since.at,
-            failed=since.failed,
+            tenant=self._tenants.of(namespace),
+            partition=self._tenants.partition_of(namespace),
+            since=self._waiting.since(workload.who, account),
+            failed=self._waiting.failed(account, terms, now),
             priority=-workload.order[0],
         )
 
@@ -330,10 +334,25 @@ class Reservations(Limit):
         pod = self._picture.pods.get(key)
         if pod is None or pod.metadata.uid != uid or pod.finished or pod.metadata.deletion_timestamp is not None:
             return False
+        return not self._is_placed(who)
+
+    def _is_placed(self, who: str) -> bool:
+        """Return whether a pod has its GPUs or its node, or a gang has started."""
+        key, uid = key_of(who), who.rpartition("/")[2]
+        if not uid:
+            return key in self._picture.gangs and self._picture.gangs.started(key)
+        pod = self._picture.pods.get(key)
+        if pod is None or pod.metadata.uid != uid:
+            return False
         claim = self._picture.claim_of(pod)
-        return not pod.spec.node_name and not (claim is not None and claim.owned_by(uid) and claim.devices)
+        return bool(pod.spec.node_name or (claim is not None and claim.owned_by(uid) and claim.devices))
 
     # What it costs.
+
+    def evictions_changed(self) -> None:
+        """Take in that a workload was told to end for another: the next leader has to know."""
+        self._news = True
+        self._woken.set()
 
     def gpus_changed(self) -> None:
         """Take in that a reserved GPU was allocated, or became free."""
@@ -395,11 +414,12 @@ class Reservations(Limit):
     def restore(self, written: stored.Written) -> None:
         """Go on with what another has reserved; nobody knows what stood idle meanwhile: the most that may have."""
         now = self._clock()
-        self._since = {since.who: since for since in written.blocked}
+        self._waiting.restore(written.blocked, written.failed, self._account)
+        self._evicted.restore(written.evicted)
         for held, idle in reservation_access.read(written):
             known = msgspec.structs.replace(held, counted_at=min(held.counted_at, now))
             self._held[held.who] = reservation_rules.counted(known, max(idle, self._idle_of(held)), now)
-        self._last = written.kept, written.blocked
+        self._last = written.kept, written.blocked, written.failed, written.evicted
         self._apply()
 
     def _is_due(self) -> bool:
@@ -410,14 +430,14 @@ class Reservations(Limit):
         """Write what is reserved, unless the store has it already."""
         now = self._clock()
         kept = [reservation_access.write(each, self._idle.get(who, 0)) for who, each in self._held.items()]
-        long = [since for since in self._since.values() if since.at <= now - LONG_S or since.failed]
-        blocked = sorted(long, key=lambda since: since.at)[: stored.MOST_BLOCKED]
+        blocked, failed = self._waiting.written(self.terms or Terms(), now)
+        news = kept, blocked[: stored.MOST_BLOCKED], failed, self._evicted.all()[-stored.MOST_EVICTED :]
         self._news = self._more_idle = False
         self._written_at = now
-        if (kept, blocked) == self._last:
+        if news == self._last:
             return
-        if await store.save(kept, blocked):
-            self._last = kept, blocked
+        if await store.save(*news):
+            self._last = news
         else:
             self._more_idle = True
 

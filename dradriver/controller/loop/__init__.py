@@ -11,6 +11,7 @@ planner        finds places on the GPUs that a workload may have
 hand_over      which pods kube-scheduler gets if there is no place for them
 running_gangs  looks at gangs that run
 preemption     decides who gets GPUs of pods with lower priority, and follows the evictions
+preemption_turns  for which workload preemption may be tried now, and for whom evictions are saved
 preemptable    which pods may be preempted, by the policies and by recent evictions
 policies       reads the policies file; Events about a bad one
 figures        counts GPUs, users and waiting pods for the metrics, now and then

@@ -84,7 +84,7 @@ class Dispatcher:
         if workload.busy:
             return  # its writer looks again when it is done
         self._keeper.workloads.enter(workload)
-        self._keeper.count(workload, workload.lead)
+        self._keeper.count(workload.lead)
         if not self._keeper.may_go_on(workload):
             return
         if self._runner.run(workload, observe(workload.lead, self._picture, self._now())):
@@ -108,7 +108,7 @@ class Dispatcher:
             workload.lead.near = near
             self._keeper.workloads.add(workload)
         elif not workload.busy and workload.lead.update(pod, template, volumes, unknown):
-            workload.forgive()
+            self._keeper.forgive(workload)
         return workload
 
     @staticmethod
@@ -130,7 +130,7 @@ class Dispatcher:
             return
         self._keeper.workloads.enter(gang)
         for member in gang.members:
-            self._keeper.count(gang, member)
+            self._keeper.count(member)
         if self._keeper.may_go_on(gang) and (state := self._gangs.observe(gang)) is not None:
             self._runner.run(gang, state)
 
@@ -168,6 +168,6 @@ class Dispatcher:
         gang, is_changed = self._gangs.gathered(gang, key, [workload.lead for workload in single])
         if is_changed:  # it requests something else, and may find a place now
             self._keeper.leave_queue(key)
-            gang.forgive()
+            self._keeper.forgive(gang)
             self._keeper.workloads.add(gang)
         return gang

@@ -57,7 +57,9 @@ class HandOver:
 
         It has refused the nodes of several tentative placements, for rules that the controller does not know.
         """
-        if not workload.is_open or workload.failures.refusals < MOST_REFUSALS or workload.lead.wish.alone is None:
+        if not workload.is_open or workload.lead.near or workload.lead.wish.alone is None:
+            return None
+        if workload.failures.refusals < MOST_REFUSALS:
             return None
         if self._limits.closed(workload) or self._tenants.kept_from_scheduler(workload.key[0]):
             return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from dradriver.allocator.request import NoPlaceError
@@ -19,7 +20,7 @@ from dradriver.queue.agenda import Agenda
 from dradriver.queue.limits import LimitError
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.waiting import Queue
-from dradriver.reason import Reason
+from dradriver.reason import Cause, Reason
 
 STUCK_S: Final = 60.0  # that a gang whose pods may go to a few nodes only looks for places among these
 
@@ -97,13 +98,15 @@ class Placer:
         plan = self._planner.plan(workload, rows)
         if workload.is_gang:  # a single pod may lose its place at once, and is handed over for having waited since
             workload.finds_place()
-        self._queue.leave(workload)
+        self._queue.leave(workload, work=self._planner.work)
         self._executor.place(workload, plan)
 
     def block(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> None:
         """Say that a workload found no place, and tell all to which that is news: those that request the same."""
         reason = self._planner.why(workload, error, rows)
-        for other in self._queue.block(workload, reason, error.about if isinstance(error, LimitError) else ""):
+        is_limit = isinstance(error, LimitError)
+        about = error.about if isinstance(error, LimitError) else ""
+        for other in self._queue.block(workload, reason, about, work=self._planner.work, by_limit=is_limit):
             if reason is not None:
                 self.without_place(other, reason)
 
@@ -140,7 +143,8 @@ class Placer:
             else:
                 pods = [member.pod for member in workload.members]
                 self._running.anew(workload.key, pods, f"there is no place for it within its nodes: {reason}")
-        self.tell(workload, self._planner.told(workload, reason))
+        # That a scheduler refused a gang before does not say why it has no place now.
+        self.tell(workload, self._planner.told(workload, reason), but=(Cause.GANG,) if workload.is_gang else ())
 
     def wait(self, workload: PendingWorkload, step: Wait) -> None:
         """Have a workload without a place looked at again at a time, and tell its pods why they wait."""
@@ -153,8 +157,11 @@ class Placer:
         else:
             self.refuse(workload, step.reason)
 
-    def tell(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Tell the pods of a workload without a place why they wait; if writing for it failed, that says more."""
+    def tell(self, workload: PendingWorkload, reason: Reason, *, but: Collection[Cause] = ()) -> None:
+        """Tell the pods of a workload without a place why they wait; if writing for it failed, that says more.
+
+        ``but`` are causes of earlier failures that say less.
+        """
         for member in workload.members:
-            if not (workload.failures.times and self._reasons.insist(member.pod)):
+            if not (workload.failures.times and self._reasons.insist(member.pod, but=but)):
                 self._reasons.want(member.pod, reason)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
-from dradriver.allocator.fleet.gang_effort import Effort, efforts
+from dradriver.allocator.fleet.gang_effort import CALL, Effort, efforts
 from dradriver.allocator.request import NoPlaceError
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.pods.gang_pods import Membership
+from dradriver.cluster.pods.scheduler_refusals import is_about_nodes
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.decide import FEW_NODES, MOST_NODES
@@ -22,7 +23,7 @@ from dradriver.controller.placing.plan import plan
 from dradriver.controller.steps.actions import Wait
 from dradriver.queue.limits import LimitError, Limits, Offer
 from dradriver.queue.pending import Member, PendingWorkload
-from dradriver.queue.placement_request import why
+from dradriver.queue.placement_request import is_narrowed, why
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
 
@@ -30,11 +31,30 @@ MANY: Final = 16  # waiting workloads, from which on the scheduler's time counts
 LOOK_S: Final = 0.25  # between two looks whether a place is free that is about to be
 FREE_S: Final = 5.0  # that a pod waits for the place that is kept for it: a scheduler keeps devices no longer
 
+# In evaluations of nodes, as ``Effort`` counts: what a look costs for each pod, whatever the cluster.
+POD_WORK: Final = 20 * CALL
+
 Places = dict[Member, Placement]
 
 
+class Try(NamedTuple):
+    """One of the tries to find places for a workload.
+
+    Attributes:
+        avoid: Nodes that are left out.
+        is_one_a_node: Whether each pod is to be on a node of its own.
+    """
+
+    avoid: Collection[str]
+    is_one_a_node: bool = False
+
+
 class Planner:
-    """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it."""
+    """Asks for plans on behalf of workloads; a late pod of a gang gives up the place that was kept for it.
+
+    Attributes:
+        work: What the last plan cost, or the search for it, in evaluations of nodes.
+    """
 
     def __init__(self, picture: Picture, queue: Queue, limits: Limits) -> None:
         """Make one.
@@ -45,6 +65,7 @@ class Planner:
             limits: Says which GPUs a workload may have.
         """
         self._picture, self._queue, self._limits = picture, queue, limits
+        self.work = 0
 
     def plan(self, workload: PendingWorkload, rows: Bools | None) -> Places:
         """Plan places for those members of a workload that want one.
@@ -52,7 +73,8 @@ class Planner:
         The limits, such as caps, first say which members may have a place now and on which GPUs (``Offer``). Then the
         first try avoids the nodes on which the workload was tried, and those that the scheduler refused lately. The
         next try avoids only the nodes on which it was tried. The last try avoids none, and may spend as much effort as
-        if it were the only one.
+        if it were the only one. A gang that the scheduler refused for a port, a rule or a volume is first tried with
+        one pod on each node: whatever is the reason, it holds for fewer of its pods then.
 
         Args:
             workload: The workload.
@@ -62,28 +84,34 @@ class Planner:
             NoPlaceError: There are not enough places.
             WordError: What a member requests cannot be read, or is a request that no pod of a gang can make.
         """
+        self.work = POD_WORK * len(workload.members)
         offer = self._limits.offer(workload)
         members, search = self._search(workload, offer, rows)
         now = asyncio.get_running_loop().time()
         tried = tuple(workload.failures.tried)
         refused = {node: None for member in members for node in self._picture.refusals.of(member.pod, now)}
         avoids = list(dict.fromkeys(((*tried, *refused), tried, ())))
-        for avoid, effort in zip(avoids, efforts(len(avoids)), strict=True):
+        tries = [Try(avoid) for avoid in avoids]
+        if workload.is_gang and any(is_about_nodes(member.pod.refused or "") for member in members):
+            tries.insert(0, Try(avoids[0], is_one_a_node=True))
+        for each, effort in zip(tries, efforts(len(tries)), strict=True):
             try:
-                places = search(avoid, effort)
+                places = search(each, effort)
             except NoPlaceError as error:
-                if not avoid:
+                if each is tries[-1]:
                     # Pods are told no figures that change with every event.
                     raise offer.refusal(NoPlaceError(error.stable, cause=error.cause)) from None
             else:
-                if not avoid:
+                if not each.avoid:
                     workload.failures.begin_again()  # it may go to the nodes on which it was tried
                 return places
+            finally:
+                self.work += effort.spent
         raise AssertionError("the last try avoids no node")
 
     def _search(
         self, workload: PendingWorkload, offer: Offer, rows: Bools | None
-    ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
+    ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
         """Return whose refusals count, and what finds places on all nodes but some."""
         if workload.is_gang:
             return self._search_gang(workload, offer)
@@ -92,33 +120,34 @@ class Planner:
         snapshot = offer.snapshot.among(rows, is_few=True)
         most = MOST_NODES if len(self._queue) <= MANY else FEW_NODES
 
-        def search(avoid: Collection[str], _: Effort) -> Places:
-            return plan(snapshot.avoiding(avoid), workload.members, most=most)
+        def search(each: Try, _: Effort) -> Places:
+            return plan(snapshot.avoiding(each.avoid), workload.members, most=most)
 
         return workload.members, search
 
     def _search_gang(
         self, workload: PendingWorkload, offer: Offer
-    ) -> tuple[Collection[Member], Callable[[Collection[str], Effort], Places]]:
+    ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
         """Return the members of a gang that have claims or want places, and what finds these places."""
         terms = terms_of(self._picture, workload)
         assert terms is not None, "it is a gang"
         members = gang_plan.members_to_plan(self._picture, workload.members, frozenset(offer.members))
 
-        def search(avoid: Collection[str], effort: Effort) -> Places:
-            return plan(offer.snapshot.avoiding(avoid), members, msgspec.structs.replace(terms, effort=effort))
+        def search(each: Try, effort: Effort) -> Places:
+            tried_terms = msgspec.structs.replace(terms, effort=effort, one_a_node=each.is_one_a_node)
+            return plan(offer.snapshot.avoiding(each.avoid), members, tried_terms)
 
         return members, search
 
-    def _search_late(self, workload: PendingWorkload, offer: Offer) -> Callable[[Collection[str], Effort], Places]:
+    def _search_late(self, workload: PendingWorkload, offer: Offer) -> Callable[[Try, Effort], Places]:
         """Return what finds a place for a pod that comes to a gang which has started: near the others of the gang."""
         gang = self._gang(workload)
         late, kept_places = late_search(offer.snapshot, workload.lead, gang), self._picture.kept_places
         kept = late.terms.home.get(workload.lead)
 
-        def search(avoid: Collection[str], effort: Effort) -> Places:
+        def search(each: Try, effort: Effort) -> Places:
             terms = msgspec.structs.replace(late.terms, effort=effort)
-            place = plan(late.snapshot.avoiding(avoid), late.members, terms)[workload.lead]
+            place = plan(late.snapshot.avoiding(each.avoid), late.members, terms)[workload.lead]
             if (old := kept or kept_places.find(gang.gang, gang.member.rank)) is not None:
                 kept_places.let_go(old)
             if place.planned is not None:
@@ -170,7 +199,7 @@ class Planner:
             return error.why
         if not workload.is_gang:
             return None if rows is not None and not workload.lead.near else why(workload.lead.pod, error)
-        if all(member.pod.gated for member in workload.members):
+        if not any(is_narrowed(member.pod) for member in workload.members):
             return error.why
         text = f"some pods of its gang may go to few nodes only, those of an earlier plan, and there: {error}"
         return Reason(error.cause, text)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from dradriver.api.base.objects import seconds
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.preemption_note import Preempts
 from dradriver.api.policies.tenant_policies import Preemption as Terms
@@ -18,6 +20,7 @@ from dradriver.cluster.derived.workloads import Workload
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing.preemption_search import Scene
 from dradriver.controller.placing.running_workloads import RunningWorkloads
+from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import MINUTE_S, Tenants
 from dradriver.queue.pending import PendingWorkload
@@ -38,6 +41,7 @@ class Preemptable:
         tenants: Tenants,
         evictions: Evictions,
         limits: Limits,
+        evicted: EvictionRecord,
     ) -> None:
         """Make one of whose workloads nobody may have to end.
 
@@ -46,39 +50,50 @@ class Preemptable:
             tenants: Whose a namespace is, and what its priorities count.
             evictions: Says whether there is a way to end a workload.
             limits: Says whose reserved GPUs a workload may have.
+            evicted: Who had to end lately, also by former leaders.
         """
         self.terms = Terms()
         self._picture, self._tenants, self._evictions, self._limits = picture, tenants, evictions, limits
-        self._running = RunningWorkloads(picture)
-        self._before: list[tuple[float, int]] = []  # when how many workloads were told to end by those who led before
-        self._spared: dict[str, float] = {}  # what made those that had to end, and until when that is spared
-        self._restored = False
+        self._running, self._evicted = RunningWorkloads(picture), evicted
+        self._is_restored = False
 
     def begin(self) -> None:
-        """Count as preemptable what was evicted by former leaders, too: their claims say whom they had ended."""
-        self._before.clear()
-        self._restored = False
+        """Count also what was evicted by former leaders: their claims say whom they had ended."""
+        self._is_restored = False
 
     def left(self, now: float) -> int:
         """Return how many workloads may be preempted still, of those that may within a minute.
 
         Those count that were told to, and those of plans under way. A plan that comes to nothing costs nobody anything.
         """
+        return self.terms.units_per_minute - len(self._counted(now))
+
+    def room_at(self, count: int, now: float) -> float | None:
+        """Return when so many may be preempted, seconds since the epoch; None if they may now.
+
+        More than may end within a minute have to wait until nobody has ended for a minute.
+        """
+        counted = self._counted(now)
+        most = max(self.terms.units_per_minute - count, 0)
+        return counted[-most - 1] if len(counted) > most else None
+
+    def _counted(self, now: float) -> list[float]:
+        """Return until when each workload counts that was told to end lately, or is to be; sorted."""
         self._remember(now)
-        ended = [workload for workload, _ in self._evictions.ended()]
-        planned = self._planned().difference(ended)
-        return self.terms.units_per_minute - len(ended) - len(planned) - sum(count for _, count in self._before)
+        ended = self._evictions.ended()
+        planned = self._planned().difference([workload for workload, _ in ended])
+        times = [at + MINUTE_S for at in self._evicted.former(now - MINUTE_S, now)]
+        times += [now + MINUTE_S - ago_s for _, ago_s in ended]
+        times += [now + MINUTE_S] * len(planned)
+        return sorted(times)
 
-    def counted_until(self, now: float) -> float | None:
-        """Return when the last preempted workloads count no more, seconds since the epoch; None if none do."""
-        times = [at + MINUTE_S for at, _ in self._before]
-        times += [now + MINUTE_S - ago_s for _, ago_s in self._evictions.ended()]
-        if self._planned():
-            times.append(now + MINUTE_S)
-        return max(times, default=None)
+    def scenes(self, wanting: PendingWorkload, now: float) -> tuple[list[Scene], float]:
+        """Return which workloads are preemptable for another, which end already, and when that changes by itself.
 
-    def scene(self, wanting: PendingWorkload, now: float) -> tuple[Scene, float]:
-        """Return which workloads are preemptable for another, which end already, and when that changes by itself."""
+        There are several scenes if workloads could not be ended before. They are to be tried in this order: without
+        those, with those that were refused least often, with all. So who cannot end delays nobody twice while there
+        are others.
+        """
         priority = -wanting.order[0]
         workloads, ending = self._running.all()
         to_end = self.to_end()
@@ -104,14 +119,48 @@ class Preemptable:
             elif workload.since > since:
                 changes.append(workload.since + now - since)
             elif self._ends(workload):
-                at = max(self._spared.get(workload.owner, 0.0), now + self._evictions.refused_for(workload.key))
-                if at > now:
-                    changes.append(at)
+                if (refused_s := self._evictions.refused_for(workload.key)) > 0:
+                    changes.append(now + refused_s)
                 else:
                     may.append((workload, counts))
+        if spared := self._spared(may, now):
+            changes += spared.values()
+            may = [pair for pair in may if pair[0].key not in spared]
         scene = Scene(may, ends, now)
         scene = msgspec.structs.replace(scene, whose=self._limits.whose(wanting, scene.grace_s))
-        return scene, min(changes, default=math.inf)
+        refusals = [self._evictions.refusals(workload.key) for workload, _ in may]
+        levels = sorted(set(refusals))
+        fewer = [
+            [pair for pair, times in zip(may, refusals, strict=True) if times <= level]
+            for level in levels[: min(2, len(levels) - 1)]
+        ]
+        scenes = [*(msgspec.structs.replace(scene, workloads=some) for some in fewer), scene]
+        return scenes, min(changes, default=math.inf)
+
+    def _spared(self, workloads: Iterable[tuple[Workload, int]], now: float) -> dict[Key, float]:
+        """Return which workloads are spared because they replace one that had to end, and until when.
+
+        Each eviction spares the workload that the same owner made next. So nothing has to end again and again, and an
+        owner of many pods has no more of them spared than had to end.
+        """
+        back_off_s = self.terms.back_off_minutes * MINUTE_S
+        by_lineage = self._evicted.by_lineage(now - back_off_s)
+        if not by_lineage:
+            return {}
+        made: dict[str, list[Workload]] = {}
+        for workload, _ in workloads:
+            if workload.lineage in by_lineage:
+                made.setdefault(workload.lineage, []).append(workload)
+        spared: dict[Key, float] = {}
+        for lineage, replacing in made.items():
+            replacing.sort(key=lambda workload: workload.made_at, reverse=True)
+            for at in by_lineage[lineage]:
+                # The API server's times have no fractions of seconds.
+                while replacing and replacing[-1].made_at < int(at):
+                    replacing.pop()
+                if replacing:
+                    spared[replacing.pop().key] = min(at, now) + back_off_s
+        return spared
 
     def _ends(self, workload: Workload) -> bool:
         """Return whether the policies let a workload end at some time, and there is a way."""
@@ -143,11 +192,8 @@ class Preemptable:
         If one is refused before any other has begun to end, the plan is given up. Afterwards it is asked again and
         again, and may end at any moment.
         """
-        plans: dict[tuple[int, str], list[Preempts]] = {}  # of a gang each claim has its part of the same plan
-        for preempts in self._plans():
-            plans.setdefault((preempts.at, preempts.why), []).append(preempts)
         planned: set[Key] = set()
-        for parts in plans.values():
+        for parts in self._by_plan(self._plans()):
             pods = {pod.metadata.uid: pod for preempts in parts for pod in self._untold_pods(preempts)}
             begun = len(pods) < len({uid for preempts in parts for uid in preempts.uids})
             planned |= {
@@ -157,8 +203,13 @@ class Preemptable:
             }
         return planned
 
-    def _untold(self, preempts: Preempts) -> set[Key]:
-        return self._workloads(self._untold_pods(preempts))
+    @staticmethod
+    def _by_plan(notes: Iterable[Preempts]) -> list[list[Preempts]]:
+        """Return what claims say by the plan that it is a part of: of a gang each claim has its own."""
+        plans: dict[tuple[int, str], list[Preempts]] = {}
+        for preempts in notes:
+            plans.setdefault((preempts.at, preempts.why), []).append(preempts)
+        return list(plans.values())
 
     def _untold_pods(self, preempts: Preempts) -> list[Pod]:
         living = conflicts.living(self._picture, preempts)
@@ -170,21 +221,25 @@ class Preemptable:
 
     def _remember(self, now: float) -> None:
         """Forget what is over; a leader that begins learns from the claims whom its predecessors have had ended."""
-        if not self._restored:
-            self._restored = True
-            noted = (claim.preempts for claim in self._picture.accounts.preempting())
-            plans = {(one.at, one.spare): len(self._untold(one)) for one in noted if one is not None}
-            for (at, spare), untold in sorted(plans.items()):
-                self._before.append((float(at), max(len(spare) - untold, 0)))
-                self.spare(at, spare)
-        self._before = [(at, count) for at, count in self._before if now < at + MINUTE_S]
-        self._spared = {owner: until for owner, until in self._spared.items() if now < until}
+        if not self._is_restored:
+            self._is_restored = True
+            for parts in self._by_plan(
+                claim.preempts for claim in self._picture.accounts.preempting() if claim.preempts is not None
+            ):
+                self._evicted.restore(self._told(parts))
+        self._evicted.forget(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S)
 
-    def spare(self, at: float, owners: Iterable[str]) -> None:
-        """Note that pods of these owners were preempted at a time, so that others are preferred for a while."""
-        self._spared |= dict.fromkeys(owners, at + self.terms.back_off_minutes * MINUTE_S)
-
-    def spare_no_more(self, owners: Iterable[str]) -> None:
-        """Note that pods of these owners were not preempted after all."""
-        for owner in owners:
-            self._spared.pop(owner, None)
+    def _told(self, parts: Sequence[Preempts]) -> list[Evicted]:
+        """Return the evictions of a plan by its claims, without those that are known already."""
+        victims = {victim.uid: victim for preempts in parts for victim in preempts.victims}
+        living = [pod for preempts in parts for pod in conflicts.living(self._picture, preempts)]
+        untold = [pod for pod in living if pod.metadata.deletion_timestamp is None]
+        lineages = [lineage for preempts in parts for lineage in preempts.spare]
+        # The claims also name pods that had been told to end before, for others.
+        known = self._evicted.known(victims, since=parts[0].at)
+        missing = len(lineages) - len(self._workloads(untold)) - len(known)
+        # A pod that ends still says when it was told to; of those that are gone only the plan is known.
+        told = (end - pod.grace_s for pod in living if (end := seconds(pod.metadata.deletion_timestamp)))
+        at = max([float(parts[0].at), *told])
+        uids = sorted(victims.keys() - {pod.metadata.uid for pod in untold} - self._evicted.known(victims))
+        return [Evicted(at, uid, lineage) for uid, lineage in zip(uids[: max(missing, 0)], lineages, strict=False)]

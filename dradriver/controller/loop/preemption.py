@@ -13,7 +13,6 @@ claims exist and all gates are removed. A pod that was told has another version,
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import logging
 import math
@@ -34,6 +33,7 @@ from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller import metrics
 from dradriver.controller.loop.preemptable import Preemptable
+from dradriver.controller.loop.preemption_turns import PreemptionTurns
 from dradriver.controller.owners.evictions import Evictions
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.gang_terms import terms_of
@@ -42,6 +42,7 @@ from dradriver.controller.placing.preemption_search import Found
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
+from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.limits import Allowance, LimitError, Limits, closed_nodes
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
@@ -53,28 +54,26 @@ logger = logging.getLogger(__name__)
 
 MOST_LOOKS: Final = 4  # plans that are tried in one look: each takes some ten milliseconds in a large cluster
 MOST_ASKED: Final = 8  # workloads of one tenant with a cap whose cap is looked at in one look: thousands may be parked
-FIRST_PAUSE_S: Final = 1.0  # between two tries for one workload
-LONGEST_PAUSE_S: Final = 30.0
 LEAST_MARGIN_S: Final = 5.0  # for the writes of a plan
 NAMED: Final = 3  # workloads that a reason names
 SAME_DAY_S: Final = 12 * 3600.0  # from which on a reason says the day, too
 OFF: Final = "preemption was switched off in the policies file"
 
 
-class _Try(NamedTuple):
-    """The last try to find a place for a workload.
+class _Answer(NamedTuple):
+    """What a try to find places for a workload came to.
 
     Attributes:
-        times: How many tries there were.
-        not_before: When the next one may be, by the loop's clock.
-        version: The version of the cluster cache at that time.
+        plans: How many plans were made.
+        ended: How many workloads have to end; 0 if there are no places, or too many would have to end now.
         changes_at: When the answer can be another one without any event, seconds since the epoch.
+        room_at: When enough workloads may end for it, the same; None if that is not what is missing.
     """
 
-    times: int
-    not_before: float
-    version: int
+    plans: int
     changes_at: float
+    ended: int = 0
+    room_at: float | None = None
 
 
 class Preemptions:
@@ -89,6 +88,7 @@ class Preemptions:
         executor: Executor,
         evictions: Evictions,
         limits: Limits,
+        evicted: EvictionRecord,
     ) -> None:
         """Make one that is off.
 
@@ -100,11 +100,12 @@ class Preemptions:
             executor: Runs writes.
             evictions: Ends pods.
             limits: Says which GPUs a workload may have.
+            evicted: Who had to end lately, also by former leaders.
         """
         self._picture, self._queue, self._lanes, self._tenants = picture, queue, lanes, tenants
         self._executor, self._evictions, self._limits = executor, evictions, limits
-        self._preemptable = Preemptable(picture, tenants, evictions, limits)
-        self._tries: dict[Key, _Try] = {}
+        self._preemptable = Preemptable(picture, tenants, evictions, limits, evicted)
+        self._turns = PreemptionTurns(picture)
 
     @property
     def _terms(self) -> Terms:
@@ -117,7 +118,7 @@ class Preemptions:
     def follow(self, policies: Policies) -> None:
         """Have preemption follow the policies in force."""
         self._preemptable.terms = policies.queue.preemption
-        self._tries.clear()
+        self._turns.clear()
 
     # Who gets a place.
 
@@ -131,52 +132,36 @@ class Preemptions:
         looks_of: collections.Counter[str] = collections.Counter()  # of tenants with a cap
         is_found = False
         waiting = self._queue.blocked()
-        self._tries = {workload.key: self._tries[workload.key] for workload in waiting if workload.key in self._tries}
+        self._turns.keep(waiting)
         for workload in waiting:
             if plans >= MOST_LOOKS or may_end <= 0:
                 break
-            if not self._is_due(workload, now) or not self._may(workload):
+            if not self._turns.is_due(workload, now) or not self._may(workload):
                 continue
             # Thousands of workloads can be parked at a cap, and each look at a cap takes time.
             tenant = self._tenants.of(workload.key[0])
             looks_of[tenant] += bool(self._tenants.caps(tenant))
             if looks_of[tenant] > MOST_ASKED:
                 continue
-            self._note_try(workload, changes_at=math.inf)
+            self._turns.begin(workload)
+            plans += 1
             try:
-                allowance = self._limits.allow(workload)
-                plans += 1
-                ended, changes_at = self._try(workload, allowance, now, most=may_end)
+                answer = self._try(workload, self._limits.allow(workload), now, most=may_end)
             except LimitError:
+                plans -= 1
                 continue  # no pod ends for a workload that the cap of its tenant keeps waiting
             except WordError:
                 continue  # it is told so when it is looked at
             except Exception:  # a bug in what one workload meets must not stop the others
                 logger.exception("pod %s/%s: an error in this program; nobody ends for it", *workload.key)
                 continue
-            if ended:
-                may_end -= ended
-                is_found = True
-                del self._tries[workload.key]
-            else:
-                self._tries[workload.key] = self._tries[workload.key]._replace(changes_at=changes_at)
+            plans += answer.plans - 1
+            may_end -= answer.ended
+            is_found |= answer.ended > 0
+            self._turns.end(
+                workload, now, is_found=answer.ended > 0, changes_at=answer.changes_at, room_at=answer.room_at
+            )
         return is_found
-
-    def _is_due(self, workload: PendingWorkload, now: float) -> bool:
-        """Return whether a workload's pause is over, and something has changed since it was tried."""
-        last_try = self._tries.get(workload.key)
-        if last_try is None:
-            return True
-        if asyncio.get_running_loop().time() < last_try.not_before:
-            return False
-        return last_try.version != self._picture.version or now >= last_try.changes_at
-
-    def _note_try(self, workload: PendingWorkload, *, changes_at: float) -> None:
-        """Note that a workload is tried now; each pause until the next try is twice as long."""
-        times = self._tries[workload.key].times if workload.key in self._tries else 0
-        pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
-        not_before = asyncio.get_running_loop().time() + pause_s
-        self._tries[workload.key] = _Try(times + 1, not_before, self._picture.version, changes_at)
 
     def _may(self, workload: PendingWorkload) -> bool:
         """Return whether others may end for a workload at all, and it may be written now."""
@@ -190,7 +175,7 @@ class Preemptions:
             return False  # some have places already: the others get theirs beside them
         if self._bound_to_others(workload):
             return False
-        return self._lanes.obstacle(workload.key, workload.order, scheduler=workload.scheduler) is None
+        return self._lanes.obstacle(workload.key, workload.order, schedulers=workload.schedulers) is None
 
     def _bound_to_others(self, workload: PendingWorkload) -> bool:
         """Return whether a pod comes to a gang that runs, and may go only where that gang's words let it."""
@@ -200,29 +185,29 @@ class Preemptions:
         near = of.wants.near is not None and not of.wants.near.preferred
         return near or any((of.wants.max_nodes, of.wants.min_gpus_per_node, of.wants.min_network_gbps))
 
-    def _try(self, workload: PendingWorkload, allowance: Allowance, now: float, *, most: int) -> tuple[int, float]:
-        """Find places for a workload, and have them written.
-
-        Returns how many workloads have to end, 0 if there are no places, and when the answer can change without any
-        event, in seconds since the epoch.
-        """
-        scene, changes_at = self._preemptable.scene(workload, now)
+    def _try(self, workload: PendingWorkload, allowance: Allowance, now: float, *, most: int) -> _Answer:
+        """Find places for a workload for which at most so many others have to end now, and have them written."""
+        scenes, changes_at = self._preemptable.scenes(workload, now)
+        scene = scenes[-1]  # of all that may end
         if not scene.workloads:
-            return 0, changes_at
+            return _Answer(0, changes_at)
         avoid = closed_nodes(self._picture, allowance.closed).union(workload.failures.tried)
         if workload.lead.near:  # how long the others of its gang last it does not say
             avoid |= self._picture.nodes.gone_by(math.inf)
         elif workload.lasts_s:  # it begins when those have ended
             latest = max((now + scene.grace_s, *(one.ends_at for one in scene.ending)))
             avoid |= self._picture.nodes.gone_by(latest + self._margin_s + 1 + workload.lasts_s)
-        found = plan_preemption(self._picture, allowance.members, scene, terms_of(self._picture, workload), avoid=avoid)
+        terms = terms_of(self._picture, workload)
+        plans, found = 0, None
+        while found is None and plans < len(scenes):
+            found = plan_preemption(self._picture, allowance.members, scenes[plans], terms, avoid=avoid)
+            plans += 1
         if found is None:
-            return 0, changes_at
-        if len(found.victims) > most and (until := self._preemptable.counted_until(now)) is not None:
-            # A preemption of more workloads than can end in one minute waits until none has ended for a minute.
-            return 0, min(changes_at, until)
-        self._commit(workload, self._named(found, now), found.victims, now)
-        return len(found.victims), changes_at
+            return _Answer(plans, changes_at)
+        if len(found.victims) > most and (at := self._preemptable.room_at(len(found.victims), now)) is not None:
+            return _Answer(plans, min(changes_at, at), room_at=at)
+        self._commit(workload, self._named(found, now), found.victims)
+        return _Answer(plans, changes_at, ended=len(found.victims))
 
     @property
     def _margin_s(self) -> float:
@@ -243,6 +228,7 @@ class Preemptions:
         for member, place in found.places.items():
             pods = [pod for pod in found.ending if pod.node == place.node]
             victims = [victim for victim in found.victims if any(pod.node == place.node for pod in victim.pods)]
+            new = [victim for victim in victims if victim.key in unnamed]
             for victim in victims:
                 pods += [pod for pod in victim.pods if victim.key in unnamed or pod.node == place.node]
                 unnamed.discard(victim.key)
@@ -250,7 +236,7 @@ class Preemptions:
                 at=int(now),
                 until=int(until) + 1,
                 victims=tuple(Victim(*pod.key, pod.pod.metadata.uid) for pod in pods),
-                spare=tuple(victim.owner for victim in victims),
+                spare=tuple(victim.lineage for victim in new),
                 why=why,
             )
             places[member] = msgspec.structs.replace(place, preempts=preempts) if pods else place
@@ -266,13 +252,10 @@ class Preemptions:
         ends = "end" if len(victims) > 1 else "ends"
         return f"preempts {', '.join(names)}{more}, which {ends} by {by}"
 
-    def _commit(
-        self, workload: PendingWorkload, places: dict[Member, Placement], victims: Sequence[Workload], now: float
-    ) -> None:
+    def _commit(self, workload: PendingWorkload, places: dict[Member, Placement], victims: Sequence[Workload]) -> None:
         """Promise places to a workload, and have that written; nobody is told to end before it stands."""
         for member, own in places.items():
             self._picture.promise(member.wish.claim, member.key, own)
-        self._preemptable.spare(now, [one.owner for one in victims])
         workload.finds_place()
         self._evictions.begin(workload.key)
         self._queue.drop(workload.key)
@@ -288,7 +271,6 @@ class Preemptions:
         except BaseException:
             for member in places:
                 self._picture.release(member.wish.claim)
-            self._preemptable.spare_no_more(one.owner for one in victims)
             raise
         slot.begin()
         await self._executor.commit.place(places, slot)
@@ -303,11 +285,7 @@ class Preemptions:
         if self._begun(ending):
             return None
         why = self._evictions.why_not(workload.key) if self._terms.enabled else OFF
-        if not why:
-            return None
-        for preempts in (claim.preempts for claim in ending.claims if claim.preempts is not None):
-            self._preemptable.spare_no_more(preempts.spare)
-        return Reason(Cause.ENDING, why)
+        return Reason(Cause.ENDING, why) if why else None
 
     def _begun(self, ending: Ending) -> bool:
         """Return whether somebody has begun to end, also if no pod shows it yet."""
@@ -319,8 +297,6 @@ class Preemptions:
         if not self._terms.enabled or not pods:
             return
         claims = ending.claims
-        for preempts in (claim.preempts for claim in claims if claim.preempts is not None):
-            self._preemptable.spare(preempts.at, preempts.spare)
         others = f" and {len(workload.members) - 1} more of its gang" if len(workload.members) > 1 else ""
         who = f"for {'/'.join(workload.lead.key)}{others} (priority {-workload.order[0]})"
         held = {uid for claim in claims for uid in self._holders(claim)}

@@ -99,7 +99,7 @@ class Turn:
         if (due := self._queue.next()) is None:
             return False
         workload, rows = due
-        if (obstacle := self._lanes.obstacle(workload.key, workload.order, scheduler=workload.scheduler)) is not None:
+        if (obstacle := self._lanes.obstacle(workload.key, workload.order, schedulers=workload.schedulers)) is not None:
             self._queue.leave(workload)
             self._placer.refuse(workload, obstacle.why, is_for_all=False)
             return True

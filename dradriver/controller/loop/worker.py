@@ -43,6 +43,7 @@ from dradriver.controller.writing.reasons import PodRecorders, Reasons
 from dradriver.event import Event
 from dradriver.kube.client import Client
 from dradriver.queue.agenda import Agenda
+from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.limits import Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.tenant_shares import Shares
@@ -71,6 +72,7 @@ class Worker:
         followed: Tells which policies are in force from now on.
         reasons: Why pods wait.
         placed: What became of those that waited.
+        evicted: Who had to end for others, for a feature to keep.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Worker:
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.limits.closed, open_rows=self.limits.open_rows,
         )  # fmt: skip
-        self._lanes = Lanes(self.agenda.wake, self.queue.turn)
+        self._lanes = Lanes(self.agenda.wake, self.queue.turn, self.tenants.of)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
@@ -117,10 +119,14 @@ class Worker:
             client, kinds, waits=partial(size_matters, self.picture), touch=self.agenda.add
         )
         self._restarts = OwnerRestarts(client, kinds, pods=self.picture.pods, touch=self.agenda.add)
+        self.evicted = EvictionRecord()
         self._preemptions = Preemptions(
             self.picture, self.queue, self._lanes, self.tenants, self._executor,
-            Evictions(client, self.picture, self._restarts, suspendable=suspendable, record=recorders.preempted),
-            self.limits,
+            Evictions(
+                client, self.picture, self._restarts, self.evicted,
+                suspendable=suspendable, record=recorders.preempted,
+            ),
+            self.limits, self.evicted,
         )  # fmt: skip
         running = RunningGangs(self.picture, self.agenda, self._owner_reader, self._restarts, deadlines)
         hand_over = HandOver(self.tenants, self.limits, self._lanes, deadlines)

@@ -90,6 +90,12 @@ class WorkloadKeeper:
             self._queue.drop(key)
             self._executor.fail(workload, OWN_ERROR)
 
+    def forgive(self, workload: PendingWorkload) -> None:
+        """Forget earlier failures and refusals of a workload: it requests something else now."""
+        workload.forgive(_now())
+        for member in workload.members:
+            self._reasons.forgive(member.key)
+
     def forget(self, key: Key) -> None:
         """Forget a workload and what its pod was told."""
         self.disband(key)
@@ -105,17 +111,19 @@ class WorkloadKeeper:
         self._lanes.answered(key, bound=False)
         self.disbanded(key)
 
-    def count(self, workload: PendingWorkload, member: Member) -> None:
-        """Count a pod of a workload that waits for its scheduler; no more if it has a seat, and waits for others."""
+    def count(self, member: Member) -> None:
+        """Count a pod that waits for its scheduler; no more if it has a seat, and waits for others."""
         pod = member.pod
         claim = self._picture.claim_of(pod)
         seated = claim is not None and claim.seat is not None
         # A pod that is not confined to nodes costs its scheduler more, also when it is tried again after a refusal.
-        is_answered = seated or (pod.refused is not None and not workload.is_open)
+        is_answered = seated or (pod.refused is not None and not member.is_open)
         if pod.spec.node_name or pod.gated or claim is None or claim.deleting or is_answered:
             self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
+            if seated or (pod.spec.node_name and claim is not None and claim.devices):
+                self._lanes.allocates(pod.spec.scheduler_name)
         else:
-            self._lanes.lifted(member.key, workload.scheduler)
+            self._lanes.lifted(member.key, member.scheduler)
 
 
 def _now() -> float:

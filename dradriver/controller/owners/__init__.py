@@ -8,6 +8,8 @@ pod_deletions      deletes the pods of gangs whose owner makes them again
 owner_suspension   whether an owner can be suspended now, and the write that does it
 topmost_owner      the topmost owner of some pods
 evictions          ends pods for others: evicts them or suspends their owner
+workload_ends      how a workload is ended: by its owner, or pod by pod
+disruption_budgets  which pods budgets let end now
 eviction_refusals  pods that could not be evicted, and until when they are left alone
 evict_pods         evicts or deletes pods together, if disruption budgets allow it
 idle_writer        warns and ends pods whose GPUs do nothing

@@ -5,96 +5,18 @@ The Eviction API alone checks pods one by one. Modules of this folder call this 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from dradriver.api.base.objects import Metadata, Part
-from dradriver.api.base.pods import LabelSelector, Pod
+from dradriver.api.base.pods import Pod
 from dradriver.api.gangs import suspendable_owners
-from dradriver.api.vocabulary.messages import shown
-from dradriver.cluster.pods.pod_rules import chosen_by
+from dradriver.controller.owners.disruption_budgets import ask_budgets
 from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from dradriver.kube.resources import PODS
 
-MOST_NAMED: Final = 3  # budgets that a reason names
 MOST_CHARACTERS: Final = 500  # of what an admission policy or a webhook says
 _ADMISSION: Final = ("ValidatingAdmissionPolicy", "admission webhook")
-
-
-class _Spec(Part, frozen=True):
-    selector: LabelSelector | None = None
-
-
-class _Status(Part, frozen=True):
-    disruptions_allowed: int = 0
-
-
-class _Budget(Part, frozen=True):
-    metadata: Metadata
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
-
-
-async def ask_budgets(client: Client, running: Sequence[Pod], *, evicted: Collection[str] = ()) -> None:
-    """Raise unless disruption budgets allow ending all these running pods of a namespace together.
-
-    The Eviction API checks pods one by one: some would end before a refusal, which can fail a Job. So each budget must
-    allow as many disruptions now as it has pods here.
-
-    Args:
-        client: The API server.
-        running: The pods.
-        evicted: Uids of the pods that the Eviction API will end. It refuses pods that two budgets select.
-
-    Raises:
-        RefusedError: A budget does not allow it, or the controller may not read budgets.
-        ApiError: The server refuses for another reason than a missing permission.
-        Unreachable: No answer.
-    """
-    namespace = running[0].metadata.namespace
-    try:
-        budgets, _ = await client.list(POD_DISRUPTION_BUDGETS, namespace=namespace, type=_Budget)
-    except ApiError as error:
-        if not error.forbidden:
-            raise
-        raise RefusedError(
-            "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
-        ) from None
-
-    # Each budget must allow all of its pods to end.
-    budgets_by_pod: dict[str, list[str]] = {}  # names, by the pods' uids
-    for budget in budgets:
-        name = budget.metadata.name
-        selector = chosen_by(budget.spec.selector, frozenset({namespace}))
-        if selector is None:
-            continue
-        selected = [pod for pod in running if selector.has(namespace, pod.metadata.labels)]
-        if len(selected) > budget.status.disruptions_allowed:
-            raise _refused(
-                selected,
-                f"PodDisruptionBudget {shown(name)} allows {budget.status.disruptions_allowed} "
-                f"disruptions now, and {len(selected)} of its pods run: let it allow as many",
-            )
-        for pod in selected:
-            budgets_by_pod.setdefault(pod.metadata.uid, []).append(name)
-
-    # The Eviction API does not support more than one budget for a pod.
-    for pod in running:
-        names = budgets_by_pod.get(pod.metadata.uid, [])
-        if len(names) > 1 and pod.metadata.uid in evicted:
-            raise _refused(
-                [pod],
-                f"pod {shown(f'{namespace}/{pod.metadata.name}')} has {len(names)} PodDisruptionBudgets "
-                f"({', '.join(map(shown, names[:MOST_NAMED]))}), and the Eviction API supports one: let one choose it",
-            )
-
-
-def _refused(pods: Iterable[Pod], why: str) -> RefusedError:
-    """Return a refusal that concerns these pods."""
-    error = RefusedError(why)
-    error.pods = frozenset(pod.metadata.uid for pod in pods)
-    return error
 
 
 async def evict(

@@ -11,24 +11,28 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.api.claims.pins import Key
-from dradriver.api.gangs import gang_owners, suspendable_owners
 from dradriver.api.vocabulary.messages import shown
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.cluster.derived.workloads import Workload
+from dradriver.cluster.derived.workloads import Workload, lineage_of
 from dradriver.controller import metrics
-from dradriver.controller.owners.evict_pods import ask_budgets, evict
+from dradriver.controller.owners.disruption_budgets import ask_budgets
+from dradriver.controller.owners.evict_pods import evict
 from dradriver.controller.owners.eviction_refusals import EvictionRefusals
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_suspension import DONE
+from dradriver.controller.owners.workload_ends import may_end, pod_key, split, suspended_with, workload_of
 from dradriver.controller.writing import several_writes
 from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.controller.writing.reasons import Record
 from dradriver.kube.client import ApiError, Client
+from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.namespace_tenants import MINUTE_S
 
 logger = logging.getLogger(__name__)
@@ -56,6 +60,7 @@ class Evictions:
         client: Client,
         picture: Picture,
         restarts: OwnerRestarts,
+        evicted: EvictionRecord,
         *,
         suspendable: Collection[str] = (),
         record: Record | None = None,
@@ -66,37 +71,45 @@ class Evictions:
             client: The API server.
             picture: The cluster cache.
             restarts: Suspends and resumes owners.
+            evicted: Takes the workloads that were told to end.
             suspendable: Kinds of owners that the controller may suspend.
             record: Writes an Event about an evicted pod; None for none.
         """
         self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
+        self._evicted = evicted
         self._suspendable = frozenset(suspendable)
         self._refusals = EvictionRefusals()
         self._not_before: dict[str, float] = {}  # by pods' uids: when an eviction may be tried again
         self._evicted_until: dict[str, float] = {}  # by pods' uids: until when the cache may not show the eviction
-        self._evicted_at: dict[tuple[Key, str], float] = {}  # first time by workload, and uid if it is a single pod
+        # By workload, and uid if it is a single pod: when it was first told to end, and the uid that stands for that.
+        self._evicted_at: dict[tuple[Key, str], tuple[float, str]] = {}
         self._failures: dict[Key, tuple[float, str]] = {}  # by preempting workload: until when to tell why it failed
 
     def may_end(self, workload: Workload) -> bool:
         """Return whether all pods of a workload can be evicted for others, as far as is known."""
-        if workload.key not in self._picture.gangs:
-            return True
-        owner_kinds = {_suspended_by(member.pod) for member in workload.pods}
-        if owner_kinds == {()}:  # the Eviction API ends all of them
-            return True
-        if any(suspendable_owners.of_kueue(member.pod.metadata) for member in workload.pods):
-            return False
-        return all(not self._suspendable.isdisjoint(kinds) for kinds in owner_kinds)
+        return may_end(self._picture, workload, self._suspendable)
 
     def refused_for(self, workload: Key) -> float:
         """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
         return self._refusals.left_alone_s(workload, asyncio.get_running_loop().time())
 
+    def refusals(self, workload: Key) -> int:
+        """Return how often in a row a workload could not be ended, as far as that still says something."""
+        return self._refusals.times(workload, asyncio.get_running_loop().time()) if self._refusals else 0
+
     def ended(self) -> tuple[tuple[Key, float], ...]:
         """Return the workloads that were evicted within the last minute, each with how many seconds ago."""
         now = asyncio.get_running_loop().time()
-        self._evicted_at = {workload: at for workload, at in self._evicted_at.items() if now < at + MINUTE_S}
-        return tuple((workload, now - at) for (workload, _), at in self._evicted_at.items())
+        self._evicted_at = {key: noted for key, noted in self._evicted_at.items() if now < noted[0] + MINUTE_S}
+        return tuple((workload, now - at) for (workload, _), (at, _) in self._evicted_at.items())
+
+    def _note(self, workload: Key, pod: Pod) -> None:
+        """Note that a workload, of which this pod is, was told to end, unless it was a moment ago."""
+        uid = pod.metadata.uid
+        key = workload, uid if workload == pod_key(pod) else ""
+        if key not in self._evicted_at:
+            self._evicted_at[key] = asyncio.get_running_loop().time(), uid
+            self._evicted.add(Evicted(time.time(), uid, lineage_of(pod, workload)))
 
     def begin(self, workload: Key) -> None:
         """Begin the evictions for a workload: forget why earlier ones failed."""
@@ -121,19 +134,34 @@ class Evictions:
         by_namespace: dict[str, list[Pod]] = {}
         for pod in pods:
             by_namespace.setdefault(pod.metadata.namespace, []).append(pod)
-        evicted = {pod.metadata.uid for pod in pods if self._suspended_with(pod) is None}
-        for namespace_pods in by_namespace.values():
+        refusal: RefusedError | None = None
+        for namespace, namespace_pods in by_namespace.items():
+            asked = {pod.metadata.uid for pod in namespace_pods}
+            others = (pod for pod in self._running(namespace) if pod.metadata.uid not in asked)
             try:
-                await ask_budgets(self._client, namespace_pods, evicted=evicted)
+                await ask_budgets(
+                    self._client,
+                    namespace_pods,
+                    is_evicted=lambda pod: suspended_with(self._picture, pod) is None,
+                    others=others,
+                )
             except RefusedError as error:
-                refused_uids = error.pods or {pod.metadata.uid for pod in namespace_pods}
-                for workload in {self._workload(pod) for pod in pods if pod.metadata.uid in refused_uids}:
-                    self.refuse(workload)
-                raise
+                refused = error.pods or asked
+                pods_refused = (pod for pod in self._running(namespace) if pod.metadata.uid in refused)
+                self.refuse({workload_of(self._picture, pod) for pod in pods_refused})
+                refusal = refusal or error  # the other namespaces are asked all the same: the next plan is to know
+        if refusal is not None:
+            raise refusal
 
-    def refuse(self, workload: Key) -> None:
-        """Note that a workload could not be evicted."""
-        self._refusals.add(workload, asyncio.get_running_loop().time())
+    def _running(self, namespace: str) -> Iterator[Pod]:
+        """Give the pods of a namespace that are bound to nodes and have not finished."""
+        for key, pod in self._picture.pods.items():
+            if key[0] == namespace and pod.spec.node_name and not pod.finished:
+                yield pod
+
+    def refuse(self, workloads: Iterable[Key]) -> None:
+        """Note that workloads could not be evicted."""
+        self._refusals.add(workloads, asyncio.get_running_loop().time())
 
     def why_not(self, workload: Key) -> str:
         """Return why a recent eviction for a workload failed; empty if none did."""
@@ -144,7 +172,7 @@ class Evictions:
         """Return whether one of these pods was evicted, or its owner suspended, even if no pod shows it yet."""
         suspended = self._restarts.suspended()
         for pod in pods:
-            if (gang := self._suspended_with(pod)) is not None:
+            if (gang := suspended_with(self._picture, pod)) is not None:
                 if gang in suspended:
                     return True
             elif pod.metadata.uid in self._evicted_until:
@@ -226,7 +254,7 @@ class Evictions:
             try:
                 await self._restarts.check(gang, members, why)
             except RefusedError:
-                self.refuse(gang)
+                self.refuse([gang])
                 raise
 
         async def evict_one(pod: Pod) -> None:
@@ -235,7 +263,7 @@ class Evictions:
 
         loop = asyncio.get_running_loop()
         began = loop.time()
-        gangs, single_pods = self._split(pods)
+        gangs, single_pods = split(self._picture, pods)
         # Pods may use their whole grace period after the last write.
         last_write = until - max(pod.grace_s for pod in pods)
         try:
@@ -252,20 +280,8 @@ class Evictions:
         except TimeoutError:
             is_late = True
         if is_late:
-            for workload in {self._workload(pod) for pod in pods}:
-                self.refuse(workload)
+            self.refuse(workload_of(self._picture, pod) for pod in pods)
             raise RefusedError(LATE)
-
-    def _split(self, pods: Iterable[Pod]) -> tuple[dict[Key, list[Pod]], list[Pod]]:
-        """Return the pods that end by suspending an owner, by gang, and those that the Eviction API ends."""
-        gangs: dict[Key, list[Pod]] = {}
-        single_pods: list[Pod] = []
-        for pod in pods:
-            if (gang := self._suspended_with(pod)) is not None:
-                gangs.setdefault(gang, []).append(pod)
-            else:
-                single_pods.append(pod)
-        return gangs, single_pods
 
     async def _end(
         self,
@@ -282,7 +298,7 @@ class Evictions:
             RefusedError: An owner cannot be suspended, or a pod cannot be evicted.
             MovedOnError: The pods need not end any more, or a pod is not as it was seen.
         """
-        gangs, single_pods = self._split(pods)
+        gangs, single_pods = split(self._picture, pods)
         for gang, members in gangs.items():
             self._suspend(gang, members, stands, why)
         if gangs:
@@ -311,22 +327,12 @@ class Evictions:
         answer = self._restarts.ask(gang, members, why, wanted=stands, at_once=True)
         if answer and answer != DONE:
             self._restarts.take_back(gang)
-            self.refuse(gang)
-            self._evicted_at.pop((gang, ""), None)
+            self.refuse([gang])
+            self._evicted.remove(self._evicted_at.pop((gang, ""), (0.0, ""))[1])
             raise RefusedError(answer)
         if answer:
             self._refusals.forget(gang)
-        self._evicted_at.setdefault((gang, ""), asyncio.get_running_loop().time())
-
-    def _suspended_with(self, pod: Pod) -> Key | None:
-        """Return the gang of a pod that ends by suspending its owner; None if the Eviction API ends the pod."""
-        membership = self._picture.gangs.of(_key(pod))
-        return membership.gang if membership is not None and _suspended_by(pod) else None
-
-    def _workload(self, pod: Pod) -> Key:
-        """Return the key of the workload that a pod belongs to: of its gang, or its own."""
-        membership = self._picture.gangs.of(_key(pod))
-        return _key(pod) if membership is None else membership.gang
+        self._note(gang, members[0])
 
     async def _evict(self, pod: Pod, why: str, *, dry_run: bool = False) -> None:
         """Evict a pod unless it is gone or ends already; note the eviction, or its refusal.
@@ -335,7 +341,7 @@ class Evictions:
             RefusedError: It cannot be evicted.
             MovedOnError: It has changed since it was read.
         """
-        namespace, name = key = _key(pod)
+        namespace, name = key = pod_key(pod)
         current = self._picture.pods.get(key)
         if (
             current is None
@@ -343,14 +349,14 @@ class Evictions:
             or current.metadata.deletion_timestamp is not None
         ):
             return
-        workload = self._workload(pod)
+        workload = workload_of(self._picture, pod)
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
             existed = await evict(
                 self._client, current, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
-            self.refuse(workload)
+            self.refuse([workload])
             raise
         except ApiError as error:
             if error.conflict:
@@ -365,7 +371,7 @@ class Evictions:
         self._refusals.forget(workload)
         if not existed:  # the cluster cache will soon show that it is gone
             return
-        self._evicted_at.setdefault((workload, pod.metadata.uid if workload == key else ""), now)
+        self._note(workload, pod)
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:
@@ -377,18 +383,3 @@ def _noted(failures: dict[Key, tuple[float, str]], workload: Key, why: str) -> d
     now = asyncio.get_running_loop().time()
     current = {key: failure for key, failure in failures.items() if now < failure[0]}
     return current | {workload: (now + REASON_S, why)}
-
-
-def _suspended_by(pod: Pod) -> tuple[str, ...]:
-    """Return the possible kinds of the owner that is suspended to end a pod; empty if the pod is evicted instead.
-
-    The Jobs of a JobSet make its pods, and a TrainJob can have made the JobSet.
-    """
-    kind = next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
-    if kind == "Job" and gang_owners.JOBSET + "jobset-name" in pod.metadata.labels:
-        return "JobSet", "TrainJob"
-    return (kind,) if kind in suspendable_owners.FIELDS else ()
-
-
-def _key(pod: Pod) -> Key:
-    return pod.metadata.namespace, pod.metadata.name

@@ -16,7 +16,8 @@ from dradriver.api.claims.pins import Claim, Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.cluster.derived.workloads import Workload, suspendable_owner
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.owners.evict_pods import ask_budgets, evict, not_permitted
+from dradriver.controller.owners.disruption_budgets import ask_budgets
+from dradriver.controller.owners.evict_pods import evict, not_permitted
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.topmost_owner import Top, top_of
 from dradriver.controller.writing.outcome import RefusedError

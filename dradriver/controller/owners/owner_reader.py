@@ -160,7 +160,7 @@ class OwnerReader:
             async with asyncio.timeout(ANSWER_S):
                 resource = await self._kinds.resource(owner.kind, owner.api_version)
                 if resource is None:
-                    return WordError(_not_served(owner.kind, owner_text))
+                    return _unread(owner, _not_served(owner.kind, owner_text))
                 raw = await self._client.get(resource, owner.name, namespace=namespace, type=msgspec.Raw)
             if len(memoryview(raw)) > MOST_BYTES:
                 return WordError(f"{owner_text} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
@@ -174,9 +174,9 @@ class OwnerReader:
             return WordError(f"{owner_text} cannot be read: {messages.shown(str(error))}: {_WRITE}")
         except (ApiError, Unreachable, TimeoutError) as error:
             if isinstance(error, ApiError) and error.not_found:
-                return WordError(_absent(owner.kind, owner_text))
+                return _unread(owner, _absent(owner.kind, owner_text))
             if isinstance(error, ApiError) and error.forbidden:
-                return WordError(self._may_not(owner.kind, owner_text))
+                return _unread(owner, self._may_not(owner.kind, owner_text))
             error_text = str(error) if isinstance(error, DriverError) else f"no answer in {ANSWER_S:g} s"
             logger.warning("%s of namespace %s cannot be read: %s; trying again", owner_text, namespace, error_text)
             return _TroubleError(f"{owner_text} cannot be read just now: trying again; or {_WRITE}")
@@ -184,6 +184,15 @@ class OwnerReader:
 
 class _TroubleError(WordError):
     """The server gave no answer: that says nothing of the object."""
+
+
+def _unread(owner: Owner, why: str) -> Answer:
+    """Return the answer for an owner that is not there, or may not be read.
+
+    The PodGroup that the Job controller made, which alone has a uid here, is then none: every Job has one, and hardly
+    any of them asks for a gang.
+    """
+    return Alone(why=why) if owner.kind == "PodGroup" and owner.uid else WordError(why)
 
 
 def _key(workload: Key, owner: Owner) -> Key:

@@ -17,7 +17,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.api.gangs.suspendable_owners import Suspendable
-from dradriver.controller.owners.evict_pods import ask_budgets
+from dradriver.controller.owners.disruption_budgets import ask_budgets
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_restart_state import RestartRequest, SuspendedOwner
 from dradriver.controller.owners.owner_suspension import (

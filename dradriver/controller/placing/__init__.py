@@ -7,6 +7,7 @@ ranking                the best sets on the best nodes; the reason if there are 
 node_limit             what a feature has to say of the choice of a node
 node_limits            registers the limits of features, and says which requests use these
 channel_limit          the limit of channels of multi-node NVLink
+claim_limit            the limit of allocated claims of other drivers
 nic_limit              the limits of NICs for a single pod
 spot_limit             the limit of spot nodes
 gang_plan              the placement of all pods of a gang
@@ -14,6 +15,9 @@ gang_terms             what the pods of a gang ask for as a whole, and their ord
 late_pod               what to search for a pod that comes to a gang which runs
 gang_placements        what a gang's plan means for each of its pods
 gang_roles             what the allocator is asked for a gang
+member_rules           what the pods of a gang require of pods next to them, and what nodes have of it
+gang_rules             plans for gangs whose pods have such rules about zones, or want to be together
+gang_cells             how the pods of a gang are shared over zones so that they keep their rules
 gang_nics              NICs for the pods of a gang
 nic_choice             NICs of other drivers for chosen GPUs
 nic_refusals           why there is no place although GPUs are free: NICs are missing

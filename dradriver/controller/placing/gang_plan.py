@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from dradriver.allocator import place_gang
+from dradriver.allocator.fleet.domain_capacity import capacity_by_row
 from dradriver.allocator.fleet.gang_effort import Effort
 from dradriver.allocator.gang_request import GangChoice
 from dradriver.allocator.request import Choice, LazyNoPlaceError, NoPlaceError
@@ -27,15 +28,17 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import GOING
 from dradriver.cluster.nodes.pod_demands import longest
+from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import decide, gang_nics, gang_roles, ranking, spot_limit
-from dradriver.controller.placing.gang_placements import has_seats, hostname_labels, placements_of
+from dradriver.controller.placing import decide, gang_nics, gang_roles, gang_rules, member_rules, ranking, spot_limit
+from dradriver.controller.placing.gang_placements import has_seats_of, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.controller.placing.gang_terms import GangTerms
 from dradriver.queue.pending import Member
 from dradriver.reason import Cause
 
+MOST_LACKING: Final = 4  # kinds of members of which a reason says why they have too few nodes
 MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a gang that begins with fewer
 
 
@@ -67,9 +70,11 @@ def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dic
         return places(members)
     except NoPlaceError:
         kinds = gang_roles.kinds(members)
-        # A gang can begin with fewer pods only if none of it has begun. With one kind the allocator has tried it.
+        # A gang can begin with fewer pods only if none of it has begun. With one kind the allocator has tried it,
+        # unless the pods have rules about each other.
         has_begun = any(_kept(picture, member) for member in members)
-        if least is None or has_begun or least >= len(members) or len(kinds) == 1:
+        is_tried = len(kinds) == 1 and members[0].wish.rules is None
+        if least is None or has_begun or least >= len(members) or is_tried:
             raise
         # Try the first members; then, for each kind, the members of this kind first: another may have no place at all.
         for kind in ((), *kinds[:MOST_FIRST]):
@@ -127,45 +132,56 @@ def _places(
             kept[member] = kept_place
     picture.fleets.locate(picture.nodes.labels(), namespace)
     asked = gang_roles.asked(snapshot, members, terms, kept=kept)
-    index = {member: number for number, member in enumerate(asked.members)}
-    fixed = {index[member]: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
+    fixed = {member: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
     # A node set aside is not in the fleet, so nothing can be placed near it.
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):
         unknown = f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}"
         raise NoPlaceError(unknown, cause=Cause.NODES)
 
-    # 2. The plan.
-    preferred_places: dict[int, gang_nics.Dealt | Choice] = {}
-    preferred_places.update((index[member], dealt) for member, dealt in sets.items() if member in index)
-    preferred_places.update((index[member], lost.choice) for member, lost in terms.home.items() if member in index)
-    place = partial(
-        place_gang,
-        snapshot.fleet,
-        amounts=asked.amounts,
-        fixed=fixed,
-        home=preferred_places,
-        effort=terms.effort,
-    )
-    try:
-        choice = place(asked.request, eligible_by_role=asked.eligible)
-    except NoPlaceError as error:
-        raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, error)) from None
+    # 2. The plan. If the pods prefer some nodes, and do not have to join others or replace lost ones, it is made on
+    #    these nodes, unless that puts the pods farther apart.
+    preferred_places: dict[Member, gang_nics.Dealt | Choice] = dict(sets)
+    preferred_places.update((member, lost.choice) for member, lost in terms.home.items())
 
-    # 3. The same on the nodes that the gang prefers, unless its pods have to join others or replace lost ones.
-    preferred_nodes = None if kept or terms.home else _favoured(picture, members, asked)
-    if preferred_nodes is not None:
-        with contextlib.suppress(NoPlaceError):
-            all_pods = msgspec.structs.replace(asked.request, least_pods=None)
-            preferred = place(all_pods, eligible_by_role=preferred_nodes)
-            choice = preferred if _as_near(preferred, choice) else choice
+    def place(some: Asked) -> GangChoice:
+        index = {member: number for number, member in enumerate(some.members)}
+        return place_gang(
+            snapshot.fleet,
+            some.request,
+            eligible_by_role=some.eligible,
+            amounts=some.amounts,
+            fixed={index[member]: choice for member, choice in fixed.items()},
+            home={index[member]: place for member, place in preferred_places.items() if member in index},
+            effort=terms.effort,
+        )
+
+    def place_best(some: Asked) -> GangChoice:
+        choice = place(some)
+        preferred_nodes = None if kept or terms.home else _favoured(picture, members, some)
+        if preferred_nodes is not None:
+            with contextlib.suppress(NoPlaceError):
+                all_pods = msgspec.structs.replace(some.request, least_pods=None)
+                preferred = place(msgspec.structs.replace(some, request=all_pods, eligible=preferred_nodes))
+                choice = preferred if _as_near(preferred, choice) else choice
+        return choice
+
+    try:
+        if labels := gang_rules.labels(picture, asked):
+            planned, choice = gang_rules.placed(picture, snapshot.fleet, asked, labels, place_best)
+        else:
+            planned, choice = asked, place_best(asked)
+    except NoPlaceError as error:
+        raise LazyNoPlaceError(partial(_explained, snapshot, members, asked, kept, error)) from None
 
     # Not strict: a gang that begins with fewer pods has fewer choices than members.
-    placed = dict(zip(asked.members, choice.pods, strict=False))
-    hostnames = hostname_labels(picture, dict.fromkeys(pod.node for pod in placed.values()), asked)
+    placed = dict(zip(planned.members, choice.pods, strict=False))
+    hostnames = hostname_labels(picture, {member: choice.node for member, choice in placed.items()}, asked)
     return placements_of(picture, terms, placed, choice, kept, hostnames)
 
 
-def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, error: NoPlaceError) -> NoPlaceError:
+def _explained(
+    snapshot: Snapshot, members: Sequence[Member], asked: Asked, kept: Collection[Member], error: NoPlaceError
+) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that were not offered to it, and why."""
     picture = snapshot.picture
     if any(ranking.any_aside(picture, fit) for fit in asked.eligible):
@@ -174,7 +190,7 @@ def _explained(snapshot: Snapshot, members: Sequence[Member], asked: Asked, erro
         return NoPlaceError(unknown, cause=Cause.NODES)
     partition_text = ranking.bound(picture, members[0].wish)
     cause = Cause.RESERVED if partition_text and error.cause is not Cause.NEVER else error.cause
-    details = partition_text + _left_out(snapshot, members) + gang_nics.told(members)
+    details = partition_text + _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
     return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)
 
 
@@ -192,6 +208,32 @@ def _left_out(snapshot: Snapshot, members: Sequence[Member]) -> str:
             causes += picture.channels.causes(domain, member.key, snapshot.narrowed(snapshot.open(ask)))
             break  # one member stands for all
     return f"; nodes left out: {', '.join(causes)}" if causes else ""
+
+
+def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
+    """Return for each kind of pods that has too few nodes by itself why others are left out, as a part of a reason.
+
+    Each kind is named by its first pod that needs a place. A kind that only lacks GPUs has no part.
+    """
+    neighbours, parts, end = snapshot.picture.neighbours, [], 0
+    lasts_s = longest(member.wish.ask.lasts_s for member in asked.members)
+    for role, fit in zip(asked.request.members, asked.eligible, strict=True):
+        new = [member for member in asked.members[end : end + role.pods] if member not in kept]
+        end += role.pods
+        room = capacity_by_row(snapshot.fleet, role, len(fit), eligible=fit, amounts=asked.amounts)
+        if int(room.pods.sum()) >= len(new):
+            continue
+        ask = msgspec.structs.replace(new[0].wish.ask, lasts_s=lasts_s)
+        causes = {*snapshot.causes(ask, snapshot.rows)} - {GOING}  # which is said of the gang
+        open_nodes, rules = snapshot.narrowed(snapshot.open(ask)), new[0].wish.rules
+        if rules is not None:
+            own_rules = member_rules.alone(rules)
+            causes |= {*neighbours.causes(new[0].key, own_rules, open_nodes, gone=snapshot.gone_pods)}
+        if neighbours.shunned(new[0].pod, open_nodes).any():
+            causes.add(BESIDE)
+        if causes:
+            parts.append(f"; nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")
+    return "".join(parts[:MOST_LACKING])
 
 
 def _favoured(picture: Picture, members: Sequence[Member], asked: Asked) -> list[Bools] | None:
@@ -288,21 +330,24 @@ def revalidate(
         WordError: A member asks for something that no gang can have.
     """
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
-    nodes_by_index = sorted(
-        (claim.planned.index, claim.pin.choice.node) for claim in claims.values() if claim.planned and claim.pin
+    by_index = sorted(
+        (claim.planned.index, member.key, member, claim.pin.choice.node)
+        for member, claim in claims.items()
+        if claim.planned and claim.pin
     )
-    nodes = list(dict.fromkeys(node for _, node in nodes_by_index))
+    nodes = {member: node for *_, member, node in by_index}
     try:
         asked = gang_roles.asked(Snapshot(picture, members[0].key[0]), members, terms, kept=claims)
     except NoPlaceError:  # a DeviceClass of the requested NICs is gone
         return None
 
     hostnames = hostname_labels(picture, nodes, asked)
+    has_seat = has_seats_of(picture, hostnames)
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     placements: dict[Member, Placement] = {}
     for member in gated:
         claim = claims.get(member)
-        if claim is None or claim.planned is None:
+        if claim is None or claim.planned is None or member not in nodes:
             return None
         ask = msgspec.structs.replace(member.wish.ask, lasts_s=lasts_s)
         placement = decide.revalidate(picture, msgspec.structs.replace(member.wish, ask=ask), claim)
@@ -310,9 +355,9 @@ def revalidate(
             return None
         placements[member] = msgspec.structs.replace(
             placement,
-            hostnames=hostnames,
-            texts=placement.texts | gang_plan_note.texts(claim.planned, nodes),
+            hostnames={} if member.is_open else hostnames[member],
+            texts=placement.texts | gang_plan_note.texts(claim.planned, list(dict.fromkeys(nodes.values()))),
             planned=claim.planned,
-            seat=has_seats(picture, hostnames),
+            seat=has_seat,
         )
     return placements

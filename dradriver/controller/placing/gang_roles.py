@@ -21,9 +21,9 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.pod_demands import longest
-from dradriver.cluster.pods import pod_rules
-from dradriver.controller.placing import gang_nics
+from dradriver.controller.placing import gang_nics, member_rules
 from dradriver.controller.placing.gang_terms import GangTerms
+from dradriver.controller.placing.member_rules import Quota, RoleRules
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -38,12 +38,14 @@ class Asked(msgspec.Struct, frozen=True):
         members: The members by their index in the request, role after role.
         eligible: For each role the nodes that it may use, whatever is free there: (rows,).
         amounts: What nodes have left of resources other than GPUs: (rows, resources), in the order of ``Role.needs``.
+        rules: What the members require of pods next to them; None for nothing.
     """
 
     request: GangRequest
     members: tuple[Member, ...]
     eligible: list[Bools]
     amounts: Ints
+    rules: RoleRules | None = None
 
 
 def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, kept: Collection[Member]) -> Asked:
@@ -65,14 +67,21 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
     nics = gang_nics.asked(picture, wishes)
-    roles = [
-        _role(picture, wish, len(group), wants, resources, nics) for wish, group in zip(wishes, groups, strict=True)
-    ]
-    first, *others = roles
 
     # A gang needs all its members until the last one ends, so nodes are needed for the longest time of any member.
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
-    eligible = [_eligible(snapshot, wish, lasts_s) for wish in wishes]
+    open_nodes = [snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)) for wish in wishes]
+    eligible = [_eligible(snapshot, wish, fit) for wish, fit in zip(wishes, open_nodes, strict=True)]
+    rules = member_rules.role_rules(groups, kept, open_nodes, snapshot.gone_pods)
+    quotas = [] if rules is None else member_rules.quotas(picture, rules)
+    if terms.one_a_node:
+        quotas.append(Quota((1,) * len(groups), np.ones(picture.nodes.rows, np.int64)))
+    roles = [
+        _role(picture, wish, len(group), wants, resources, nics, [quota.needs[number] for quota in quotas])
+        for number, (wish, group) in enumerate(zip(wishes, groups, strict=True))
+    ]
+    first, *others = roles
+    has_channels = any(picture.channels.domain_of(member.key) is not None for member in members)
     least = terms.least
     can_begin_with_fewer = least is not None and not kept and not others and least < first.pods
     request = GangRequest(
@@ -86,32 +95,34 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
         min_network_gbps=wants.min_network_gbps or 0.0,
         near="" if wants.near is None else wants.near.level,
         near_required=wants.near is not None and not wants.near.preferred,
-        one_fabric=any(picture.channels.domain_of(member.key) is not None for member in members),
+        one_fabric=has_channels,
     )
     return Asked(
         request,
         members=tuple(member for group in groups for member in group),
         eligible=eligible,
-        amounts=_amounts(snapshot, resources, nics, roles, eligible),
+        amounts=_amounts(snapshot, resources, nics, quotas, eligible, has_channels=has_channels),
+        rules=rules,
     )
 
 
 def _amounts(
-    snapshot: Snapshot, resources: Sequence[str], nics: NicAsk | None, roles: Sequence[Role], eligible: Sequence[Bools]
-) -> Ints:
+    snapshot: Snapshot, resources: Sequence[str], nics: NicAsk | None, quotas: Sequence[Quota],
+    eligible: Sequence[Bools], *, has_channels: bool,
+) -> Ints:  # fmt: skip
     """Return what nodes have left, one column for each entry of ``Role.needs``: (rows, resources).
 
-    The columns are the resources, then NICs if the gang requests some, then those that each node has once: a pod that
-    wants a node without others of its kind needs one of these.
+    The columns are the resources, then NICs if the gang requests some, then what a node has by the members' rules about
+    each other, then the channel of multi-node NVLink, which each node has once.
     """
     amounts = snapshot.left(resources)
+    columns = [quota.amounts for quota in quotas]
+    if has_channels:
+        columns.append(np.ones(len(amounts), np.int64))
     if nics is not None:
         nic_column = gang_nics.column(snapshot.picture, nics, np.logical_or.reduce(eligible))
         amounts = np.append(amounts, nic_column, axis=1)
-    missing_columns = max(len(role.needs) for role in roles) - amounts.shape[1]
-    if missing_columns > 0:
-        amounts = np.append(amounts, np.ones((len(amounts), missing_columns), np.int64), axis=1)
-    return amounts
+    return np.column_stack((amounts, *columns)) if columns else amounts
 
 
 def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
@@ -124,6 +135,7 @@ def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list
         WordError: The request of a member cannot be read, or there are too many groups.
     """
     groups: dict[object, list[Member]] = {}
+    selectors = member_rules.selectors(members)
     for member in sorted(members, key=lambda member: member in kept):  # kept ones last
         wish = member.wish
         group = None
@@ -131,8 +143,9 @@ def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list
             group = next((group for group in groups.values() if _takes_the_same(group[0].wish, wish)), None)
         if group is None:
             # Not the whole rules: the pod's own labels are part of these, and can differ for each pod.
-            rules = None if wish.rules is None else (wish.rules.apart, wish.rules.spread)
-            group = groups.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, wish.nics), [])
+            rules = None if wish.rules is None else msgspec.structs.replace(wish.rules, labels=())
+            selected = member_rules.selected_by(member, selectors)
+            group = groups.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, selected, wish.nics), [])
         group.append(member)
     if len(groups) > MOST_KINDS:
         raise WordError(
@@ -149,9 +162,12 @@ def _takes_the_same(wish: PlacementRequest, other: PlacementRequest) -> bool:
 
 
 def _role(
-    picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None
-) -> Role:
+    picture: Picture, wish: PlacementRequest, pods: int, wants: Gang, resources: Sequence[str], nics: NicAsk | None,
+    quotas: Sequence[int],
+) -> Role:  # fmt: skip
     """Return the role of pods with this request; its ``needs`` have the order of ``_amounts``.
+
+    The last column may be missing if the role does not need it.
 
     Raises:
         WordError: The pods request fractions of GPUs.
@@ -166,23 +182,19 @@ def _role(
     needs = tuple(pod_amounts.get(resource, 0) for resource in resources)
     if nics is not None:
         needs = (*needs, 0 if wish.nics is None else nics.count)
-
-    # Two columns of which each node has one: the place of a pod that does not tolerate others of its kind on its node,
-    # and the channel of multi-node NVLink. The last columns may be missing if the role does not need them.
-    is_one_a_node = pod_rules.one_a_node(wish.rules)
+    needs = (*needs, *quotas)
     if picture.channels.domain_of(wish.pod) is not None:
-        needs = (*needs, int(is_one_a_node), 1)
-    elif is_one_a_node:
         needs = (*needs, 1)
     return Role(pod=pod, pods=pods, needs=needs)
 
 
-def _eligible(snapshot: Snapshot, wish: PlacementRequest, lasts_s: int) -> Bools:
-    """Return the nodes that pods with this request may use for ``lasts_s`` seconds, whatever is free: (rows,)."""
-    picture = snapshot.picture
-    fit = snapshot.narrowed(snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)))
+def _eligible(snapshot: Snapshot, wish: PlacementRequest, open_nodes: Bools) -> Bools:
+    """Return those of some nodes on which pods with this request keep rules about pods that have places: (rows,)."""
+    picture, fit = snapshot.picture, snapshot.narrowed(open_nodes.copy())
     if wish.rules is not None:
-        fit &= picture.neighbours.allowed(wish.pod, wish.rules, fit.copy())
+        fit &= picture.neighbours.allowed(wish.pod, member_rules.alone(wish.rules), open_nodes, gone=snapshot.gone_pods)
+    if wish.pod in picture.pods:
+        fit &= ~picture.neighbours.shunned(picture.pods[wish.pod], fit)
     if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     return fit

@@ -22,6 +22,7 @@ class GangTerms(msgspec.Struct, frozen=True):
         identity: The identity of the gang.
         least: With how few pods the gang can begin if not all of them have a place; None if it needs all.
         home: Places of lost pods, by the members that replace these pods. A member gets the place if it is free.
+        one_a_node: Whether each pod is to be on a node of its own, because the scheduler refused them on fewer.
         late: The member that joins a gang that runs. A place that was intended for it before does not count.
         effort: What all searches with these terms may cost together; once it is spent, plans are greedy.
     """
@@ -30,6 +31,7 @@ class GangTerms(msgspec.Struct, frozen=True):
     identity: str
     least: int | None = None
     home: Mapping[Member, Kept] = {}
+    one_a_node: bool = False
     late: Member | None = None
     effort: Effort = msgspec.field(default_factory=Effort)
 

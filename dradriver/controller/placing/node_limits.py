@@ -10,6 +10,7 @@ from typing import Final
 
 from dradriver.allocator.request import NEAR_PREFERRED, Whole
 from dradriver.controller.placing.channel_limit import ChannelLimit
+from dradriver.controller.placing.claim_limit import OtherClaimLimit
 from dradriver.controller.placing.nic_limit import NearNicLimit, NicLimit
 from dradriver.controller.placing.node_limit import NodeLimit
 from dradriver.controller.placing.spot_limit import SpotLimit
@@ -19,6 +20,11 @@ from dradriver.queue.placement_request import PlacementRequest
 def _names_templates(wish: PlacementRequest) -> bool:
     """Return whether a pod names templates of other devices. Only the cluster cache knows if these are channels."""
     return bool(wish.beside)
+
+
+def _names_other_claims(wish: PlacementRequest) -> bool:
+    """Return whether a pod names claims of other drivers that may be allocated already."""
+    return bool(wish.other_claims)
 
 
 def _requests_nics(wish: PlacementRequest) -> bool:
@@ -38,6 +44,7 @@ def _prefers_spot_or_others(wish: PlacementRequest) -> bool:
 # The order counts: nodes are narrowed, and sets put first, by one limit after the other.
 _LIMITS: Final[tuple[tuple[Callable[[PlacementRequest], bool], NodeLimit], ...]] = (
     (_names_templates, ChannelLimit()),
+    (_names_other_claims, OtherClaimLimit()),
     (_requests_nics, NicLimit()),
     (_prefers_near_nics, NearNicLimit()),
     (_prefers_spot_or_others, SpotLimit()),

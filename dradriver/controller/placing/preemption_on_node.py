@@ -70,7 +70,9 @@ def on_one_node(search: Search) -> Found | None:
         return None
 
     (member,) = search.members
-    place = msgspec.structs.replace(best.place, hostnames=_hostnames(search, [best.node, *other_nodes]))
+    place = best.place
+    if place.hostnames:  # a pod that is not confined to nodes has none
+        place = msgspec.structs.replace(place, hostnames=_hostnames(search, [best.node, *other_nodes]))
     victims = tuple(search.victims(best.pieces))
     return Found({member: place}, victims, tuple(search.ending.get(best.node, ())))
 

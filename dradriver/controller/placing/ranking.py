@@ -17,7 +17,6 @@ from dradriver.allocator.request import Choice, NoPlaceError, PartChoice, Whole
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.controller.placing.node_limit import Choices, NodeLimit, NodeLimitError, Rank
 from dradriver.queue.placement_request import PlacementRequest
 from dradriver.reason import Cause
@@ -31,11 +30,12 @@ _RESERVED: Final = "; GPUs are left out that are reserved for one that has waite
 def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
     """Return the nodes to rank for a pod: those that it fits on, (rows,).
 
-    Nodes must have enough free resources, and no pods that exclude it by their (anti-)affinity.
+    Nodes must have enough free resources, and the pod's rules about other pods must hold there.
     """
     picture, fit = snapshot.picture, snapshot.eligible(wish.ask)
     if wish.rules is not None:
-        fit &= picture.neighbours.allowed(wish.pod, wish.rules, snapshot.open(wish.ask))
+        open_nodes, gone = snapshot.open(wish.ask), snapshot.gone_pods
+        fit &= picture.neighbours.allowed(wish.pod, wish.rules, open_nodes, gone=gone)
     return fit
 
 
@@ -165,9 +165,8 @@ def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequ
     if any_aside(picture, fit):
         causes.append(UNKNOWN_KIND)
     if wish.rules is not None:
-        open_nodes = snapshot.open(wish.ask)
-        if (open_nodes & ~picture.neighbours.allowed(wish.pod, wish.rules, open_nodes)).any():
-            causes.append(BESIDE)
+        open_nodes, gone = snapshot.open(wish.ask), snapshot.gone_pods
+        causes += picture.neighbours.causes(wish.pod, wish.rules, open_nodes, gone=gone)
     for limit in limits:
         causes += limit.causes(picture, wish)
     return ", ".join(sorted(causes))

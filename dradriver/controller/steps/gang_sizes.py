@@ -9,6 +9,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.gangs.gang_owners import Alone, Owner
+from dradriver.api.vocabulary import values
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.pods.gang_pods import Gangs, Membership
 from dradriver.reason import Cause, Reason
@@ -40,6 +41,10 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason 
         return Reason(Cause.GANG, size) if size else None
     if isinstance(size, Alone) and gang_of_pod.must_wait(said.wants):
         return Reason(Cause.GANG, size.why)
+    if isinstance(size, Alone) and read is not None and read.kind == "PodGroup" and not read.uid:
+        # The policy is ``basic``, and kube-scheduler tries none of its pods before all have lost their gates. The pods
+        # of a Job's own PodGroup, which alone has a uid here, have left it (``webhook/pod_groups.py``).
+        return 1, values.MOST_PODS
     return size
 
 

@@ -101,6 +101,9 @@ def _gathering(state: GangState, now: float) -> Step:
         return Wait(reason=size)
     least, most = (max(1, number - state.done) for number in size)
     ready = tuple(member for member in workload.members if member.uid not in state.lacking)
+    if any(member.pod.pod_group for member in workload.members):
+        # kube-scheduler tries no pod of a PodGroup while another has a gate (1.37.2, runPreEnqueuePlugins).
+        least = max(least, min(len(workload.members), most))
     if len(ready) < least:
         return Wait(reason=_too_few(len(ready), least, state.lacking, done=state.done))
     if len(ready) < most and (until := workload.memory.gathered_at + GATHER_S) > now:
@@ -130,6 +133,8 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
     free = _free(claims)
     if len(plans) > 1 or None in plans:
         return Release(free, WithdrawReason.OUTDATED) if free else Wait()
+    if state.is_asleep and free:
+        return Release(free, WithdrawReason.ASLEEP)
     if state.broken:
         # While all gates are there, another plan of all is better than one around what is left of this.
         broken = tuple(claims[uid] for uid in state.broken)

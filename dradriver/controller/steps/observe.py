@@ -97,6 +97,7 @@ class GangState(msgspec.Struct, frozen=True):
         meddled: Why a member cannot go on although nothing blocks it; None if all can.
         broken: Why claims that are not allocated never will be, or should not, by the uid of the pod.
         ending: The other pods that have to end for its claims; None if there are none.
+        is_asleep: Whether the scheduler has to be woken by the release of all its places.
     """
 
     workload: PendingWorkload
@@ -108,6 +109,7 @@ class GangState(msgspec.Struct, frozen=True):
     meddled: Reason | None
     broken: Mapping[str, WithdrawReason]
     ending: Ending | None
+    is_asleep: bool
 
     @property
     def is_leaving(self) -> bool:
@@ -172,6 +174,8 @@ def observe_gang(
     waits_for_others = state.ending is not None and not is_hindered
     memory = workload.memory.gathered(len(workload.members), now)
     workload.memory = memory.placed(now) if state.claims and not waits_for_others else memory.unplaced()
+    if not state.claims:
+        picture.gangs.woken(workload.key)
     for member in workload.members:
         claim = state.claims.get(member.uid)
         if waits_for_others:
@@ -288,7 +292,8 @@ def _gang_state(
             meddled = meddled or Reason(Cause.POD, text)
     longest_s = longest(lasts_s(member.pod) for member in workload.members)
     ending = ending_for(claims.values(), picture, now, wall, longest_s) if claims else None
-    return GangState(workload, size, done, claims, lacking, blocked, meddled, broken, ending)
+    is_asleep = picture.gangs.is_asleep(workload.key)
+    return GangState(workload, size, done, claims, lacking, blocked, meddled, broken, ending, is_asleep)
 
 
 def _blocked_by(member: Member, claim: ClaimRecord | None) -> Reason | None:

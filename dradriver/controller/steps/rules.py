@@ -10,6 +10,7 @@ from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.gang_barrier_device import OFF
 from dradriver.api.base.pods import Pod
+from dradriver.api.vocabulary import messages
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.records import ClaimRecord
@@ -34,9 +35,11 @@ def broken_by(claim: ClaimRecord, picture: Picture) -> WithdrawReason | None:
 def is_seated(member: Member, claim: ClaimRecord) -> bool:
     """Return whether a member of a gang has its GPUs, and a place that the scheduler keeps.
 
-    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody.
+    One that a pod of higher priority put out has its GPUs still, and the claim is reserved for nobody. Once the
+    scheduler was told that the barrier is off, it lets go of the pod.
     """
-    return claim.devices is not None and member.uid in claim.users and not claim.deleting
+    is_off = claim.seat is not None and OFF in claim.seat.told
+    return claim.devices is not None and member.uid in claim.users and not claim.deleting and not is_off
 
 
 def freed_at(member: Member, claim: ClaimRecord, now: float) -> float | None:
@@ -76,8 +79,16 @@ def is_preempting(pod: Pod) -> bool:
 def scheduler_says(pod: Pod, refused: str | None) -> Reason:
     """Return the reason of a pod that is not bound: what its scheduler says; None for nothing."""
     if refused is None:
+        group = messages.shown(pod.pod_group)
+        if pod.pod_group and pod.unscheduled is not None:
+            return Reason(Cause.SCHEDULER, f"the scheduler finds no room for another pod of its PodGroup {group}")
         scheduler = f"the scheduler {pod.spec.scheduler_name[:63]!r}" if pod.spec.scheduler_name else "the scheduler"
         text = f"{scheduler} has not bound the pod to its nodes; if there is no such scheduler, delete the pod"
+        if pod.pod_group:
+            text += (
+                f"; it tries no pod of PodGroup {group} while one of them has a scheduling gate or no claim, or while "
+                "fewer than its minCount are there that have not ended"
+            )
         return Reason(Cause.SCHEDULER, text)
     why = _stable(refused) or "it does not say why"
     return Reason(Cause.SCHEDULER, f"the scheduler finds no room on its nodes: {why}")

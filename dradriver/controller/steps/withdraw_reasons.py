@@ -20,6 +20,7 @@ class WithdrawReason(enum.StrEnum):
     BYPASSED = "bypassed"  # somebody bound the pod and left its claim as it was
     OUTDATED = "outdated"  # the gated pod asks for something else by now, or its GPUs went to another
     UNENDED = "unended"  # those that had to end for it may not any more, or did not in time
+    ASLEEP = "asleep"  # the gang lost a pod, and the scheduler would try no other one that waits for that place
     BLOCKED = "blocked"  # the pod cannot be lifted: a gate, or somebody else's use of its claim
 
 
@@ -27,6 +28,7 @@ _TOLD: Final = {
     WithdrawReason.TAKEN: "another claim was given one of its devices",
     WithdrawReason.GONE: "one of its devices is not offered any more",
     WithdrawReason.DAMAGED: "somebody changed its claim",
+    WithdrawReason.ASLEEP: "pods of its gang are deleted while it starts",
     WithdrawReason.OVERLOOKED: "the scheduler overlooks that there is room for it",
 }
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from dradriver.api.base import gang_barrier_device
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.gang_barrier_device import GO, OFF
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Claim
@@ -88,7 +88,9 @@ class Commit:
                     raise MovedOnError(f"pod {'/'.join(member.key)} is gone")
                 self._writer.go_on(slot)
                 # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
-                await self._writer.pods.annotate(member.pod, placement.texts)
+                kept = {names.REASON} if self._reasons.placed_again(member.pod) else set()
+                texts = {key: text for key, text in placement.texts.items() if key not in kept}
+                await self._writer.pods.annotate(member.pod, texts)
                 self._writer.go_on(slot)
                 if not placement.hostnames:
                     await self._nominate(member, placement.node)
@@ -110,8 +112,6 @@ class Commit:
         if gated := {member: placement for member, placement in plan.items() if member.pod.gated}:
             self._writer.go_on(slot)
             await self._open(gated, slot, began)
-        for member in plan.keys() - gated.keys():
-            self._reasons.taken_away(member.key)
 
     async def _undo(
         self, plan: Mapping[Member, Placement], made: Collection[ClaimRecord], error: BaseException, slot: Slot

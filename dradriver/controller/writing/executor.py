@@ -112,14 +112,14 @@ class Executor:
     # What is written.
 
     def place(self, workload: PendingWorkload, plan: Mapping[Member, Placement]) -> None:
-        """Execute the writes of a plan. Its GPUs count as used from now on."""
+        """Execute the writes of a plan. Its GPUs count as used from now on, and its pods as waiting for schedulers."""
+        for member in plan:
+            self._lanes.lifted(member.key, member.scheduler)
         if (joining := next((member for member, place in plan.items() if place.joins), None)) is not None:
             place = plan[joining]
             self._picture.joins(joining.key, place.node)
             self.start(workload, lambda slot: self.commit.join(joining, place, slot))
             return
-        if workload.is_open:  # it counts at once: others are planned while it is written
-            self._lanes.lifted(workload.key, workload.scheduler)
         for member, place in plan.items():
             self._picture.promise(member.wish.claim, member.key, place)
         if len(plan) > 1:
@@ -156,6 +156,8 @@ class Executor:
         metrics.WITHDRAWALS.labels(step.cause.value).inc(len(step.claims))
         if workload.is_gang:
             metrics.GIVEN_BACK.labels(step.cause.value).inc()
+        if step.cause is WithdrawReason.OVERDUE:
+            self._lanes.silent([member.key for member in workload.members])
         released = {claim.key for claim in step.claims}
         for member in workload.members:
             if claim_key(member.pod) in released:
@@ -186,6 +188,7 @@ class Executor:
             counts=workload.is_gang
             or step.cause is not WithdrawReason.UNSCHEDULABLE
             or (workload.is_open and workload.failures.refusals >= MOST_REFUSALS),
+            in_vain=step.cause in (WithdrawReason.OVERDUE, WithdrawReason.UNSCHEDULABLE),
         )
 
     def ask(self, workload: PendingWorkload) -> None:
@@ -201,6 +204,7 @@ class Executor:
         longest_s: float = LONGEST_BACKOFF_S,
         in_turn: bool = False,
         counts: bool = True,
+        in_vain: bool = False,
     ) -> None:
         """Let a workload whose writes could not be executed wait, each time twice as long, and say why.
 
@@ -211,11 +215,13 @@ class Executor:
             longest_s: How long at most.
             in_turn: Whether it keeps its position in the queue.
             counts: Whether it waits longer the next time.
+            in_vain: Whether it had GPUs, and its scheduler did not bind it in time.
         """
         if not in_turn:
             workload.fall_back(self._workloads.newest)
         workload.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
         workload.failures.times += counts
+        workload.failures.in_vain += counts and in_vain
         self._wait(workload, reason)
 
     def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:

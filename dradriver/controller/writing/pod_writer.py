@@ -17,6 +17,11 @@ from dradriver.kube.resources import PODS
 LONGEST_REASON: Final = 1024
 
 
+def cut(reason: str) -> str:
+    """Return a reason as it is written on a pod: cut off, if it is longer than an annotation of ours may be."""
+    return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
+
+
 class PodWriter:
     """Writes pods, and asks for them, and brings what the server answers into the picture at once."""
 
@@ -37,7 +42,7 @@ class PodWriter:
 
     async def hand_over(self, pod: Pod, why: str) -> None:
         """Take our gate from a pod that has no place, and note why. It raises what ``lift`` raises."""
-        await self._lift(pod, {names.REASON: why[:LONGEST_REASON]}, {})
+        await self._lift(pod, {names.REASON: cut(why)}, {})
 
     async def annotate(self, pod: Pod, changes: Mapping[str, str | None]) -> bool:
         """Set annotations of a pod, and remove those that are None. Returns whether there was anything to change.
@@ -56,8 +61,7 @@ class PodWriter:
 
     async def tell(self, pod: Pod, reason: str | None) -> bool:
         """Write on a pod why it waits, or take that away. Returns whether that was a change."""
-        text = reason if reason is None or len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 3] + "..."
-        return await self.annotate(pod, {names.REASON: text})
+        return await self.annotate(pod, {names.REASON: reason})
 
     async def lifted(self, pod: Pod) -> bool:
         """Ask the server whether a pod is there without our gate.

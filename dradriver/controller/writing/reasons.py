@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Literal
 
 import msgspec
@@ -13,7 +13,7 @@ from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome
-from dradriver.controller.writing.pod_writer import PodWriter
+from dradriver.controller.writing.pod_writer import PodWriter, cut
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference
@@ -27,6 +27,9 @@ FIRST_S: Final = 1.0  # most pods have their place sooner
 AGAIN_S: Final = 30.0  # between two writes on one pod
 PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
 LOOK_S: Final = 0.1  # between two looks whether there is room
+
+_REFUSALS: Final = frozenset((Cause.SCHEDULER, Cause.GANG))
+"""Causes of a pod's own trouble that is the scheduler's: that it was not bound in time, or another pod of its gang."""
 
 Record = Callable[[Pod, str], Awaitable[None]]
 """Writes an Event about a pod."""
@@ -144,19 +147,38 @@ class Reasons:
         if pod.metadata.annotations.get(names.REASON) != _text(reason):
             self._due.put_at(key, known.due)
 
-    def insist(self, pod: Pod) -> bool:
-        """Have a pod's reason of its own trouble written again. Returns whether it has had any."""
+    def insist(self, pod: Pod, *, but: Collection[Cause] = ()) -> bool:
+        """Have a pod's reason of its own trouble written again. Returns whether it has had any not of ``but``."""
         known = self._told.get((pod.metadata.namespace, pod.metadata.name))
-        if known is None or known.uid != pod.metadata.uid or known.own is None:
+        if known is None or known.uid != pod.metadata.uid or known.own is None or known.own.cause in but:
             return False
         self.want(pod, known.own)
         return True
+
+    def forgive(self, key: Key) -> None:
+        """Forget a pod's own trouble, for it requests something else now. Its reason stays until there is another."""
+        if (known := self._told.get(key)) is not None:
+            known.own = None
 
     def soon(self, key: Key) -> None:
         """Have a pod's next reason written as soon as its first, once: it is of another kind."""
         if (known := self._told.get(key)) is not None and not known.hurried:
             known.hurried = True
             known.due = min(known.due, asyncio.get_running_loop().time() + self._first_s)
+
+    def placed_again(self, pod: Pod) -> bool:
+        """Return whether a pod that is placed again goes on saying what it says: why the scheduler last refused it.
+
+        The scheduler may refuse the next place, too. So this is its reason until it is bound, whatever it said since.
+        """
+        known = self._told.get((pod.metadata.namespace, pod.metadata.name))
+        if known is None or known.uid != pod.metadata.uid:
+            return False
+        if known.own is None or known.own.cause not in _REFUSALS:
+            known.reason = known.own = None
+            return False
+        self.want(pod, known.own)
+        return pod.metadata.annotations.get(names.REASON) == _text(known.own)
 
     def taken_away(self, key: Key) -> None:
         """Note that another write removed a pod's reason. The earliest time of its next reason stays as it is."""
@@ -231,4 +253,5 @@ class Reasons:
 
 
 def _text(reason: Reason | None) -> str | None:
-    return None if reason is None else reason.text
+    """Return what is written of a reason."""
+    return None if reason is None else cut(reason.text)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import reservation_config_map
+from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.controller.writing.usage_store import class_uid
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
@@ -46,17 +47,27 @@ class ReservationStore:
             return reservation_config_map.Written()
 
     async def save(
-        self, kept: Sequence[reservation_config_map.Kept], blocked: Sequence[reservation_config_map.Since]
+        self,
+        kept: Sequence[reservation_config_map.Kept],
+        blocked: Sequence[reservation_config_map.Since],
+        failed: Sequence[reservation_config_map.Since] = (),
+        evicted: Sequence[Evicted] = (),
     ) -> bool:
-        """Write reservations. Returns whether that went well; what is wrong is said once as long as it is the same."""
+        """Write reservations, and what ``config_map`` keeps with them. Returns whether that went well.
+
+        What is wrong is said once as long as it is the same.
+        """
+        written = reservation_config_map.Written(
+            kept=list(kept), blocked=list(blocked), failed=list(failed), evicted=list(evicted)
+        )
         try:
             try:
-                await self._write(kept, blocked)
+                await self._write(written)
             except ApiError as error:
                 if error.status != _CONFLICT and not error.not_found:
                     raise
                 await self._read()
-                await self._write(kept, blocked)
+                await self._write(written)
         except DriverError as error:
             cause = f"{error.status} {error.api_reason}" if isinstance(error, ApiError) else error.reason
             if cause != self._warned:
@@ -79,11 +90,10 @@ class ReservationStore:
         self._version = found["metadata"]["resourceVersion"]
         return found
 
-    async def _write(
-        self, kept: Sequence[reservation_config_map.Kept], blocked: Sequence[reservation_config_map.Since]
-    ) -> None:
+    async def _write(self, written: reservation_config_map.Written) -> None:
         wanted = reservation_config_map.config_map(
-            kept, blocked, namespace=self._namespace, class_uid=self._class, version=self._version
-        )
+            written.kept, written.blocked, written.failed, written.evicted,
+            namespace=self._namespace, class_uid=self._class, version=self._version,
+        )  # fmt: skip
         write = self._client.update if self._version else self._client.create
         self._version = (await write(CONFIG_MAPS, wanted))["metadata"]["resourceVersion"]

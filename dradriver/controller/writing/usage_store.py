@@ -1,7 +1,8 @@
-"""The one store of GPU time: read when this replica begins to lead, and written once a minute while it does.
+"""The one store of GPU time: read when this replica begins to lead, and written while it does.
 
-Whoever leads next counts on from what was written last. What claims held since then is made good from those that are
-still there; what is lost is what ended in that minute.
+It is written at once, then after pauses that grow to a minute, and at the end. Whoever leads next counts on from what
+was written last. What claims held since then is made good from those that are still there; what is lost is what ended
+since, if this replica was killed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from dradriver.queue.namespace_tenants import Tenants
 logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
+FIRST_PERIOD_S: Final = 5.0  # of a new leader, which may not live for long; twice as long each time
+LAST_WRITE_S: Final = 0.5  # that the last write may take: who has lost the lease must soon do nothing any more
 FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have had
 FIRST_RETRY_S: Final = 1.0
 _LATE_H: Final = 6  # earlier hours at most in the current hour's ConfigMap, while those of days cannot be written
@@ -128,20 +131,30 @@ class UsageStore:
                 try:
                     await self.load()
                     self._loaded.set()
+                    period_s = FIRST_PERIOD_S
                     while True:
-                        failures = 0
-                        await asyncio.sleep(PERIOD_S)
                         await self.write()
+                        failures = 0
+                        await asyncio.sleep(period_s)
+                        period_s = min(2 * period_s, PERIOD_S)
                 except DriverError as error:
                     self._warn("", error, "reading it again")
                 await asyncio.sleep(wait_s(failures, first_s=FIRST_RETRY_S, longest_s=PERIOD_S))
                 failures += 1
         finally:
+            await self._write_last()
             self._loaded.clear()
             self._picture.gpu_time.end()
             metrics.TENANT_GPUS.set({})
             metrics.TENANT_USAGE.set({})
             metrics.TENANT_CAP.set({})
+
+    async def _write_last(self) -> None:
+        """Store the usage until now, unless that takes long: this replica stops to lead."""
+        if self._loaded.is_set():
+            with contextlib.suppress(DriverError, TimeoutError):
+                async with asyncio.timeout(LAST_WRITE_S):
+                    await self.write()
 
     async def load(self) -> None:
         """Read all stored usage, and count on from there.
@@ -205,6 +218,7 @@ class UsageStore:
             logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
             metrics.DIFFERENCES.labels("shares").inc()
         current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
+        await self._find_deleted(current)
         grown, gpu_time.book.grown = gpu_time.book.grown, set()
         self._late |= grown
         self._late &= gpu_time.hours.keys()
@@ -222,6 +236,28 @@ class UsageStore:
         gpu_time.book.forget_before((current // DAY_H - 1) * DAY_H)
         gpu_time.book.forget_pods_before(current)
         self._tell()
+
+    async def _find_deleted(self, current: int) -> None:
+        """Have the ConfigMaps written again that somebody has deleted: their hours are in memory since yesterday's."""
+        for day in (None, current // DAY_H, current // DAY_H - 1):
+            name = usage_config_maps.name_of(day)
+            if name not in self._versions:
+                continue
+            try:
+                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace)
+            except ApiError as error:
+                if not error.not_found:
+                    continue
+            except DriverError:
+                continue  # the write says so
+            else:
+                continue
+            logger.warning("ConfigMap %s is gone; it is written again", name)
+            del self._versions[name]
+            if day is None:
+                self._due = True
+            else:
+                self._late |= {h for h in self._picture.gpu_time.hours if h // DAY_H == day and h < current}
 
     async def _put_days(self, days: set[int], current: int) -> None:
         for day in sorted(days):
@@ -275,18 +311,19 @@ class UsageStore:
             try:
                 await self._store(day, hours, until)
             except ApiError as error:
-                if error.status != _CONFLICT:
+                if error.not_found and name in self._versions:
+                    del self._versions[name]  # somebody has deleted it a moment ago
+                elif error.status != _CONFLICT:
                     raise
-                # ``_read`` also notes the version that is there now, which the second write replaces.
-                kept = await self._read(name)
-                if kept is not None and kept.until > known_until + _SLACK_S:
-                    raise _Overtaken(error) from None
+                else:
+                    # ``_read`` also notes the version that is there now, which the second write replaces.
+                    kept = await self._read(name)
+                    if kept is not None and kept.until > known_until + _SLACK_S:
+                        raise _Overtaken(error) from None
                 await self._store(day, hours, until)
         except _Overtaken as overtaken:
             raise overtaken.error from None
         except DriverError as error:
-            if isinstance(error, ApiError) and error.not_found:
-                self._versions.pop(name, None)  # somebody has deleted it
             self._warn(name, error, "what was counted stays, and is written as soon as it can be")
             return False
         self._warned.pop(name, None)

@@ -75,10 +75,12 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             "amd-smi topology, line 1: no table of link types; give the whole output of amd-smi topology, or of "
             "rocm-smi --showtopo"
         )
+
+    # Matrices, GPUs x GPUs: whether an xGMI link joins them, the driver's weight (a distance), the number of links.
     type_table = tables["type"]
     linked = _matrix(type_table, type_table.names, _type)
     weights = _matrix(tables["weight"], type_table.names, _weight) if "weight" in tables else None
-    counts = _matrix(tables["bandwidth"], type_table.names, _count) if "bandwidth" in tables else None
+    link_counts = _matrix(tables["bandwidth"], type_table.names, _links_by_bandwidth) if "bandwidth" in tables else None
     gpu_range = range(len(type_table.names))
     for i in gpu_range:
         for j in range(i):
@@ -99,10 +101,11 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             weight = weights[i][j] if weights else 0
             # Linked pairs with another weight reach each other through further GPUs.
             if linked[i][j] and weight in _DIRECT:
-                links[i][j] = min(counts[i][j], counts[j][i]) if counts else 1
+                links[i][j] = min(link_counts[i][j], link_counts[j][i]) if link_counts else 1
             if nodes[i] is not None and nodes[j] is not None:
                 is_near = nodes[i] == nodes[j]
             else:
+                # Without NUMA nodes only the weight of an unlinked pair tells; of a linked one it is the link's.
                 is_near = not linked[i][j] and 0 < weight <= _SAME_NODE
             paths[i][j] = PathType.NODE if is_near else PathType.SYS
 
@@ -111,7 +114,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         for j in range(i):
             links[i][j] = links[j][i] = min(links[i][j], links[j][i])
             paths[i][j] = paths[j][i] = max(paths[i][j], paths[j][i])
-    rate, pcie = likely(links)
+
+    # The texts do not name products: bandwidths of one link and of a GPU's PCIe link, GB/s, of the likeliest product.
+    link_gbps, pcie_gbps = likely(links)
     return check(
         Machine(
             name=name,
@@ -122,7 +127,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
                     minor=i,
                     pci=device if is_bus_id(device) else "",
                     numa=nodes[i],
-                    pcie_gbps=pcie,
+                    pcie_gbps=pcie_gbps,
                     vendor=AMD.word,
                 )
                 for i, device in enumerate(type_table.names)
@@ -130,7 +135,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             links=tuple(map(tuple, links)),
             paths=tuple(map(tuple, paths)),
             numa=tuple(NumaNode(id=node) for node in sorted({node for node in nodes if node is not None})),
-            link_gbps=rate if any(map(any, links)) else 0.0,
+            link_gbps=link_gbps if any(map(any, links)) else 0.0,
             socket_gbps=SOCKET_GBPS,
         )
     )
@@ -148,6 +153,7 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
     Raises:
         TopologyError: A table has no row for one of its devices.
     """
+    # ``kind`` is what the lines below the last title are: a key of ``tables``, "numa", or empty for what is skipped.
     tables: dict[str, _Table] = {}
     numas: dict[int, int] = {}
     kind = ""
@@ -163,9 +169,9 @@ def _tables(text: str) -> tuple[dict[str, _Table], dict[int, int]]:
         elif not kind or not words or words[0] == "WARNING:":
             continue
         elif kind not in tables:
-            tables[kind] = _header(words, number)
+            tables[kind] = _empty_table(words, number)
         elif len(tables[kind].rows) < len(tables[kind].names):
-            _row(tables[kind], words, number)
+            _add_row(tables[kind], words, number)
     for table in tables.values():
         missing = next((device for device in table.names if device not in table.rows), None)
         if missing is not None:
@@ -177,16 +183,16 @@ def _of_json(text: str) -> dict[str, _Table]:
     """Return the same tables of JSON; whatever is wrong there is said of line 1."""
     tables: dict[str, _Table] = {}
     for kind, cells in smi_json.matrices(text).items():
-        tables[kind] = table = _header(list(cells), 1)
+        tables[kind] = table = _empty_table(list(cells), 1)
         for device, row in cells.items():
             missing = next((other for other in table.names if other not in row), None)
             if missing is not None:
                 raise _error(1, f"{device} has nothing of {missing}; give the whole output")
-            _row(table, [device, *(row[other] for other in table.names)], 1)
+            _add_row(table, [device, *(row[other] for other in table.names)], 1)
     return tables
 
 
-def _header(words: Sequence[str], number: int) -> _Table:
+def _empty_table(words: Sequence[str], number: int) -> _Table:
     names = [word.lower() if is_bus_id(word.lower()) else word for word in words]
     wrong = next((word for word in names if not _GPU.fullmatch(word) and not is_bus_id(word)), None)
     if wrong is not None:
@@ -196,7 +202,7 @@ def _header(words: Sequence[str], number: int) -> _Table:
     return _Table(names=names, line=number)
 
 
-def _row(table: _Table, words: Sequence[str], number: int) -> None:
+def _add_row(table: _Table, words: Sequence[str], number: int) -> None:
     device, cells = words[0].lower() if is_bus_id(words[0].lower()) else words[0], words[1:]
     if device not in table.names or device in table.rows:
         raise _error(number, f"{device!r}: a row for each column, once, is expected here")
@@ -233,7 +239,7 @@ def _weight(cell: str) -> int | None:
     return int(cell) if cell.isascii() and cell.isdigit() and len(cell) < 10 else None
 
 
-def _count(cell: str) -> int | None:
+def _links_by_bandwidth(cell: str) -> int | None:
     """Return the number of links of a pair, 1 where its bandwidths do not tell; None for a cell of no such form."""
     rates = _RATES.fullmatch(cell)
     if rates is None:

@@ -38,11 +38,13 @@ def matrices(text: str) -> Matrices:
         name, links = _name(gpu, f"[{position}]"), gpu.get("links")
         if isinstance(links, list):
             named_links = [(link, _name(link, f"[{position}].links[{number}]")) for number, link in enumerate(links)]
+            # Since ROCm 6.1.1: from the GPU's list of links, one row for each table.
             rows = {
                 kind: {other: str(link[key]) for link, other in named_links if key in link}
                 for key, kind in _NEW.items()
             }
         else:
+            # Before: the GPU's object has each row itself, and its keys have no bus ids.
             name = f"GPU{gpu.get('gpu')}"
             rows = {kind: _old_row(gpu.get(key)) for key, kind in _OLD.items()}
         for kind, row in rows.items():

@@ -46,6 +46,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     Raises:
         TopologyError: With the line: no header, a row or cell missing, an unknown cell, two sides that differ.
     """
+    # The columns' names, by device its cells and its CPU list, and the line of the header.
     devices: list[str] = []
     rows: dict[str, list[str]] = {}
     cpus: dict[str, str] = {}
@@ -67,12 +68,16 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             cpus[device] = affinity_cells[0] if affinity_cells and is_cpu_list(affinity_cells[0]) else ""
     if not devices:
         raise _error(1, "no header; the text starts with a line of NPU0, NPU1, …")
+
+    # What holds of the matrix as a whole.
     missing = next((device for device in devices if device not in rows), None)
     if missing is not None:
         raise _error(header, f"the row of {missing} is missing; give the whole output of npu-smi info -t topo")
     if len(set(devices)) < len(devices) or len(devices) > _MOST_NPUS:
         raise _error(header, f"{len(devices)} columns; each NPU stands once, and {_MOST_NPUS} are the most")
     machine = _machine(devices, rows, cpus, name=name, seed=seed, header=header)
+
+    # Bus ids, product and memory, if the text has the table of ``npu-smi info``, too.
     machine = npu_smi_table.with_table(machine, text)
 
     # The table of ``npu-smi info`` tells the product, but the text may lack it, or have it for some NPUs only. NPUs of
@@ -119,9 +124,11 @@ def _machine(
             if row[j] != cells[j][i]:
                 raise _error(header, f"{row[j]} from {order[i]} to {order[j]}, but {cells[j][i]} back")
     links = tuple(tuple(_LINKS.get(cell, 0) for cell in row) for row in cells)
+
+    # A cell of links hides the PCIe path of its pair (None), and the text has no NUMA affinities: both are inferred.
     visible = [[PathType.SELF if cell == "X" else _PATHS.get(cell) for cell in row] for row in cells]
     cpu_lists = [cpus[device] for device in order]
-    numas = inferred_topology.numa(cpu_lists, [""] * len(order), said=False)
+    numas = inferred_topology.numa_of_gpus(cpu_lists, [""] * len(order), has_numa_column=False)
     return check(
         Machine(
             name=name,

@@ -115,7 +115,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
             raise _error(chip.line, f"device {chip.index} stands twice; give the output of npu-smi info of one machine")
         if chip.product != before.product:
             raise _error(chip.line, f"{chip.product} beside {before.product}; {_INSTEAD}")
-    links, blocks, profile = _linked(all_chips)
+
+    # ``blocks``: which NPUs may be used together. The profile describes a machine of the same product.
+    links, blocks, profile = _links_and_blocks(all_chips)
     return check(
         Machine(
             name=name,
@@ -133,6 +135,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
                 for chip in all_chips
             ),
             links=links,
+            # Nothing is known of any path: all are SYS.
             paths=inferred_topology.paths(
                 [[PathType.SELF if a is b else None for b in all_chips] for a in all_chips], (), [None] * len(all_chips)
             ),
@@ -141,7 +144,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     )
 
 
-def _linked(every: Sequence[Chip]) -> tuple[tuple[tuple[int, ...], ...], Blocks | None, Machine]:
+def _links_and_blocks(every: Sequence[Chip]) -> tuple[tuple[tuple[int, ...], ...], Blocks | None, Machine]:
     """Return links and blocks of chips of one product, and the profile that has them."""
     product, npus = every[0].product, [chip.npu for chip in every]
     each = set(Counter(npus).values())

@@ -16,8 +16,8 @@ from dradriver.topology.nccl import device_rules, nccl_bandwidths
 from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes
 from dradriver.topology.nccl.device_tree import IDS
 from dradriver.topology.nccl.findings import Finding, Notes, finding
-from dradriver.topology.nccl.invented_switches import INVENTED, words
-from dradriver.topology.nccl.xml import Element, below, elements, integer, parse
+from dradriver.topology.nccl.invented_switches import INVENTED, speed_and_width
+from dradriver.topology.nccl.xml import Element, all_below, has_below, parse, strtol
 
 MAX_ELEMENTS = 255
 SAFE_ELEMENTS = 200
@@ -70,11 +70,11 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
     elif root is not None and root.name != "system":
         notes.add("graph" if root.name == "graphs" else "no-system", root.place, name=root.name)
     elif root is not None:
-        _system(root, notes, machine)
+        _check_system(root, notes, machine)
         if machine is not None:
-            _compare(root, machine, notes)
+            _compare_with_machine(root, machine, notes)
     for other in document.others:
-        _other(other, notes)
+        _note_other_root(other, notes)
     rule_findings = notes.findings()
     # If reading stopped early, elements that seem to be missing may be in the part that was not read.
     if not document.whole:
@@ -83,29 +83,34 @@ def check(text: str, *, machine: Machine | None = None) -> list[Finding]:
     return sorted(findings, key=lambda f: (f.line, f.column, not f.error, f.problem))
 
 
-def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
+def _check_system(root: Element, notes: Notes, machine: Machine | None) -> None:
     """Check the root element of a file: version, size, CPUs, NUMA nodes, and all devices below.
 
     Args:
         root: The ``<system>`` element.
-        notes: Takes the findings.
+        notes: Takes the findings. ``add`` gets the name of a rule (``checker_rules`` has its text and whether it is an
+            error), the line and column, and the words of the text.
         machine: The machine that the file is for, if it is known.
     """
-    if integer(root.get("version") or "") != 1:
-        notes.add("version", root.at("version"), text=root.get("version"))
-    _shape(root, notes)
-    count = _count(root)
+    if strtol(root.get("version") or "") != 1:
+        notes.add("version", root.place_of("version"), text=root.get("version"))
+    _check_shape(root, notes)
+    count = _count_loaded(root)
     if count > SAFE_ELEMENTS:
         notes.add("too-many" if count > MAX_ELEMENTS else "many", root.place, count=count)
     cpus = [child for child in root.children if child.name == "cpu"]
     if not cpus:
         notes.add("no-cpu", root.place)
+
+    # A ``<cpu>`` stands for one NUMA node, by its ``numaid``.
     line_of_node: dict[int, int] = {}
     for cpu in cpus:
-        _numaid(cpu, line_of_node, notes)
-        _cpu(cpu, notes)
-    _hosts(cpus, notes)
-    _masks(cpus, notes)
+        _check_numaid(cpu, line_of_node, notes)
+        _check_cpu(cpu, notes)
+    _check_hosts(cpus, notes)
+    _check_masks(cpus, notes)
+
+    # The machine's own NUMA nodes of GPUs and PCI devices: None is among them if some device is on no node.
     machine_nodes: set[int | None] = set()
     if machine is not None:
         machine_nodes = {gpu.numa for gpu in machine.gpus} | {device.numa for device in machine.pci or ()}
@@ -121,7 +126,9 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
         and None not in machine_nodes
     ):
         rule = "numaid-unnumbered" if machine is None else "numaid-mixed"
-        notes.add(rule, unnumbered.at("numaid"), text=-1)
+        notes.add(rule, unnumbered.place_of("numaid"), text=-1)
+
+    # NCCL 2.21 to 2.26 fails if a node below the highest one is missing.
     highest_node = max(line_of_node, default=0)
     missing = [str(numa) for numa in range(min(highest_node, _MOST_GAPS)) if numa not in line_of_node]
     if missing:
@@ -129,21 +136,22 @@ def _system(root: Element, notes: Notes, machine: Machine | None) -> None:
     device_rules.check(root, notes)
 
 
-def _other(root: Element, notes: Notes) -> None:
+def _note_other_root(root: Element, notes: Notes) -> None:
     """Note an element next to the first ``<system>``."""
-    if root.name == "system" and integer(root.get("version") or "") != 1:
-        notes.add("version", root.at("version"), text=root.get("version"))
+    if root.name == "system" and strtol(root.get("version") or "") != 1:
+        notes.add("version", root.place_of("version"), text=root.get("version"))
     elif root.name == "system" and root.children:
         notes.add("second-system", root.place)
     else:
         notes.add("second-root", root.place, name=root.name[:40])
 
 
-def _shape(element: Element, notes: Notes) -> None:
+def _check_shape(element: Element, notes: Notes) -> None:
     """Check the shape of an element and of those below it.
 
     It must not have too many attributes and children, and each element must be where NCCL looks for it.
     """
+    # NCCL counts a blank too many in a tag as an attribute.
     name, count = element.name, len(element.attributes) + element.blanks
     added_by_nccl = _ADDED_TO_INVENTED if (element.get("busid") or "").startswith(INVENTED) else _ADDED.get(name, ())
 
@@ -163,88 +171,92 @@ def _shape(element: Element, notes: Notes) -> None:
             added=added_text,
         )
     if element.get("keep") == "1":
-        notes.add("kept", element.at("keep"), once="kept")
+        notes.add("kept", element.place_of("keep"), once="kept")
+
+    # Only children that NCCL looks for count. The others are skipped with all that is in them.
     children = sum(child.name in _CHILDREN.get(name, set()) for child in element.children)
     if children > MAX_CHILDREN:
         versions_text = f", 2.21 to 2.28 refuse more than {_MAX_CHILDREN_2_21}" if children > _MAX_CHILDREN_2_21 else ""
         notes.add("children", element.place, name=name, count=children, more=versions_text)
     for child in element.children:
         if child.name in _CHILDREN.get(name, set()):
-            _shape(child, notes)
+            _check_shape(child, notes)
         elif child.name in _KNOWN:
             parents_text = " or ".join(f"<{parent}>" for parent, names in _CHILDREN.items() if child.name in names)
             notes.add("misplaced", child.place, name=child.name, parent=name, wanted=parents_text or "no element")
-        elif any(below(child, name) for name in _KNOWN):
+        elif any(has_below(child, name) for name in _KNOWN):
             notes.add("unknown-around", child.place, name=child.name[:40])
         else:
             notes.add("unknown", child.place, once=f"unknown {child.name}", name=child.name[:40])
 
 
-def _count(element: Element) -> int:
+def _count_loaded(element: Element) -> int:
     """Return the number of elements that NCCL loads: those that it skips do not count."""
     names = _CHILDREN.get(element.name, set())
-    return 1 + sum(_count(child) for child in element.children if child.name in names)
+    return 1 + sum(_count_loaded(child) for child in element.children if child.name in names)
 
 
-def _numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
+def _check_numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
     text = cpu.get("numaid")
     if text is None or not _NUMA.fullmatch(text):
-        notes.add("numaid" if cpu.children else "numaid-unused", cpu.at("numaid"), text=text)
+        notes.add("numaid" if cpu.children else "numaid-unused", cpu.place_of("numaid"), text=text)
     elif int(text) in lines and not cpu.children:
-        notes.add("numaid-unused", cpu.at("numaid"), text=text)
+        notes.add("numaid-unused", cpu.place_of("numaid"), text=text)
     elif int(text) in lines:
-        notes.add("numaid-twice", cpu.at("numaid"), text=text, line=lines[int(text)])
+        notes.add("numaid-twice", cpu.place_of("numaid"), text=text, line=lines[int(text)])
     else:
         lines[int(text)] = cpu.place[0]
 
 
-def _cpu(cpu: Element, notes: Notes) -> None:
+def _check_cpu(cpu: Element, notes: Notes) -> None:
     """Check what a ``<cpu>`` element says of its processor, and that it says enough for NCCL to use the file."""
     arch, vendor, mask = cpu.get("arch"), cpu.get("vendor"), cpu.get("affinity")
+    # Only x86 CPUs have vendor, family and model. A file without ``arch`` is checked as one of an x86 CPU.
     intel_or_amd = arch in (None, "x86_64")
     if mask is not None and not _MASK.fullmatch(mask):
-        notes.add("affinity" if cpu.children else "affinity-unused", cpu.at("affinity"), text=mask)
+        notes.add("affinity" if cpu.children else "affinity-unused", cpu.place_of("affinity"), text=mask)
     if arch is not None and arch not in _ARCHS:
-        notes.add("arch", cpu.at("arch"), text=arch)
+        notes.add("arch", cpu.place_of("arch"), text=arch)
     if intel_or_amd and vendor is not None and vendor not in _VENDORS:
-        notes.add("vendor-unlisted" if vendor in _UNLISTED else "vendor", cpu.at("vendor"), text=vendor)
+        notes.add("vendor-unlisted" if vendor in _UNLISTED else "vendor", cpu.place_of("vendor"), text=vendor)
     for name in ("familyid", "modelid"):
         if cpu.get(name) is not None and not _NUMBER.fullmatch(cpu.get(name) or ""):
-            notes.add("no-number", cpu.at(name), name=name, text=cpu.get(name))
+            notes.add("no-number", cpu.place_of(name), name=name, text=cpu.get(name))
     if (
         vendor in ("GenuineIntel", *nccl_bandwidths.ZHAOXIN)
         and cpu.get("familyid") is not None
         and cpu.get("modelid") is None
     ):
-        notes.add("no-model", cpu.at("familyid"))
+        notes.add("no-model", cpu.place_of("familyid"))
 
     # topo.cc fails without ``required_names``. It fills in the others from /sys, which has no CPU mask for node -1.
     required_names = ["arch", *(["vendor"] if intel_or_amd else [])]
     model_names = ["familyid", "modelid"] if intel_or_amd else []
     mask_names = ["affinity"] if cpu.get("numaid") != "-1" else []
 
-    # Only for AMD's CPUs NCCL works without family and model.
+    # ``cpu-facts`` says what is required, ``cpu-filled`` what NCCL fills in. Only for AMD's CPUs NCCL works without
+    # family and model.
     if vendor != "AuthenticAMD":
         required_names, model_names = [*required_names, *model_names], []
     for rule, names in (("cpu-facts", required_names), ("cpu-filled", [*mask_names, *model_names])):
         missing = [name for name in names if cpu.get(name) is None]
-        if missing and below(cpu, "net"):
+        if missing and has_below(cpu, "net"):
             notes.add(rule, cpu.place, text=", ".join(missing))
 
 
-def _hosts(cpus: Sequence[Element], notes: Notes) -> None:
+def _check_hosts(cpus: Sequence[Element], notes: Notes) -> None:
     """Note NCCL's word for the host: one and the same for all CPUs is as good as none, for NCCL 2.21 to 2.26, too."""
     hosts = list(dict.fromkeys(cpu.get("host_hash") for cpu in cpus))
     for cpu in cpus:
         host = cpu.get("host_hash")
         if host is not None and len(hosts) == 1:
-            notes.add("own-note", cpu.at("host_hash"), once="own host_hash", name="host_hash")
+            notes.add("own-note", cpu.place_of("host_hash"), once="own host_hash", name="host_hash")
         elif host is not None:
             other = next(other for other in hosts if other != host)
-            notes.add("host-hash", cpu.at("host_hash"), once="host-hash", text=host, other=other)
+            notes.add("host-hash", cpu.place_of("host_hash"), once="host-hash", text=host, other=other)
 
 
-def _masks(cpus: Sequence[Element], notes: Notes) -> None:
+def _check_masks(cpus: Sequence[Element], notes: Notes) -> None:
     """Note CPUs that two NUMA nodes with devices have."""
     masks: list[tuple[int, int]] = []  # line and mask
     taken = told = 0
@@ -255,22 +267,26 @@ def _masks(cpus: Sequence[Element], notes: Notes) -> None:
             told += 1
             line, other = next((line, other) for line, other in masks if other & mask)
             shared = cpulist.from_mask(f"{mask & other:x}")
-            notes.add("affinity-shared", cpu.at("affinity"), text=shared, line=line)
+            notes.add("affinity-shared", cpu.place_of("affinity"), text=shared, line=line)
         taken |= mask
         masks.append((cpu.place[0], mask))
 
 
-def _compare(root: Element, machine: Machine, notes: Notes) -> None:
+def _compare_with_machine(root: Element, machine: Machine, notes: Notes) -> None:
     """Note where the file contradicts /sys of this machine, and which devices and NUMA nodes it lacks."""
     cpus = [cpu for cpu in root.children if cpu.name == "cpu"]
-    listed = {short_bus_id(element.get("busid") or ""): element for element in elements(root, "pci")}
+
+    # By bus id, the file's element and the ``numaid`` of the ``<cpu>`` that it is below.
+    listed = {short_bus_id(element.get("busid") or ""): element for element in all_below(root, "pci")}
     node_in_file = {
-        short_bus_id(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in elements(cpu, "pci")
+        short_bus_id(pci.get("busid") or ""): cpu.get("numaid") for cpu in cpus for pci in all_below(cpu, "pci")
     }
     for gpu in machine.gpus:
         if gpu.pci and gpu.pci not in listed:
             notes.add("lacks-gpu", root.place, count=gpu.index, text=gpu.pci)
-    of_gpus = [PciDevice(gpu.pci, None, gpu.numa, "", "", *words(gpu.pcie_gbps)) for gpu in machine.gpus]
+
+    # A machine without a PCI tree (of a profile, for example) has at least its GPUs, with their PCIe bandwidth.
+    of_gpus = [PciDevice(gpu.pci, None, gpu.numa, "", "", *speed_and_width(gpu.pcie_gbps)) for gpu in machine.gpus]
     tree: Sequence[PciDevice] = machine.pci or of_gpus
 
     # NCCL puts a device below the NUMA node of its highest bridge. Parents come first in the tree.
@@ -281,31 +297,33 @@ def _compare(root: Element, machine: Machine, notes: Notes) -> None:
         element = listed.get(device.busid)
         if element is None:
             continue
-        _rate(element, device, notes)
+        _note_other_rate(element, device, notes)
         file_value = node_in_file.get(device.busid)
-        is_leaf = not device.kind.startswith("0x06")
+        is_leaf = not device.kind.startswith("0x06")  # PCI class 06 is a bridge
         if is_leaf and file_value not in (None, "-1") and sys_node is not None and file_value != str(sys_node):
             notes.add("not-numa", element.place, text=file_value, wanted=sys_node)
+
+        # Class, vendor, device and subsystem ids: what either side does not say is not compared.
         ids = (f"0x{part}" for part in device.ids.split(":") if part)
         for name, sys_value in [("class", device.kind), *zip(IDS, ids, strict=False)]:
             file_value = element.get(name)
             if sys_value and file_value is not None and file_value != sys_value:
-                notes.add("not-sys", element.at(name), name=name, text=file_value, wanted=sys_value)
+                notes.add("not-sys", element.place_of(name), name=name, text=file_value, wanted=sys_value)
     nodes_in_file = {cpu.get("numaid") for cpu in cpus}
     missing = [str(node.id) for node in wanted_nodes(machine) if str(node.id) not in nodes_in_file]
     if missing:
         notes.add("numa-lacks", root.place, text=", ".join(missing))
 
 
-def _rate(element: Element, device: PciDevice, notes: Notes) -> None:
+def _note_other_rate(element: Element, device: PciDevice, notes: Notes) -> None:
     """Note a PCIe rate that differs from /sys: NCCL counts it from the file, and from /sys what the file leaves out."""
     speed, width = element.get("link_speed"), element.get("link_width")
     if nccl_bandwidths.lane_rate(device.link_speed) is None or (speed is None and width is None):
         return
-    lanes = device.link_width if width is None else integer(width)
+    lanes = device.link_width if width is None else strtol(width)
     rate = nccl_bandwidths.pci_gbps(device.link_speed if speed is None else speed, lanes)
     wanted = nccl_bandwidths.pci_gbps(device.link_speed, device.link_width)
     if rate != wanted:
-        place = element.at("link_speed" if width is None else "link_width")
+        place = element.place_of("link_speed" if width is None else "link_width")
         cure = f'link_speed="{device.link_speed}" link_width="{device.link_width}"'
         notes.add("not-rate", place, text=f"{rate:g}", wanted=f"{wanted:g}", cure=cure)

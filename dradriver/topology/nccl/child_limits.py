@@ -9,7 +9,7 @@ import msgspec
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
-from dradriver.topology.nccl.invented_switches import numaid, switch, switch_id
+from dradriver.topology.nccl.invented_switches import invented_switch, numaid, switch_id
 
 MAX_CHILDREN = 32
 
@@ -25,7 +25,7 @@ def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
     return tuple(node for node in machine.numa if node.cpus or node.cpumap or node.id in used)
 
 
-def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
+def with_switches_above_nics(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
     """Return ``devices``, parents first, spread so that no CPU or bridge is over the limit of 32 children.
 
     The NICs of a CPU with too many children get invented switches above them, with bus ids that no server has. NCCL
@@ -36,6 +36,7 @@ def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
     Raises:
         TopologyError: A bridge has too many children, or a CPU too many that are not NICs.
     """
+    # ``parent`` is a position in ``devices``. A device without one hangs on the ``<cpu>`` of its NUMA node.
     children_of: dict[tuple[int | None, int], list[int]] = {}  # by parent, and at the top by NUMA node
     for i, device in enumerate(devices):
         children_of.setdefault((device.parent, numaid(device) if device.parent is None else 0), []).append(i)
@@ -46,7 +47,7 @@ def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
     taken = {device.busid for device in devices}
     free_numbers = (number for number in range(len(devices) + 256) if switch_id(number) not in taken)
     for (parent, node), children in children_of.items():
-        nics = [i for i in children if devices[i].kind.startswith("0x02")]
+        nics = [i for i in children if devices[i].kind.startswith("0x02")]  # PCI class 02: network
         room = MAX_CHILDREN - (len(children) - len(nics))
         if len(children) <= MAX_CHILDREN:
             continue
@@ -63,7 +64,7 @@ def spread(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
             if len(members) > 1:
                 new_parent |= dict.fromkeys(members, len(switches))
                 gbps = sum(nccl_bandwidths.pci_gbps(devices[i].link_speed, devices[i].link_width) for i in members)
-                switches.append(switch(next(free_numbers), None, devices[members[0]].numa, gbps))
+                switches.append(invented_switch(next(free_numbers), None, devices[members[0]].numa, gbps))
 
     # The switches come first in the result, so all parents' positions shift.
     shifted_parents = (None if device.parent is None else device.parent + len(switches) for device in devices)

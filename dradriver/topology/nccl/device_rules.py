@@ -10,7 +10,7 @@ from dradriver.topology.nccl.device_tree import IDS, MOST_LANES
 from dradriver.topology.nccl.findings import Notes
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import MOST_LINKS, SWITCH_CLASS
-from dradriver.topology.nccl.xml import Element, below, elements, integer
+from dradriver.topology.nccl.xml import Element, all_below, has_below, strtol
 
 _HIDDEN_SWITCH = ("fffffff:ffff:ff", "fffffff:ff:ff.0")  # what NVML says in a virtual machine
 _BUS_ID = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -28,84 +28,87 @@ _OVERRIDES = {
 
 def has_gpu(element: Element) -> bool:
     """Return whether the rules take a device below ``element`` of a topology file for a GPU."""
-    return any((pci.get("class") or "").startswith("0x03") or _gpus(pci) for pci in elements(element, "pci"))
+    return any((pci.get("class") or "").startswith("0x03") or _gpu_children(pci) for pci in all_below(element, "pci"))
 
 
 def check(root: Element, notes: Notes) -> None:
     """Check the devices below ``root`` of a topology file by the rules, and note what is wrong with them."""
     seen: dict[str, Element] = {}
-    for pci in elements(root, "pci"):
-        _pci(pci, seen, notes)
-    if not any((pci.get("class") or "0x03").startswith("0x03") or below(pci, "gpu") for pci in seen.values()):
+    for pci in all_below(root, "pci"):
+        _check_pci(pci, seen, notes)
+    if not any((pci.get("class") or "0x03").startswith("0x03") or has_below(pci, "gpu") for pci in seen.values()):
         notes.add("no-gpu", root.place)
-    _links({busid: gpu for busid, pci in seen.items() for gpu in _gpus(pci)[:1]}, notes)
+    _check_links({busid: gpu for busid, pci in seen.items() for gpu in _gpu_children(pci)[:1]}, notes)
     names: dict[str, Element] = {}
-    for net in elements(root, "net"):
-        _net(net, names, notes)
-    _pcilinks(root, notes)
+    for net in all_below(root, "net"):
+        _check_net(net, names, notes)
+    _check_pcilinks(root, notes)
 
 
-def _pcilinks(root: Element, notes: Notes) -> None:
+def _check_pcilinks(root: Element, notes: Notes) -> None:
     """Check links between PCIe switches, which NCCL follows in both directions."""
-    switches = {short_bus_id(pci.get("busid") or ""): pci for pci in elements(root, "pci") if pcilinks.is_switch(pci)}
+    switches = {short_bus_id(pci.get("busid") or ""): pci for pci in all_below(root, "pci") if pcilinks.is_switch(pci)}
     links = {
         (busid, short_bus_id(link.get("target") or "")): link
         for busid, pci in switches.items()
         for link in pci.children
         if link.name == "pcilink"
     }
-    for link in elements(root, "pcilink"):
+    for link in all_below(root, "pcilink"):
         if not _BUS_ID.fullmatch(short_bus_id(link.get("target") or "")):
-            notes.add("pcilink", link.at("target"), text=link.get("target"))
+            notes.add("pcilink", link.place_of("target"), text=link.get("target"))
     for (busid, target), link in links.items():
         if not _BUS_ID.fullmatch(target):
             continue
         if target not in switches or target == busid:
-            notes.add("pcilink-dropped", link.at("target"), text=target)
+            notes.add("pcilink-dropped", link.place_of("target"), text=target)
         elif (target, busid) not in links:
-            notes.add("pcilink-one-way", link.at("target"), name=busid, target=target)
+            notes.add("pcilink-one-way", link.place_of("target"), name=busid, target=target)
 
 
-def _gpus(pci: Element) -> list[Element]:
+def _gpu_children(pci: Element) -> list[Element]:
     return [child for child in pci.children if child.name == "gpu"]
 
 
-def _pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
+def _check_pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
     """Check a ``<pci>`` element: its bus id, class, speed, children, and the ids that NCCL needs above NICs.
 
     Args:
         pci: The element.
         seen: The elements so far by bus id; this one is added.
-        notes: Takes the findings.
+        notes: Takes the findings: the name of a rule, the line and column, and the words of its text.
     """
     busid = pci.get("busid") or ""
     is_switch = any(child.name == "pci" for child in pci.children)
     if not busid:
-        notes.add("no-busid", pci.at("busid"))
+        notes.add("no-busid", pci.place_of("busid"))
     elif not _BUS_ID.fullmatch(busid) and is_switch:
-        notes.add("busid-switch", pci.at("busid"), text=busid)
+        notes.add("busid-switch", pci.place_of("busid"), text=busid)
     elif not _BUS_ID.fullmatch(busid):
+        # NVML writes eight digits of domain, /sys four: only the form is wrong then.
         short = short_bus_id(busid)
         rule = "busid-form" if _BUS_ID.fullmatch(short) else "busid"
-        notes.add(rule, pci.at("busid"), text=pci.get("busid"), short=short)
+        notes.add(rule, pci.place_of("busid"), text=pci.get("busid"), short=short)
     elif busid in seen:
         # The same GPU in two places is a different mistake from two devices with one bus id.
         is_plain = not is_switch and not any(child.name in ("pci", "nic") for child in seen[busid].children)
-        rule = "gpu-twice" if is_plain and not below(pci, "net") else "busid-twice"
-        notes.add(rule, pci.at("busid"), text=busid, line=seen[busid].place[0])
+        rule = "gpu-twice" if is_plain and not has_below(pci, "net") else "busid-twice"
+        notes.add(rule, pci.place_of("busid"), text=busid, line=seen[busid].place[0])
     seen.setdefault(busid, pci)
-    has_network = below(pci, "net")
-    _pci_class(pci, notes, network=has_network)
-    _inside(pci, notes)
-    _speed(pci, notes, network=has_network)
-    for second in _gpus(pci)[1:2]:
+    has_network = has_below(pci, "net")
+    _check_class(pci, notes, network=has_network)
+    _note_misplaced_children(pci, notes)
+    _check_speed(pci, notes, network=has_network)
+    for second in _gpu_children(pci)[1:2]:
         notes.add("two-gpus", second.place)
+
+    # The ids of vendor and device. A switch that this driver invented has none in /sys.
     missing = [name for name in IDS if pci.get(name) is None]
     if has_network and missing and not busid.startswith(INVENTED):
         notes.add("ids" if is_switch else "ids-nic", pci.place, text=", ".join(missing))
 
 
-def _inside(pci: Element, notes: Notes) -> None:
+def _note_misplaced_children(pci: Element, notes: Notes) -> None:
     """Note what NCCL does not find in a device, because it takes it for a GPU or NIC."""
     kind = (pci.get("class") or "").lower()
     first = {child.name: child for child in reversed(pci.children)}
@@ -120,7 +123,7 @@ def _inside(pci: Element, notes: Notes) -> None:
         notes.add("pcilink-place", first["pcilink"].place, text=what)
 
 
-def _pci_class(pci: Element, notes: Notes, *, network: bool) -> None:
+def _check_class(pci: Element, notes: Notes, *, network: bool) -> None:
     kind = pci.get("class")
     invented = (pci.get("busid") or "").startswith(INVENTED)
     shared = network and not invented and any(child.name == "pci" for child in pci.children)
@@ -129,55 +132,58 @@ def _pci_class(pci: Element, notes: Notes, *, network: bool) -> None:
     elif kind is None:
         notes.add("no-class-net" if network else "no-class", pci.place, once="" if network else "no-class")
     elif not _CLASS.fullmatch(kind):
-        notes.add("class-net" if shared else "class", pci.at("class"), text=kind)
+        notes.add("class-net" if shared else "class", pci.place_of("class"), text=kind)
     elif kind.startswith("0x0604") and kind != "0x060400":
-        notes.add("class-net" if shared else "bridge-class", pci.at("class"), text=kind)
+        notes.add("class-net" if shared else "bridge-class", pci.place_of("class"), text=kind)
 
 
-def _speed(pci: Element, notes: Notes, *, network: bool) -> None:
+def _check_speed(pci: Element, notes: Notes, *, network: bool) -> None:
     speed, width = pci.get("link_speed"), pci.get("link_width")
     for name, value in (("link_speed", speed), ("link_width", width)):
         if value is None and network:
             notes.add("no-speed", pci.place, name=name)
     if speed is not None and speed.lower() in nccl_bandwidths.NO_SPEED:
-        notes.add("speed-empty", pci.at("link_speed"), once="speed-empty", text=speed)
+        notes.add("speed-empty", pci.place_of("link_speed"), once="speed-empty", text=speed)
     elif speed is not None and nccl_bandwidths.lane_rate(speed) is None:
-        notes.add("speed", pci.at("link_speed"), once=f"speed {speed}", text=speed)
+        notes.add("speed", pci.place_of("link_speed"), once=f"speed {speed}", text=speed)
     if width == "":
-        notes.add("width-empty", pci.at("link_width"), once="width-empty")
+        notes.add("width-empty", pci.place_of("link_width"), once="width-empty")
     elif width is not None and not _COUNT.fullmatch(width):
-        lanes = integer(width) or 16
-        notes.add("width", pci.at("link_width"), once=f"width {width}", text=width, lanes=lanes)
+        lanes = strtol(width) or 16
+        notes.add("width", pci.place_of("link_width"), once=f"width {width}", text=width, lanes=lanes)
     elif width is not None and int(width) > MOST_LANES:
-        notes.add("width-most", pci.at("link_width"), once=f"width {width}", text=width)
+        notes.add("width-most", pci.place_of("link_width"), once=f"width {width}", text=width)
 
 
-def _links(gpus: dict[str, Element], notes: Notes) -> None:
+def _check_links(gpus: dict[str, Element], notes: Notes) -> None:
     """Check every GPU, and that links between GPUs are listed alike on both sides.
 
     Args:
         gpus: The ``<gpu>`` elements by bus id.
-        notes: Takes the findings.
+        notes: Takes the findings: the name of a rule, the line and column, and the words of its text.
     """
+    # By pair of bus ids: the links that the first GPU lists to the second, and the last such element.
     counts: dict[tuple[str, str], tuple[int, Element]] = {}
     links_of: dict[str, list[Element]] = {}
     for busid, gpu in gpus.items():
-        _gpu(gpu, notes)
+        _check_gpu(gpu, notes)
         links_of[busid] = [child for child in gpu.children if child.name == "nvlink"]
         total = 0
         for link in links_of[busid]:
-            count = _nvlink(link, busid, gpus, notes)
+            count = _check_link(link, busid, gpus, notes)
             total += count
             target = short_bus_id(link.get("target") or "")
             if target in gpus and target != busid:
-                counts[busid, target] = (count + counts.get((busid, target), (0, link))[0], link)
+                # A GPU may list links to one target in several elements: they add up.
+                count_before, _ = counts.get((busid, target), (0, link))
+                counts[busid, target] = count_before + count, link
         if total > MOST_LINKS:
             notes.add("links-most", gpu.place, count=total)
     for (a, b), (count, link) in counts.items():
-        count_back = counts.get((b, a), (0, link))[0]
+        count_back, _ = counts.get((b, a), (0, link))
         if count_back != count:
-            notes.add("one-way", link.at("count"), count=count, name=a, target=b, back=count_back)
-    _switches(gpus, links_of, notes)
+            notes.add("one-way", link.place_of("count"), count=count, name=a, target=b, back=count_back)
+    _note_lost_switch_links(gpus, links_of, notes)
 
     # NCCL believes the file: once one GPU lists links, a GPU that lists none has none.
     if any(links_of.values()):
@@ -186,7 +192,7 @@ def _links(gpus: dict[str, Element], notes: Notes) -> None:
             notes.add(rule, links[0].place if links else gpus[busid].place, once=rule)
 
 
-def _switches(gpus: dict[str, Element], linked: dict[str, list[Element]], notes: Notes) -> None:
+def _note_lost_switch_links(gpus: dict[str, Element], linked: dict[str, list[Element]], notes: Notes) -> None:
     """Note GPUs with fewer links to switches than others have."""
     up = dict.fromkeys(gpus, 0)
     for busid, links in linked.items():
@@ -201,52 +207,52 @@ def _switches(gpus: dict[str, Element], linked: dict[str, list[Element]], notes:
             notes.add("switch-lost", gpus[busid].place, count=total, most=most)
 
 
-def _gpu(gpu: Element, notes: Notes) -> None:
+def _check_gpu(gpu: Element, notes: Notes) -> None:
     for name, what in _OVERRIDES.items():
         value = gpu.get(name)
         if value is not None and not _COUNT.fullmatch(value):
-            notes.add("no-number", gpu.at(name), name=name, text=value)
+            notes.add("no-number", gpu.place_of(name), name=name, text=value)
         elif value is not None:
-            notes.add("override", gpu.at(name), once=f"override {name}", name=name, text=what)
+            notes.add("override", gpu.place_of(name), once=f"override {name}", name=name, text=what)
     if gpu.get("rank") is not None:
-        notes.add("own-note", gpu.at("rank"), once="own rank", name="rank")
+        notes.add("own-note", gpu.place_of("rank"), once="own rank", name="rank")
     for c2c in gpu.children:
         if c2c.name == "c2c" and not all(_COUNT.fullmatch(c2c.get(name) or "") for name in ("bw", "count")):
             notes.add("c2c", c2c.place)
 
 
-def _nvlink(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
+def _check_link(link: Element, busid: str, gpus: dict[str, Element], notes: Notes) -> int:
     """Note what is wrong with one link element and return its count, 0 for none."""
     written, count, kind = link.get("target") or "", link.get("count") or "", link.get("tclass")
     target = short_bus_id(written)  # so it is looked for among GPUs; its class in /sys by what is written
     if not _BUS_ID.fullmatch(target if kind else written) and written not in _HIDDEN_SWITCH:
         rule = "target" if kind is None or kind.startswith("0x03") else "switch-target"
-        notes.add(rule, link.at("target"), text=link.get("target"))
+        notes.add(rule, link.place_of("target"), text=link.get("target"))
     if not _COUNT.fullmatch(count):
-        notes.add("count", link.at("count"), text=link.get("count"))
+        notes.add("count", link.place_of("count"), text=link.get("count"))
     elif int(count) > MOST_LINKS:
-        notes.add("count-most", link.at("count"), text=count)
+        notes.add("count-most", link.place_of("count"), text=count)
     if target == busid:
-        notes.add("to-itself", link.at("target"))
+        notes.add("to-itself", link.place_of("target"))
     elif kind is None and target in gpus:
         notes.add("switch-guess", link.place)
     elif kind is None:
         notes.add("no-tclass", link.place, once="no-tclass")
     elif kind not in (SWITCH_CLASS, _CPU_CLASS) and not kind.startswith("0x03"):
-        notes.add("tclass" if target in gpus else "switch-class", link.at("tclass"), text=kind)
+        notes.add("tclass" if target in gpus else "switch-class", link.place_of("tclass"), text=kind)
     elif kind.startswith("0x03") and target not in gpus:
-        notes.add("dropped", link.at("target"), text=target)
+        notes.add("dropped", link.place_of("target"), text=target)
     return int(count) if _COUNT.fullmatch(count) else 0
 
 
-def _net(net: Element, names: dict[str, Element], notes: Notes) -> None:
+def _check_net(net: Element, names: dict[str, Element], notes: Notes) -> None:
     name = net.get("name")
     if not name:
         notes.add("net-name", net.place)
     elif name in names:
-        notes.add("net-twice", net.at("name"), text=name, line=names[name].place[0])
+        notes.add("net-twice", net.place_of("name"), text=name, line=names[name].place[0])
     else:
         names[name] = net
     if net.get("speed") is not None and not _SPEED.fullmatch(net.get("speed") or ""):
-        notes.add("no-number", net.at("speed"), name="speed", text=net.get("speed"))
+        notes.add("no-number", net.place_of("speed"), name="speed", text=net.get("speed"))
     notes.add("net", net.place, once="net")

@@ -45,7 +45,7 @@ class Devices(msgspec.Struct):
 
 def error(element: Element, attribute: str | None, message: str) -> TopologyError:
     """Return the error that names the place of an element's ``attribute`` in the tree of devices."""
-    line, column = element.at(attribute or "")
+    line, column = element.place_of(attribute or "")
     return TopologyError(f"NCCL XML, line {line}, column {column}: {message}")
 
 
@@ -63,7 +63,7 @@ def number(element: Element, attribute: str, most: int) -> int | None:
     return int(text)
 
 
-def walk(parent: Element, place: Place, devices: Devices, *, above: int | None = None) -> None:
+def add_devices(parent: Element, place: Place, devices: Devices, *, above: int | None = None) -> None:
     """Add the devices of the tree below a ``<cpu>`` or ``<pci>``; the parser bounds the depth.
 
     Args:
@@ -77,26 +77,26 @@ def walk(parent: Element, place: Place, devices: Devices, *, above: int | None =
     """
     for child in parent.children:
         if child.name == "pci":
-            _pci(child, place, above, devices)
+            _add_pci(child, place, above, devices)
         elif child.name == "nic":
             for net in child.children:
                 if net.name == "net":
-                    _net(net, place, above, devices)
+                    _add_nic(net, place, above, devices)
 
 
-def _pci(element: Element, place: Place, above: int | None, devices: Devices) -> None:
+def _add_pci(element: Element, place: Place, above: int | None, devices: Devices) -> None:
     """Add a ``<pci>`` element to ``devices`` as a GPU, a NIC or a switch, and walk the elements below a switch.
 
     Args:
         element: The element.
         place: The NUMA node, root and switches above it.
         above: The position of its parent in ``devices.pci``; None at the top.
-        devices: Takes the devices.
+        devices: Takes the devices. ``twice`` counts bus ids that stand again; None if that is not allowed (NCCL).
 
     Raises:
         TopologyError: The bus id is in the file twice, which only RCCL allows.
     """
-    device = _device(element, place, above)
+    device = _pci_device(element, place, above)
     busid = device.busid
     unique_id = busid
     if busid in devices.lines:
@@ -104,9 +104,13 @@ def _pci(element: Element, place: Place, above: int | None, devices: Devices) ->
         if devices.twice is None:
             raise error(element, "busid", f"busid {busid} stands in line {line} too: NCCL saw one device as two")
         devices.twice += 1
+        # RCCL takes them for two devices, so the paths need two names.
         unique_id = f"{busid}/{devices.twice}"
     devices.lines.setdefault(busid, element.place[0])
     devices.pci.append(device)
+
+    # PCI class 03 is a GPU, 02 a network card. ``copy``: each device needs its own ``Place`` object, because a path
+    # from an object to itself is SELF.
     gpu = next((child for child in element.children if child.name == "gpu"), None)
     if gpu is not None or device.kind.startswith("0x03"):
         devices.gpus.append(Leaf(busid, element, gpu, copy(place)))
@@ -114,16 +118,18 @@ def _pci(element: Element, place: Place, above: int | None, devices: Devices) ->
     names = {child.name for child in element.children}
     if device.kind.startswith("0x02") and not names & {"nic", "pci"}:
         # The file has no name for it.
-        nic = Nic(name=busid, pci=busid, numa=place.numa, kind=_kind(device))
+        nic = Nic(name=busid, pci=busid, numa=place.numa, kind=_nic_kind(device))
         devices.nics[busid] = (nic, copy(place))
         return
+
+    # Anything else is a bridge; one with PCI devices below it is a switch on their way to the root.
     below = place
     if "pci" in names:
         below = Place(numa=place.numa, root=place.root or unique_id, switches=(*place.switches, unique_id))
-    walk(element, below, devices, above=len(devices.pci) - 1)
+    add_devices(element, below, devices, above=len(devices.pci) - 1)
 
 
-def _device(element: Element, place: Place, above: int | None) -> PciDevice:
+def _pci_device(element: Element, place: Place, above: int | None) -> PciDevice:
     busid = short_bus_id(element.get("busid") or "")
     if not is_bus_id(busid):
         raise error(element, "busid", f"busid {element.get('busid')!r}; write it as /sys does: 0000:06:00.0")
@@ -142,13 +148,13 @@ def _device(element: Element, place: Place, above: int | None) -> PciDevice:
     )
 
 
-def _kind(device: PciDevice) -> str:
+def _nic_kind(device: PciDevice) -> str:
     if device.kind.startswith("0x0207"):
         return "infiniband"
     return "efa" if device.ids.startswith("1d0f:efa") else ""
 
 
-def _net(net: Element, place: Place, above: int | None, devices: Devices) -> None:
+def _add_nic(net: Element, place: Place, above: int | None, devices: Devices) -> None:
     name = net.get("name")
     if not name:
         raise error(net, "name", "a <net> without a name")
@@ -167,7 +173,7 @@ def _net(net: Element, place: Place, above: int | None, devices: Devices) -> Non
         name=name,
         pci="" if device is None else device.busid,
         numa=place.numa,
-        kind="ethernet" if device is None else _kind(device),
+        kind="ethernet" if device is None else _nic_kind(device),
         gbps=float(speed) / 8000,
     )
     devices.nics[name] = (nic, copy(place))

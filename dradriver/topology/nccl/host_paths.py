@@ -34,7 +34,10 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
         raise TopologyError(
             f"{like.name}: {len(like.gpus)} GPUs, but this machine has {len(machine.gpus)}; give a server with as many"
         )
-    host_nic_of = _nics(machine, like)
+    # By position of a NIC of the virtual machine, the position of the host's NIC. A guest sees some of the host's NICs.
+    host_nic_of = _host_nic_of_guest_nic(machine, like)
+
+    # Devices can only be matched by number if both list them in the same order.
     _check_order(machine, like, host_nic_of)
     has_same_nodes = {node.id for node in machine.numa} == {node.id for node in like.numa}
     no_paths = (PathType.SYS,) * len(machine.gpus)
@@ -54,6 +57,7 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
         nic_paths=tuple(
             like.nic_paths[host_nic_of[n]] if n in host_nic_of else no_paths for n in range(len(machine.nics))
         ),
+        # The hypervisor's PCI tree contradicts these paths. The file's writer invents one that agrees.
         pci=(),
         virtual=True,
     )
@@ -68,7 +72,7 @@ def lost(machine: Machine, *, like: Machine) -> list[str]:
     guest = with_paths(machine, like=like)
     numas = [gpu.numa for gpu in guest.gpus]
     rows = list(zip(numas, like.paths, strict=True))
-    for n, other in _nics(machine, like).items():
+    for n, other in _host_nic_of_guest_nic(machine, like).items():
         row = like.nic_paths[other]
         near = min(range(len(row)), key=lambda i: row[i])
         rows.append((numas[near] if row[near] <= PathType.PXB else guest.nics[n].numa, row))
@@ -83,7 +87,7 @@ def lost(machine: Machine, *, like: Machine) -> list[str]:
     ]
 
 
-def _nics(machine: Machine, like: Machine) -> dict[int, int]:
+def _host_nic_of_guest_nic(machine: Machine, like: Machine) -> dict[int, int]:
     """Return for each position of a NIC with GPU traffic the position of the one in ``like``."""
     mine = _fastest(machine, [n for n, nic in enumerate(machine.nics) if nic.pci])
     cards = [n for n, nic in enumerate(like.nics) if not nic.parent]

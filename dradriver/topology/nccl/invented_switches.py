@@ -23,32 +23,38 @@ def invent(machine: Machine) -> tuple[PciDevice, ...]:
     The switches have the bus ids ``ffff:ff:00.0`` and on, as in the clouds' own files: /sys knows none of these, so
     NCCL adds nothing to them.
     """
+    # Each GPU, then each NIC, with the bandwidth of its PCIe link, GB/s.
     devices: list[tuple[Gpu | Nic, float]] = [(gpu, gpu.pcie_gbps) for gpu in machine.gpus]
 
     # A NIC's own speed is not known: it must not be slower than any GPU.
     fastest_gbps = max(gpu.pcie_gbps for gpu in machine.gpus)
     devices += [(nic, fastest_gbps) for nic in machine.nics]
     kinds = classes(machine)
-    pix_label = _labels(machine, PathType.PIX)
+
+    # Positions in ``devices`` whose PIX paths, or PXB and nearer, join them.
+    pix_label = _labels_of_joined(machine, PathType.PIX)
     tree: list[PciDevice] = []
     switch_count = 0
-    for outer_set in _sets(_labels(machine, PathType.PXB)):
-        numa = devices[outer_set[0]][0].numa
-        inner_sets = _sets([pix_label[i] for i in outer_set])
+    for outer_set in _positions_by_label(_labels_of_joined(machine, PathType.PXB)):
+        first_device, _ = devices[outer_set[0]]
+        numa = first_device.numa
+        inner_sets = _positions_by_label([pix_label[i] for i in outer_set])
+
+        # Several sets of PIX devices: a switch above theirs. A position in ``tree`` is what children name as parent.
         outer_switch = None
         if len(inner_sets) > 1:
             outer_switch = len(tree)
-            tree.append(switch(switch_count, None, numa, fastest_gbps))
+            tree.append(invented_switch(switch_count, None, numa, fastest_gbps))
             switch_count += 1
         for members in inner_sets:
-            parent = outer_switch
+            parent = outer_switch  # a device that is near no other hangs on the CPU
             if len(outer_set) > 1:
                 parent = len(tree)
-                tree.append(switch(switch_count, outer_switch, numa, fastest_gbps))
+                tree.append(invented_switch(switch_count, outer_switch, numa, fastest_gbps))
                 switch_count += 1
             for device, gbps in (devices[outer_set[member]] for member in members):
                 if device.pci:
-                    tree.append(PciDevice(device.pci, parent, numa, kinds[device.pci], "", *words(gbps)))
+                    tree.append(PciDevice(device.pci, parent, numa, kinds[device.pci], "", *speed_and_width(gbps)))
     return tuple(tree)
 
 
@@ -58,7 +64,7 @@ def classes(machine: Machine) -> dict[str, str]:
     return nics | {gpu.pci: _GPU for gpu in machine.gpus}
 
 
-def words(gbps: float) -> tuple[str, int]:
+def speed_and_width(gbps: float) -> tuple[str, int]:
     """Return link speed and width of an invented switch that NCCL counts as ``gbps``: 48 is 32.0 GT/s, 16.
 
     Above 96 the width is one that PCIe does not have: NCCL multiplies the two.
@@ -74,9 +80,9 @@ def switch_id(number: int) -> str:
     return f"{INVENTED}{number % 32:02x}.{number // 32 % 8}"
 
 
-def switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
-    """Return an invented switch; the arguments are those of ``switch_id``, ``PciDevice`` and ``words``."""
-    return PciDevice(switch_id(number), parent, numa, BRIDGE, _OF_NOBODY, *words(gbps))
+def invented_switch(number: int, parent: int | None, numa: int | None, gbps: float) -> PciDevice:
+    """Return an invented switch; the arguments are those of ``switch_id``, ``PciDevice`` and ``speed_and_width``."""
+    return PciDevice(switch_id(number), parent, numa, BRIDGE, _OF_NOBODY, *speed_and_width(gbps))
 
 
 def numaid(device: PciDevice) -> int:
@@ -84,7 +90,7 @@ def numaid(device: PciDevice) -> int:
     return -1 if device.numa is None else device.numa
 
 
-def _labels(machine: Machine, level: PathType) -> list[int]:
+def _labels_of_joined(machine: Machine, level: PathType) -> list[int]:
     """Return one number for each GPU, then each NIC: equal where a way of steps of at most ``level`` joins them."""
     count = len(machine.gpus)
     labels = list(range(count + len(machine.nics)))
@@ -96,7 +102,7 @@ def _labels(machine: Machine, level: PathType) -> list[int]:
     return labels
 
 
-def _sets(labels: Sequence[int]) -> list[list[int]]:
+def _positions_by_label(labels: Sequence[int]) -> list[list[int]]:
     """Return the positions of equal labels, by first position."""
     sets: dict[int, list[int]] = {}
     for i, label in enumerate(labels):

@@ -24,10 +24,10 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import Cpu, Gpu, Machine, NumaNode
 from dradriver.topology.nccl import nccl_bandwidths, pcilinks
-from dradriver.topology.nccl.device_tree import Devices, Leaf, error, number, walk
+from dradriver.topology.nccl.device_tree import Devices, Leaf, add_devices, error, number
 from dradriver.topology.nccl.invented_switches import INVENTED
 from dradriver.topology.nccl.nvlink_elements import link_counts
-from dradriver.topology.nccl.xml import Element, elements, integer, parse
+from dradriver.topology.nccl.xml import Element, all_below, parse, strtol
 from dradriver.topology.pcie_paths import Place, path_matrix
 from dradriver.topology.synthetic import synthetic_uuid
 from dradriver.topology.vendors import AMD
@@ -77,7 +77,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
         raise TopologyError(f"NCCL XML, line {fault.line}, column {fault.column}: {fault.problem}; {fault.cure}")
     if root is None:
         raise TopologyError(f"NCCL XML, line 1, column 1: no element; {_START}")
-    version = integer(root.get("version") or "")
+
+    # ``strtol`` reads a number as NCCL does.
+    version = strtol(root.get("version") or "")
     if version not in (_NCCL, _RCCL):
         raise error(root, "version", f"version {root.get('version')!r}; NCCL knows version 1 alone, RCCL also 2")
     cpus = [child for child in root.children if child.name == "cpu"]
@@ -87,23 +89,27 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
 
     # RCCL may list a device twice, NCCL may not.
     devices, node_of_number = Devices(twice=0 if version == _RCCL else None), {}
+
+    # Each ``<cpu>`` is a NUMA node. ``add_devices`` puts what is below it into ``devices``, each with its place.
     for cpu in cpus:
-        numa = _numa(cpu)
+        numa = _numa_id(cpu)
         if numa is not None:
             if numa in node_of_number:
                 raise error(cpu, "numaid", f"numaid {numa} stands twice; write each NUMA node once")
-            node_of_number[numa] = _node(cpu, numa)
-        walk(cpu, Place(numa=numa), devices)
+            node_of_number[numa] = _numa_node(cpu, numa)
+        add_devices(cpu, Place(numa=numa), devices)
     if not devices.gpus:
         raise error(root, None, "no GPU: a <pci> of class 0x03…, or with a <gpu> in it, is one")
     device_count = len(devices.gpus) + len(devices.nics)
     if device_count > _MOST_DEVICES:
         raise error(root, None, f"{device_count} GPUs and NICs; at most {_MOST_DEVICES} are read")
-    joined = pcilinks.joined(pcilinks.links(elements(root, "pci")))
-    return _machine(devices, node_of_number, _cpu(cpus), joined, name=name, seed=seed)
+
+    # A function of two places: whether a ``<pcilink>`` joins switches above them.
+    joined = pcilinks.joined(pcilinks.links(all_below(root, "pci")))
+    return _machine(devices, node_of_number, _cpu_model(cpus), joined, name=name, seed=seed)
 
 
-def _numa(cpu: Element) -> int | None:
+def _numa_id(cpu: Element) -> int | None:
     text = cpu.get("numaid")
     if text == "-1":
         return None
@@ -112,14 +118,14 @@ def _numa(cpu: Element) -> int | None:
     return int(text)
 
 
-def _node(cpu: Element, numa: int) -> NumaNode:
+def _numa_node(cpu: Element, numa: int) -> NumaNode:
     mask = cpu.get("affinity") or ""
     if mask and not _MASK.fullmatch(mask):
         raise error(cpu, "affinity", f"affinity {mask!r}; write a hex mask as /sys does (000000ff,fff00000), no list")
     return NumaNode(id=numa, cpus=cpulist.from_mask(mask), cpumap=mask.lower())
 
 
-def _cpu(cpus: Sequence[Element]) -> Cpu | None:
+def _cpu_model(cpus: Sequence[Element]) -> Cpu | None:
     """Return the model of the first CPU that has one."""
     for cpu in cpus:
         if cpu.get("arch"):
@@ -148,16 +154,20 @@ def _machine(
         name: The machine's name.
         seed: Tells machines of the same name apart.
     """
+    # GPUs are numbered by NCCL's ``dev``, if each GPU has a different one, else in the order of bus ids as NVML does.
     leaves = sorted(devices.gpus, key=lambda leaf: leaf.busid)
     numbers = [number(leaf.gpu, "dev", 9999) if leaf.gpu else None for leaf in leaves]
     if None in numbers or len(set(numbers)) < len(numbers):
         numbers = list(range(len(leaves)))
     numbered = sorted(zip(numbers, leaves, strict=True), key=lambda pair: pair[0] or 0)
     leaves = [leaf for _, leaf in numbered]
+
+    # Links from GPU to GPU, and each GPU's links to switches: through these a pair has as many as the lesser has.
     direct, switched = link_counts(leaves)
     count = range(len(leaves))
     links = tuple(tuple(0 if i == j else direct[i][j] + min(switched[i], switched[j]) for j in count) for i in count)
     places = tuple(leaf.place for leaf in leaves)
+    # Each NIC with its place, by name with numbers in order.
     nics = sorted(devices.nics.values(), key=lambda entry: _natural(entry[0].name))
     return check(
         Machine(
@@ -232,7 +242,8 @@ def _gpu(index: int, leaf: Leaf, *, switch_links: int, uuid: str) -> Gpu:
             vendor=AMD.word,
         )
 
-    # NVIDIA: ``c2c`` is NVLink to the CPU, ``bw`` is in MB/s for each of ``count`` links.
+    # NVIDIA: ``compute`` is 90 for compute capability 9.0, 0 if it is not known. ``c2c`` is NVLink to the CPU, ``bw``
+    # is in MB/s for each of ``count`` links.
     compute = _compute(leaf)
     c2c = next((child for child in leaf.gpu.children if child.name == "c2c"), None) if leaf.gpu else None
     c2c_gbps = 0.0 if c2c is None else (number(c2c, "bw", 10**7) or 0) * (number(c2c, "count", 100) or 0) / 1000

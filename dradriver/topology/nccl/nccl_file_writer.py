@@ -20,7 +20,7 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Cpu, Machine, NumaNode, PciDevice
 from dradriver.topology.nccl import nccl_bandwidths
 from dradriver.topology.nccl.checker import check
-from dradriver.topology.nccl.child_limits import MAX_CHILDREN, spread, wanted_nodes
+from dradriver.topology.nccl.child_limits import MAX_CHILDREN, wanted_nodes, with_switches_above_nics
 from dradriver.topology.nccl.device_tree import IDS
 from dradriver.topology.nccl.host_paths import with_paths
 from dradriver.topology.nccl.invented_switches import BRIDGE, classes, invent, numaid
@@ -54,11 +54,12 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         raise TopologyError(
             f"gpus: {machine.vendor.library} finds the machine by itself; files are written for NCCL alone"
         )
+    # What /sys says of each device of this machine. The paths of ``like`` replace the tree, but not these facts.
     device_of_busid = {device.busid: device for device in machine.pci}
     if like is not None:
         machine = with_paths(machine, like=like)
     if gpus is not None:
-        machine = _part(machine, gpus)
+        machine = _part_for_gpus(machine, gpus)
     if machine.cpu is None:
         raise TopologyError(
             "cpu: the CPUs' model is not known, and NCCL refuses files without it; name it (--cpu), describe the "
@@ -68,15 +69,21 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     for gpu in machine.gpus:
         if len(gpu.pci) != _BUS_ID:
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
+
+    # GPUs, NICs and the bridges above them, parents first: with what /sys says of them, in NCCL's words, and with
+    # invented switches where a CPU has more NICs than NCCL 2.18 to 2.20 have room for.
     pci_classes = classes(machine)
-    devices = spread(
-        [_spelled(_as_known(device, device_of_busid.get(device.busid)), pci_classes) for device in _wanted(machine)]
+    devices = with_switches_above_nics(
+        [
+            _in_nccl_words(_with_sys_facts(device, device_of_busid.get(device.busid)), pci_classes)
+            for device in _devices_to_write(machine)
+        ]
     )
     listed = {device.busid for device in devices}
     for gpu in machine.gpus:
         if gpu.pci not in listed:
             raise TopologyError(f"pci: the tree lacks GPU{gpu.index} ({gpu.pci})")
-    nodes = _nodes(machine, devices)
+    nodes = _nodes_to_write(machine, devices)
     elements = 1 + len(nodes) + len(devices)
     if elements > MOST_ELEMENTS:
         raise TopologyError(
@@ -90,6 +97,7 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         )
     lines = ['<system version="1">']
     for node in nodes:
+        # The devices directly below the CPU; ``_children`` writes what is below each, indented by its depth.
         root_positions = [i for i, d in enumerate(devices) if d.parent is None and numaid(d) == node.id]
         lines += _element("cpu", _cpu(node, cpu), _children(devices, root_positions, 2), 1)
     text = "\n".join([*lines, "</system>"]) + "\n"
@@ -104,7 +112,7 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
 
 def without_rate(machine: Machine) -> list[str]:
     """Return the bus ids of GPUs and bridges for whose PCIe rate the written file has nothing."""
-    return [device.busid for device in _wanted(machine) if not nccl_bandwidths.known_speed(device.link_speed)]
+    return [device.busid for device in _devices_to_write(machine) if not nccl_bandwidths.known_speed(device.link_speed)]
 
 
 def write_file(text: str, path: Path) -> None:
@@ -130,7 +138,7 @@ def write_file(text: str, path: Path) -> None:
         raise TopologyError(f"{path}: cannot be written: {error}") from error
 
 
-def _part(machine: Machine, gpus: Sequence[int]) -> Machine:
+def _part_for_gpus(machine: Machine, gpus: Sequence[int]) -> Machine:
     near = [n for n, row in enumerate(machine.nic_paths) if min(row) == min(row[i] for i in gpus)]
     part = machine.subset(gpus)
     return msgspec.structs.replace(
@@ -141,7 +149,7 @@ def _part(machine: Machine, gpus: Sequence[int]) -> Machine:
     )
 
 
-def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
+def _devices_to_write(machine: Machine) -> tuple[PciDevice, ...]:
     """Return GPUs, NICs but of what is known to be no virtual machine, and the bridges above these, parents first."""
     tree = machine.pci or invent(machine)
     leaves = {gpu.pci for gpu in machine.gpus}
@@ -160,7 +168,7 @@ def _wanted(machine: Machine) -> tuple[PciDevice, ...]:
     )
 
 
-def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
+def _with_sys_facts(device: PciDevice, known: PciDevice | None) -> PciDevice:
     """Return ``device`` with what /sys says of it, where its place was taken from another machine."""
     if known is None:
         return device
@@ -170,7 +178,7 @@ def _as_known(device: PciDevice, known: PciDevice | None) -> PciDevice:
     return msgspec.structs.replace(device, link_speed=known.link_speed, link_width=known.link_width)
 
 
-def _spelled(device: PciDevice, kinds: Mapping[str, str]) -> PciDevice:
+def _in_nccl_words(device: PciDevice, kinds: Mapping[str, str]) -> PciDevice:
     """Return ``device`` with its class, and its rate in words that NCCL knows; empty, for Gen 3, if it says none."""
     kind = device.kind or kinds.get(device.busid, BRIDGE)
     return msgspec.structs.replace(device, kind=kind, link_speed=nccl_bandwidths.known_speed(device.link_speed))
@@ -182,7 +190,7 @@ def _known_cpu(cpu: Cpu) -> Cpu:
     return msgspec.structs.replace(cpu, arch=arch, vendor=_VENDORS.get(cpu.vendor.lower(), cpu.vendor))
 
 
-def _nodes(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
+def _nodes_to_write(machine: Machine, devices: Sequence[PciDevice]) -> list[NumaNode]:
     """Return every NUMA node, those without devices too: NCCL 2.21 to 2.26 fails where one is missing.
 
     A source may name those of its GPUs alone (topo -m), so all up to the last one are written; one too many is no harm.

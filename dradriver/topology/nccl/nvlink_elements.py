@@ -22,6 +22,8 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
     Raises:
         TopologyError: A count is not a number, or the other side does not have the same links.
     """
+    # By pair of positions the links between two GPUs, by position the links to switches, and by pair one element, for
+    # messages.
     position = {leaf.busid: i for i, leaf in enumerate(gpus)}
     direct = [[0] * len(gpus) for _ in gpus]
     switched = [0] * len(gpus)
@@ -35,7 +37,7 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
                 raise error(link, None, f"a link (<{link.name}>) needs target, a bus id, and count, a number of links")
             target = short_bus_id(link.get("target") or "")
             target_class = link.get("tclass") or ""
-            # A GPU of the file, else a switch, else a GPU or CPU to be dropped.
+            # A GPU of the file, else a switch, else a GPU (PCI class 03) or CPU to be dropped.
             if target in position:
                 if position[target] != i:
                     direct[i][position[target]] += count
@@ -46,6 +48,8 @@ def link_counts(gpus: Sequence[Leaf]) -> tuple[list[list[int]], list[int]]:
         if direct[i][j] != direct[j][i]:
             raise error(link, "count", f"{direct[i][j]} links from {gpus[i].busid} to {gpus[j].busid}, but "
                         f"{direct[j][i]} back; both sides have the same")  # fmt: skip
+
+    # Far more than any GPU has is nonsense. The bound leaves room for GPUs of the future.
     most_switched = max(switched)
     if most_switched > 4 * MOST_LINKS:
         raise error(gpus[0].pci, None, f"{most_switched} links of one GPU to switches; {MOST_LINKS} is the most")

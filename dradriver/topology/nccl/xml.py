@@ -47,7 +47,7 @@ class Element(msgspec.Struct):
         found = self.attributes.get(name)
         return None if found is None else found.value
 
-    def at(self, name: str) -> tuple[int, int]:
+    def place_of(self, name: str) -> tuple[int, int]:
         """Return line and column of an XML element's attribute, or of the element if it has none of that name."""
         found = self.attributes.get(name)
         return self.place if found is None else found.place
@@ -92,20 +92,20 @@ def parse(text: str) -> Document:
     return Document(root, others, parser.notes.findings(), broken, parser.whole)
 
 
-def elements(root: Element, name: str) -> Iterator[Element]:
+def all_below(root: Element, name: str) -> Iterator[Element]:
     """Yield every XML element of that name below ``root``, in the file's order."""
     for child in root.children:
         if child.name == name:
             yield child
-        yield from elements(child, name)
+        yield from all_below(child, name)
 
 
-def below(element: Element, name: str) -> bool:
+def has_below(element: Element, name: str) -> bool:
     """Return whether an XML element of that name is anywhere below ``element``."""
-    return next(elements(element, name), None) is not None
+    return next(all_below(element, name), None) is not None
 
 
-def integer(text: str) -> int:
+def strtol(text: str) -> int:
     """Return the number that NCCL reads in an XML attribute (C's strtol): 010 is 8, 0x10 is 16, a word is 0."""
     match = _INTEGER.match(text)
     if match is None:

@@ -76,6 +76,7 @@ def _machine(profile: Profile, seed: str) -> Machine:
         TopologyError: With the field, its value and what is allowed there.
     """
     _check_places(profile)
+    # All GPUs are of one product; an entry of a GPU has its place in the machine, and what differs from the others.
     product = profile.product
     gpus = tuple(
         Gpu(
@@ -99,6 +100,8 @@ def _machine(profile: Profile, seed: str) -> Machine:
         )
         for index, entry in enumerate(profile.gpus)
     )
+
+    # Where each GPU hangs: NUMA node, root complex and switches. PCIe paths follow from these.
     places = tuple(_place(entry) for entry in profile.gpus)
     cpu = profile.cpu
     return check(
@@ -136,9 +139,11 @@ def _links(profile: Profile, gpus: tuple[Gpu, ...]) -> tuple[tuple[int, ...], ..
         TopologyError: Both ways are used, the rate of a link is missing, a pair does not name two different GPUs or is
             given twice, or a GPU has too many links.
     """
+    # Through switches a pair has as many links as the GPU with fewer.
     link_counts = [[0 if a is b else min(a.switch_links, b.switch_links) for b in gpus] for a in gpus]
     if any(gpu.switch_links for gpu in gpus) and profile.links:
         raise TopologyError("links: given beside switch_links; a machine has one or the other")
+    # ``rated``: the vendor publishes what one link carries, so a profile must say it.
     if (
         VENDORS[profile.vendor].rated
         and (profile.links or any(gpu.switch_links for gpu in gpus))
@@ -191,6 +196,8 @@ def _check_places(profile: Profile) -> None:
         TopologyError: With the field, its value and what is allowed there.
     """
     nodes = [node.id for node in profile.numa]
+
+    # By root complex, its NUMA node and the first field that says so.
     node_of_root: dict[str, tuple[int, str]] = {}
     entries: list[tuple[str, GpuEntry | NicEntry]] = [(f"gpus[{i}]", gpu) for i, gpu in enumerate(profile.gpus)]
     entries += [(f"nics[{i}]", nic) for i, nic in enumerate(profile.nics)]
@@ -210,9 +217,11 @@ def _check_places(profile: Profile) -> None:
                 f"{field}.numa: {entry.numa}, but {first_field} is on node {numa} below the same root {entry.root}; "
                 "a root complex is on one node"
             )
+
+    # Each node's CPUs as one number, a bit for each CPU, so that shared CPUs are one ``&``.
     masks = [cpulist.to_mask(node.cpus) if is_cpu_list(node.cpus) else "" for node in profile.numa]
     bits = [int(mask.replace(",", "") or "0", 16) for mask in masks]
     for (j, other_cpus), (i, cpus) in combinations(enumerate(bits), 2):
-        if cpus & other_cpus:
-            both = cpulist.from_mask(f"{cpus & other_cpus:x}")
+        if shared_cpus := cpus & other_cpus:
+            both = cpulist.from_mask(f"{shared_cpus:x}")
             raise TopologyError(f"numa[{i}].cpus: {both} also in numa[{j}]'s; a CPU is on one node")

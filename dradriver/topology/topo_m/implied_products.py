@@ -81,6 +81,8 @@ def implied(
     if vendor is not NVIDIA:
         return _ASCEND
     likely = _of_links(links, switched=switched)
+
+    # Of the two kinds of CPU that the product is sold with, the second becomes the likelier if only it fits PHB.
     shares_a_bridge = any(PathType.PHB in row for row in paths)
     if (
         shares_a_bridge

@@ -31,6 +31,9 @@ def paths(
 
     # Union-find: devices that are joined by steps of at most the current level have the same label.
     label = list(range(count + len(nic_paths)))
+
+    # A step is (path, one device, the other): GPUs come first, then the NICs. Equal NUMA nodes are steps from the first
+    # GPU on the node.
     steps = [(p, i, j) for i, row in enumerate(visible) for j, p in enumerate(row[:i]) if p]
     steps += [(p, count + n, j) for n, row in enumerate(nic_paths) for j, p in enumerate(row)]
     steps += [(PathType.NODE, numas.index(node), j) for j, node in enumerate(numas) if node is not None]
@@ -64,16 +67,16 @@ def switch_links(links: Sequence[Sequence[int]]) -> list[int]:
     return switched if switched == most else [0] * len(links)
 
 
-def numa(cpus: Sequence[str], numas: Sequence[str], *, said: bool) -> list[int | None]:
-    """Return each GPU's inferred NUMA node from CPU and NUMA affinity; ``said``: the text has the latter's column.
+def numa_of_gpus(cpus: Sequence[str], numas: Sequence[str], *, has_numa_column: bool) -> list[int | None]:
+    """Return each GPU's inferred NUMA node from CPU and NUMA affinity; None if it is not known.
 
-    A NUMA affinity of one number is the node; of ``0,2-17`` the first, the others being GPU memory (Grace); ``0-1`` and
-    N/A do not say. Drivers without the column print CPU affinity alone: where those lists are disjoint each is a node.
-    The kernel numbers CPUs node by node, so that among nodes of alike size the first CPU tells the number, also where
-    nodes without GPUs lie between: 0-7 and 24-31 are nodes 0 and 3. Unlike nodes are numbered in the order of their
-    CPUs, which need not be theirs.
+    ``has_numa_column``: the text has a column of NUMA affinities. A NUMA affinity of one number is the node; of
+    ``0,2-17`` the first, the others being GPU memory (Grace); ``0-1`` and N/A do not say. Drivers without the column
+    print CPU affinity alone: where those lists are disjoint each is a node. The kernel numbers CPUs node by node, so
+    that among nodes of alike size the first CPU tells the number, also where nodes without GPUs lie between: 0-7 and
+    24-31 are nodes 0 and 3. Unlike nodes are numbered in the order of their CPUs, which need not be theirs.
     """
-    if said:
+    if has_numa_column:
         heads = [text.split(",")[0] for text in numas]
         return [int(head) if head.isdigit() else None for head in heads]
     lists = sorted({text for text in cpus if text}, key=lambda text: min(_ranges(text)))

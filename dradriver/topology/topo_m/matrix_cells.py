@@ -75,19 +75,19 @@ def error(place: tuple[int, int], message: str) -> TopologyError:
     return TopologyError(f"topo -m, line {place[0]}, column {place[1]}: {message}")
 
 
-def read(found: pasted.Found, join: Callable[[pasted.Entry], pasted.Line]) -> Matrix:
+def read(found: pasted.PastedMatrix, join: Callable[[pasted.Entry], pasted.Line]) -> Matrix:
     """Return the checked cells of a ``topo -m`` matrix that was found; ``join`` makes its wrapped lines whole.
 
     Raises:
         TopologyError: With line and column, what stands there and what may.
     """
     rows = [_split(join(row)) for row in found.rows]
-    matrix = _header(join(found.header), [row[0].text for row in rows])
+    matrix = _empty_matrix(join(found.header), [row[0].text for row in rows])
     _check_width(matrix, rows)
     if found.strays:
         raise _stray(matrix, found.strays[0])
     for entry, row in zip(found.rows, rows, strict=True):
-        _row(matrix, join(entry), row)
+        _add_row(matrix, join(entry), row)
     _check_affinities(matrix)
     missing = next((device for device in matrix.devices if device not in matrix.rows), None)
     if missing is not None:
@@ -129,7 +129,7 @@ def _no_column(matrix: Matrix, name: Cell) -> TopologyError:
     return error(name.place, f"{name.text!r} has no column in the header (line {matrix.line})")
 
 
-def _header(line: pasted.Line, rows: Sequence[str]) -> Matrix:
+def _empty_matrix(line: pasted.Line, rows: Sequence[str]) -> Matrix:
     """Return a matrix that has the columns of a header line and no rows yet.
 
     Args:
@@ -139,14 +139,19 @@ def _header(line: pasted.Line, rows: Sequence[str]) -> Matrix:
     Raises:
         TopologyError: With line and column: a word that is no column, one twice, columns in a wrong order.
     """
+    # ``line.place`` returns the line and the column in the pasted text, for messages.
     cells = [Cell(match[0], *line.place(match.start())) for match in _COLUMN.finditer(line.text)]
     names = [*pasted.HEADINGS, *filter(_DEVICE.fullmatch, rows)]
+
+    # Two names without a blank between: ``pasted.glued`` returns the words that it can cut a word into.
     glued_words = [
         (word, parts) for word in cells if word.text not in rows and (parts := pasted.glued(word.text, names))
     ]
     if glued_words:
         glued_text = ", ".join(f"{word.text!r} is {' and '.join(parts)}" for word, parts in glued_words)
         raise error(glued_words[0][0].place, f"{glued_text}; {_LOST}")
+
+    # Devices come first, then up to three headings in a fixed order.
     devices: list[str] = []
     headings: list[str] = []
     for cell in cells:
@@ -163,15 +168,17 @@ def _header(line: pasted.Line, rows: Sequence[str]) -> Matrix:
             raise error(cell.place, f"{word} stands twice in the header")
         else:
             devices.append(word)
+
+    header_line = line.place(0)[0]
     numbers = [int(m[1]) for d in devices if (m := GPU.fullmatch(d))]
     if numbers != sorted(numbers) or len(set(numbers)) != len(numbers):
-        raise error((line.place(0)[0], 1), "the GPU columns are not in ascending order")
+        raise error((header_line, 1), "the GPU columns are not in ascending order")
     if len(devices) > _MOST_DEVICES:
-        raise error((line.place(0)[0], 1), f"{len(devices)} devices; at most {_MOST_DEVICES} are read")
-    return Matrix(line=line.place(0)[0], devices=devices, headings=headings)
+        raise error((header_line, 1), f"{len(devices)} devices; at most {_MOST_DEVICES} are read")
+    return Matrix(line=header_line, devices=devices, headings=headings)
 
 
-def _row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
+def _add_row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
     """Check the cells of a row and add them to the matrix.
 
     Args:
@@ -184,41 +191,47 @@ def _row(matrix: Matrix, line: pasted.Line, cells: Sequence[Cell]) -> None:
     """
     first = cells[0]
     name = first.text
+    # A name that is no column may be a device's name and its first cell without a blank between.
     if name not in matrix.devices:
         parts = next(
-            ([d, name[len(d) :]] for d in matrix.devices if name.startswith(d) and _begins(name[len(d) :])), []
+            ([d, name[len(d) :]] for d in matrix.devices if name.startswith(d) and _begins_with_cell(name[len(d) :])),
+            [],
         )
-        raise error(first.place, _is_glued(name, parts)) if parts else _no_column(matrix, first)
+        raise error(first.place, _glued_message(name, parts)) if parts else _no_column(matrix, first)
     if name in matrix.rows:
         raise error(first.place, f"a second row of {name}")
     width = len(matrix.devices)
-    body, affinity_cells = cells[1 : width + 1], cells[width + 1 :]
-    for device, cell in zip(matrix.devices, body, strict=False):
+
+    # One cell for each device, then the texts below the headings.
+    device_cells, affinity_cells = cells[1 : width + 1], cells[width + 1 :]
+    for device, cell in zip(matrix.devices, device_cells, strict=False):
         if cell.text == "X" or _is_cell(cell.text):
             continue
         if parts := pasted.glued(cell.text):
-            raise error(cell.place, _is_glued(cell.text, parts))
+            raise error(cell.place, _glued_message(cell.text, parts))
         # A word of the affinity columns is here: a cell before it is missing.
         if cell.text == _UNKNOWN or is_cpu_list(cell.text):
             raise error(
                 cell.place, f"{cell.text!r} stands where {name}'s row has its cell for {device}; a cell is lost"
             )
         raise error(cell.place, f"{cell.text!r} is no cell of {name}'s row; allowed: {_ALLOWED}")
-    if len(body) < width:
-        missing = matrix.devices[len(body)]
+    if len(device_cells) < width:
+        missing = matrix.devices[len(device_cells)]
         raise error(line.place(len(line.text)), f"{name}'s row ends before its cell for {missing}")
-    for device, cell in zip(matrix.devices, body, strict=True):
+    for device, cell in zip(matrix.devices, device_cells, strict=True):
         _check_cell(name, device, cell)
-    matrix.rows[name] = list(body)
+
+    # ``place`` of the text's length is the end of the row, where a message says that something is missing.
+    matrix.rows[name] = list(device_cells)
     matrix.ends[name] = line.place(len(line.text))
     matrix.affinity[name] = _affinity(matrix, name, affinity_cells)
 
 
-def _begins(text: str) -> bool:
+def _begins_with_cell(text: str) -> bool:
     return _is_cell(text) or text == "X" or bool(pasted.glued(text))
 
 
-def _is_glued(text: str, parts: Sequence[str]) -> str:
+def _glued_message(text: str, parts: Sequence[str]) -> str:
     return f"{text!r} is {' and '.join(parts)}; {_LOST}"
 
 

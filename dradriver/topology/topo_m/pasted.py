@@ -83,7 +83,7 @@ class Entry(msgspec.Struct):
     rest: list[Line] = []
 
 
-class Found(msgspec.Struct):
+class PastedMatrix(msgspec.Struct):
     """A matrix in a text.
 
     Attributes:
@@ -152,9 +152,9 @@ def glued(word: str, names: Iterable[str] = ()) -> list[str]:
     return parts if len(parts) > 1 and "".join(parts) == word else []
 
 
-def matrices(lines: Sequence[str]) -> list[Found]:
+def matrices(lines: Sequence[str]) -> list[PastedMatrix]:
     """Return all matrices of a pasted text, from the top."""
-    found: list[Found] = []
+    found: list[PastedMatrix] = []
     after = 0
     while after < len(lines):
         head = _header(lines, after)
@@ -177,7 +177,7 @@ def row_without_header(lines: Sequence[str]) -> tuple[int, int]:
     return next(starts, (1, 1))
 
 
-def joins() -> list[Callable[[Found], Callable[[Entry], Line]]]:
+def joins() -> list[Callable[[PastedMatrix], Callable[[Entry], Line]]]:
     """Return the ways in which wrapped lines of a pasted text are made whole again."""
     return [
         lambda _: lambda entry: _join(entry, lambda _: ""),
@@ -186,7 +186,7 @@ def joins() -> list[Callable[[Found], Callable[[Entry], Line]]]:
     ]
 
 
-def _by_width(matrix: Found) -> Callable[[Entry], Line]:
+def _by_width(matrix: PastedMatrix) -> Callable[[Entry], Line]:
     """Return a join for terminals, which break where the width ends; what is shorter has lost its last blanks."""
     entries = [entry for entry in (matrix.header, *matrix.rows) if entry.rest]
     broken = [line for entry in entries for line in (entry.whole, *(rest.text for rest in entry.rest[:-1]))]
@@ -216,7 +216,7 @@ def _header(lines: Sequence[str], after: int) -> int | None:
     return None if after else next((n for n, line in enumerate(lines) if _HEADER.search(line)), None)
 
 
-def _matrix(lines: Sequence[str], head: int) -> Found:
+def _matrix(lines: Sequence[str], head: int) -> PastedMatrix:
     """Find the lines of one matrix in a pasted text, and the row or header that each wrapped line goes on with.
 
     Lines can have a prefix, for example a log's time or a quoting mark. It is taken from the line before and cut off.
@@ -224,7 +224,7 @@ def _matrix(lines: Sequence[str], head: int) -> Found:
 
     1. Without a word: a gap.
     2. After a row, a legend or another header: the matrix ends before it.
-    3. A row, see ``_start``.
+    3. A row, see ``_row_start``.
     4. Before the first row: the end of a wrapped header.
     5. Only pieces of headings and cells: the end of a wrapped row. After the last device's row and a gap it is not.
     6. Anything else after the last device's row: the matrix ends before it.
@@ -235,32 +235,33 @@ def _matrix(lines: Sequence[str], head: int) -> Found:
         lines: All lines of the text.
         head: The index of the header line.
     """
+    # A line from its first device's name on is content; what stands before is the prefix.
     first = _GPU.search(lines[head])
-    header_line = _line(lines, head, first.start() if first else 0)
-    matrix = Found(header=Entry(header_line, lines[head]), after=len(lines))
+    header_line = _line_from(lines, head, first.start() if first else 0)
+    matrix = PastedMatrix(header=Entry(header_line, lines[head]), after=len(lines))
     device_names = _device_names(header_line)
     prefix = lines[head][: first.start()].strip() if first else ""
     is_after_gap = False
     for at in range(head + 1, len(lines)):
         line = lines[at]
         content_start = line.find(prefix) + len(prefix) if prefix and line.lstrip().startswith(prefix) else 0
-        content = _line(lines, at, content_start)
+        content = _line_from(lines, at, content_start)
         if not re.search(r"\w", content.text):
             is_after_gap = True
             continue
         if matrix.rows and (_LEGEND.search(line) or _HEADER.search(line)):
             matrix.after = at
             break
-        row_start = _start(line, device_names)
+        row_start = _row_start(line, device_names)
         if row_start is not None:
-            matrix.rows.append(Entry(_line(lines, at, row_start), line))
+            matrix.rows.append(Entry(_line_from(lines, at, row_start), line))
             prefix = line[:row_start].strip()
         elif not matrix.rows:
             matrix.header.rest.append(content)
             device_names |= _device_names(content)
-        elif _goes_on(content.text) and not (is_after_gap and _is_last(matrix, device_names)):
+        elif _is_continuation(content.text) and not (is_after_gap and _has_all_rows(matrix, device_names)):
             matrix.rows[-1].rest.append(content)
-        elif _is_last(matrix, device_names):
+        elif _has_all_rows(matrix, device_names):
             matrix.after = at
             break
         elif _HAS_CELL.search(line):
@@ -275,17 +276,17 @@ def _device_names(header: Line) -> set[str]:
     return set(header.text.split()) - heading_words
 
 
-def _is_last(matrix: Found, names: set[str]) -> bool:
+def _has_all_rows(matrix: PastedMatrix, names: set[str]) -> bool:
     """Return whether the matrix has a row for each device that the header's first line names."""
     devices = [name for name in re.findall(r"\S+", matrix.header.start.text) if name in names]
     return len(matrix.rows) >= len(devices)
 
 
-def _line(lines: Sequence[str], at: int, start: int) -> Line:
+def _line_from(lines: Sequence[str], at: int, start: int) -> Line:
     return Line(lines[at][start:], ((0, at + 1, start + 1),))
 
 
-def _start(line: str, names: set[str]) -> int | None:
+def _row_start(line: str, names: set[str]) -> int | None:
     """Return where a row begins in a line: at the name of its device, before the first cell. None if it is no row.
 
     Args:
@@ -305,12 +306,12 @@ def _start(line: str, names: set[str]) -> int | None:
         return None
     # The row of a card whose name is not in the header: a word that is no piece of a heading, then only cells.
     unknown = _OTHER.match(line)
-    if first is None and unknown and not _FIRST.fullmatch(unknown[1]) and _goes_on(line[unknown.end(1) :]):
+    if first is None and unknown and not _FIRST.fullmatch(unknown[1]) and _is_continuation(line[unknown.end(1) :]):
         return unknown.start(1)
     return first
 
 
-def _goes_on(text: str) -> bool:
+def _is_continuation(text: str) -> bool:
     """Return whether a line holds nothing but pieces of headings and cells."""
     first, *others = text.split() or [""]
     *middle, last = others or [""]

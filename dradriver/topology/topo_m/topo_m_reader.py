@@ -52,27 +52,36 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
         TopologyError: With line and column, the cell and what is allowed there: unknown or glued cells, rows or cells
             missing, an asymmetric matrix, the output of ``topo -mp``.
     """
+    # ``matrix`` has the checked cells, ``pasted_matrix`` the lines that they stand in, with the legend.
     lines = pasted.lines_of(text)
     matrix, pasted_matrix = _matrix(lines)
     gpus = [device for device in matrix.devices if GPU.fullmatch(device)]
     nics = [device for device in matrix.devices if not GPU.fullmatch(device)]
     links = tuple(tuple(_links(cell) for cell in _cells(matrix, g, gpus)) for g in gpus)
+
+    # ``topo -mp`` prints the same matrix without links: its text must not be taken for a machine that has none.
     if (place := _hides_links(pasted_matrix)) is not None:
         raise error(place, _MP)
     vendor = _vendor(matrix, gpus, pasted_matrix.legend)
+
+    # The PCIe path of each pair of GPUs; None under a cell of links.
     visible = [[_path(cell) for cell in _cells(matrix, g, gpus)] for g in gpus]
     nic_paths = tuple(tuple(_nic_path(cell) for cell in _cells(matrix, n, gpus)) for n in nics)
     cpu_lists = [matrix.affinity[g].get(CPU, "") for g in gpus]
-    numas = inferred_topology.numa(
-        cpu_lists, [matrix.affinity[g].get(NUMA, "") for g in gpus], said=NUMA in matrix.headings
+    numas = inferred_topology.numa_of_gpus(
+        cpu_lists, [matrix.affinity[g].get(NUMA, "") for g in gpus], has_numa_column=NUMA in matrix.headings
     )
     switch_links = inferred_topology.switch_links(links) if vendor is NVIDIA else [0] * len(gpus)
     paths = inferred_topology.paths(visible, nic_paths, numas)
+
+    # The text names no product: its links and paths imply the likeliest one, and with it the bandwidths.
     product_guess = implied(links, paths, switched=any(switch_links), vendor=vendor)
 
     # Another link speed than the guessed product's: then its compute capability does not hold either.
     if link_gbps is not None and product_guess.link_gbps not in (0, link_gbps):
         product_guess = msgspec.structs.replace(product_guess, link_gbps=link_gbps, capability="")
+
+    # Newer drivers call NICs NIC0, NIC1, … and print their names in a legend below the matrix.
     nic_names = _nic_names(lines[pasted_matrix.after :], pasted_matrix.after + 1, nics)
     return check(
         Machine(
@@ -108,7 +117,7 @@ def read(text: str, *, name: str = "", seed: str = "", link_gbps: float | None =
     )
 
 
-def _matrix(lines: Sequence[str]) -> tuple[Matrix, pasted.Found]:
+def _matrix(lines: Sequence[str]) -> tuple[Matrix, pasted.PastedMatrix]:
     """Return the one matrix of the text, and where it was found.
 
     What other options of the command printed is passed over next to a matrix of ``topo -m``.
@@ -132,7 +141,7 @@ def _matrix(lines: Sequence[str]) -> tuple[Matrix, pasted.Found]:
     return first, found
 
 
-def _whole(found: pasted.Found) -> Matrix:
+def _whole(found: pasted.PastedMatrix) -> Matrix:
     """Return the matrix; of wrapped lines the one that they can be made whole to."""
     wrapped = found.wrapped
     if wrapped is None:
@@ -195,7 +204,7 @@ def _vendor(matrix: Matrix, gpus: Sequence[str], legend: Mapping[str, int]) -> V
     return vendor or next((_WHOSE[key] for key in legend if key in _WHOSE), NVIDIA)
 
 
-def _hides_links(found: pasted.Found) -> tuple[int, int] | None:
+def _hides_links(found: pasted.PastedMatrix) -> tuple[int, int] | None:
     """Return the place of a legend that knows SYS but no links: then ``topo -mp`` printed the text.
 
     Its matrix alone, with neither legend nor prompt, is letter for letter what ``topo -m`` prints of a machine without

@@ -5,7 +5,9 @@ Of the real one it has the order of its queue (priority, then age), the filters 
 and the condition of a pod that fits nowhere. A pod whose claim is missing it leaves without a word, as the real one.
 A pod whose claims have binding conditions keeps its place unbound (``binding``), and loses it, with its claims still
 allocated, to one of higher priority that needs its CPU; pods that are bound nobody preempts. A nominated node of a
-gated pod keeps its CPU from pods that are no more important. It takes the first node, and needs no volumes.
+gated pod keeps its CPU from pods that are no more important. A pod of a PodGroup it tries only once all of the group
+have lost their gates and have their claims, as 1.37.2 with GenericWorkload, and it places each by itself. It takes the
+first node, and needs no volumes.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class Scheduler:
 
     def queue(self) -> list[Object]:
         """Return the pods that are its to place, in its order."""
-        waiting = [pod for pod in self.store.all(PODS) if self._mine(pod)]
+        waiting = [pod for pod in self.store.all(PODS) if self._mine(pod) and not self._held(pod)]
         return sorted(waiting, key=lambda pod: (-priority(pod), pod["metadata"]["creationTimestamp"]))
 
     def _mine(self, pod: Object) -> bool:
@@ -52,6 +54,17 @@ class Scheduler:
         if spec.get("nodeName") or fit.gates(pod) or fit.finished(pod):
             return False
         return spec.get("schedulerName", "") in OURS and "deletionTimestamp" not in pod["metadata"]
+
+    def _held(self, pod: Object) -> bool:
+        """Return whether a pod is in a PodGroup of which another pod has a gate, or lacks its claim, as of 1.37.2."""
+        group, namespace = pod["spec"].get("schedulingGroup"), pod["metadata"]["namespace"]
+        return group is not None and any(
+            fit.gates(other) or self.claims(other) is None
+            for other in self.store.all(PODS)
+            if other["spec"].get("schedulingGroup") == group
+            and other["metadata"]["namespace"] == namespace
+            and not (other["spec"].get("nodeName") or fit.finished(other))
+        )
 
     def claims(self, pod: Object) -> list[Object] | None:
         """Return a pod's claims; None where one of them is not there, or going: such a pod has no condition at all."""

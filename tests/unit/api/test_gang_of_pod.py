@@ -169,6 +169,25 @@ def test_who_launches_is_placed_by_itself_whatever_its_author_asks() -> None:
         assert gang_of_pod.must_wait(gang, alone(owners.pod("p"), ASKED))
 
 
+def test_a_launcher_that_works_is_of_the_gang_of_its_workers_and_first() -> None:
+    """Its owner is a Job: nothing on it tells the MPIJob's uid."""
+    story = owners.mpi_job_with_working_launcher()
+    launcher, *workers = map(member, story.pods)
+    assert {worker.identity for worker in workers} == {launcher.identity}
+    assert [each.rank for each in (launcher, *workers)] == [(0,), (1,), (2,)]
+    assert launcher.read is not None
+    assert gang_size_of_owner.size_from(launcher.read, made_without_gpus(story)) == (2, 2)
+    assert launcher.identity != member(owners.mpi_job().pods[0]).identity, "as it was before, by the uid of the MPIJob"
+
+
+def made_without_gpus(story: Story) -> Any:
+    """Return the MPIJob of a story with a launcher that has no GPUs."""
+    assert story.owner is not None
+    replicas = story.owner["spec"]["mpiReplicaSpecs"]
+    spec = story.owner["spec"] | {"mpiReplicaSpecs": replicas | {"Launcher": {"template": owners.template(0)}}}
+    return story.owner | {"spec": spec}
+
+
 def test_what_prepares_a_train_job_is_of_no_gang_of_its_trainers() -> None:
     story = owners.train_job()
     (initializer,) = story.others

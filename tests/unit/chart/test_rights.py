@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -675,22 +676,51 @@ def test_claims_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(
     assert made <= classes
 
 
-def test_the_limits_that_a_partition_refuses_are_those_that_the_webhook_would_translate() -> None:
-    rendered = objects(*VARIANTS["partitions"], "deviceClass.extendedResourceName=example.com/gpu")
+def limits_refused(name: str, *settings: str) -> Callable[[dict[str, str]], bool]:
+    """Return what a variable of the policy on pods in a partition says of a container's limits."""
+    rendered = objects(*VARIANTS["partitions"], *settings)
     variables = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions"]["spec"]["variables"]
-    (expression,) = (one["expression"] for one in variables if one["name"] == "limits")
+    (expression,) = (one["expression"] for one in variables if one["name"] == name)
     (pattern,) = re.findall(r"matches\( ?'(.*)'\)", expression)
 
-    def found(said: dict[str, str]) -> bool:
-        text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in said.items()) + "}"
+    def found(limits: dict[str, str]) -> bool:
+        text = "{" + ", ".join(f'"{key}": "{value}"' for key, value in limits.items()) + "}"
         return re.search(pattern, text) is not None
 
+    return found
+
+
+def test_the_limits_that_a_partition_refuses_are_those_that_the_webhook_would_translate() -> None:
+    found = limits_refused("limits")
     ours = (*container_limits.NAMES, "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.A100-SXM4-40GB", "nvidia.com/vgpu")
-    for name in (*ours, "example.com/gpu"):
+    for name in ours:
         assert found({"cpu": "3", name: "1"}), name
         assert found({name: "10", "memory": "1Gi"}), name
         assert not found({name: "0", "cpu": "3"}), name
     assert not found({"cpu": "1", "example.com/gpus": "1", "memory": "3Gi", "rdma/hca": "1"})
+
+
+@pytest.mark.parametrize("ledger", ["", "gpu.nvidia.com", "gpu.amd.com"])
+def test_extended_resources_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(ledger: str) -> None:
+    named = "" if ledger else "example.com/gpu"
+    settings = [f"ledger={ledger}"] if ledger else [f"deviceClass.extendedResourceName={named}"]
+    found = limits_refused("extended", *settings)
+    rendered = objects(*VARIANTS["partitions"], *settings)
+    policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions-claims"]["spec"]["validations"][1]
+    for name in re.findall('"([a-z.]+)"', policy["expression"]):
+        resource = f"deviceclass.resource.kubernetes.io/{name}"
+        assert found({"cpu": "3", resource: "1"}), resource
+        assert not found({resource: "0"}), resource
+        assert not found({f"{resource}-2": "1", f"x{resource}": "1"}), resource
+    assert found({"example.com/gpu": "2"}) == bool(named)
+    assert not found({"example.com/gpus": "2", "cpu": "1"})
+
+
+def test_an_extended_resource_that_the_webhook_translates_is_told_as_such() -> None:
+    """One advice for each limit: labelling the namespace is of no use for what the webhook does not translate."""
+    named = f"deviceClass.extendedResourceName={names.GPU_RESOURCE}"
+    assert limits_refused("limits", named)({names.GPU_RESOURCE: "1"})
+    assert not limits_refused("extended", named)({names.GPU_RESOURCE: "1"})
 
 
 def test_namespaces_that_are_a_tenants_by_their_labels_are_kept_so_too() -> None:

@@ -120,7 +120,7 @@ RIGHTS: Final = (
         )
         for kind in suspendable_owners.FIELDS
     ),
-    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/evict_pods.py"),
+    Right("controller", "poddisruptionbudgets.policy", "list", "dradriver/controller/owners/disruption_budgets.py"),
     Right("controller", "persistentvolumeclaims", "get", "dradriver/cluster/pods/volumes.py"),
     Right("controller", "persistentvolumes", "get", "dradriver/cluster/pods/volumes.py"),
     Right("controller", "storageclasses.storage.k8s.io", "get", "dradriver/cluster/pods/volumes.py"),

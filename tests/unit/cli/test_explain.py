@@ -333,6 +333,27 @@ async def test_an_ended_promise_is_said(shell: CommandLine, cluster: GpuCluster)
     assert [owner["claim"] for owner in found["helps"][0]["owners"]] == ["thief"]
 
 
+async def test_a_pod_that_the_scheduler_refused_is_told_so_beside_its_place(
+    shell: CommandLine, cluster: GpuCluster
+) -> None:
+    cluster.node("n1")
+    cluster.pod("next", 8)
+    await cluster.settle()
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    said["message"] = "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
+    pod = cluster.get_pod("next")
+    cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": [said]}})
+    cluster.put(RESOURCE_CLAIMS, (cluster.claim("next") or {}) | {"status": {}})
+    cluster.remove(RESOURCE_CLAIMS, "gpus-next", "default")
+    cluster.deliver()
+    found = await shell.data("explain next")
+    assert found["reason"] == (
+        "the promise that it had has ended: the scheduler finds no room on its nodes: node(s) didn't have free ports "
+        "for the requested pod ports; there is a place for it on n1 now"
+    )
+    assert found["place"]["node"] == "n1"
+
+
 async def test_yaml_is_the_same_document_and_tables_come_first(cluster: GpuCluster, shell: CommandLine) -> None:
     cluster.node("n1")
     cluster.pod("next", 2)

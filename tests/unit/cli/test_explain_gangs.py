@@ -208,6 +208,29 @@ async def test_another_gang_ends_as_a_whole(cluster: GpuCluster, shell: CommandL
     assert sorted(one["owners"][0]["pods"][0] for one in way) == ["other-0", "other-1"]
 
 
+async def test_a_gang_that_the_scheduler_refused_is_told_so_beside_its_places(
+    cluster: GpuCluster, shell: CommandLine
+) -> None:
+    for number in range(2):
+        cluster.node(f"n{number}")
+    pods = gang(cluster, 2, there=2)
+    await cluster.settle()
+    said = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/2 nodes are available: x.",
+    }
+    pod = cluster.get_pod("train-0")
+    cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": [said]}})
+    for name in pods:
+        cluster.remove(RESOURCE_CLAIMS, f"gpus-{name}", "default")
+    cluster.deliver()
+    assert (await shell.data("explain train-1"))["reason"] == (
+        "pod train-0: the scheduler finds no room on its nodes: x; there are places for 2 pods of its gang now"
+    )
+
+
 async def test_how_far_a_gang_is(cluster: GpuCluster, shell: CommandLine) -> None:
     for number in range(2):
         cluster.node(f"n{number}", labels={LEAF: "l"})

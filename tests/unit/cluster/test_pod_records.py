@@ -53,7 +53,33 @@ def test_of_a_foreign_pod_only_its_share_of_its_node_is_kept() -> None:
         resource_version="7",
         node="n1",
         takes={"cpu": 1500, "memory": 2**30, "pods": 1},
+        labels='{"app": "x"}',
     )
+
+
+def test_alike_foreign_pods_share_labels_and_host_ports() -> None:
+    ports = [{"containerPort": 80}, {"hostPort": 9100, "containerPort": 9100}, {"hostPort": 53, "protocol": "UDP"}]
+    sidecar = {"name": "s", "restartPolicy": "Always", "ports": [{"hostPort": 8080, "hostIP": "10.0.0.1"}]}
+    first_only = {"name": "i", "ports": [{"hostPort": 22}]}
+
+    def agent(name: str) -> Any:
+        return pod(name, containers=[{"name": "c", "ports": ports}], initContainers=[sidecar, first_only])
+
+    one, other = read(agent("a")), read(agent("b"))
+    assert isinstance(one, Foreign)
+    assert isinstance(other, Foreign)
+    assert one.ports == (("TCP", 8080, "10.0.0.1"), ("TCP", 9100, "0.0.0.0"), ("UDP", 53, "0.0.0.0"))
+    assert one.ports is other.ports
+    assert one.labels is other.labels
+
+
+@pytest.mark.parametrize("labels", [None, {"": ""}, {"a": "x" * 10_000}])
+def test_labels_that_no_pod_has_are_not_kept(labels: Any) -> None:
+    sent = pod()
+    sent["metadata"]["labels"] = labels
+    kept = read(sent)
+    assert isinstance(kept, Foreign)
+    assert len(kept.labels) < 10
 
 
 def test_of_ours_all_is_kept_that_is_looked_at_and_no_long_text_of_others() -> None:

@@ -33,9 +33,14 @@ def pod(status: Any = None, annotations: Any = None, **spec: Any) -> Pod:
     return read
 
 
-def unknown(of: Pod, *, claims: tuple[Key, ...] = (), templates: tuple[Key, ...] = ()) -> str | None:
+def unknown(
+    of: Pod, *, claims: tuple[Key, ...] = (), templates: tuple[Key, ...] = (), has_too_many: bool = False
+) -> str | None:
     reason = what_only_the_scheduler_knows(
-        of, is_known_claim=claims.__contains__, is_known_template=templates.__contains__
+        of,
+        is_known_claim=claims.__contains__,
+        is_known_template=templates.__contains__,
+        has_too_many=lambda _: has_too_many,
     )
     return None if reason is None else reason.text
 
@@ -99,6 +104,11 @@ def test_rules_above_the_bounds_are_not_looked_at() -> None:
         unknown(large)
         == "only the scheduler knows what pod affinity and topology spread with more than 200 labels select"
     )
+    assert unknown(pod(), has_too_many=True) == (
+        "only the scheduler knows where so many pods are as the pod's affinity and topology spread are about"
+    )
+    ports = pod(containers=[{"name": "c", "ports": [{"hostPort": 1 + n} for n in range(65)]}])
+    assert unknown(ports) == "only the scheduler knows which nodes have more than 64 host ports free"
     many = pod(volumes=[{"name": str(n), "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(17)])
     assert unknown(many) == (
         "only the scheduler knows where the volumes of a pod with more than 16 PersistentVolumeClaims are"

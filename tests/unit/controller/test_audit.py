@@ -15,6 +15,7 @@ import pytest
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage
 from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.records.pod_records import Foreign
 from dradriver.controller import audit
 from dradriver.controller.audit import Audit
 from dradriver.controller.controller import Controller
@@ -161,6 +162,13 @@ def _gpu_time_of_a_ghost(picture: Picture) -> None:
     picture.gpu_time.holds(("default", "ghost"), {("a", "gpu-1"): None}, given=True)
 
 
+def _foreign_pod_there(picture: Picture) -> None:
+    ghost = Foreign(
+        namespace="a", name="ghost", uid="u", resource_version="1", node="a", takes={}, labels='{"app":"x"}'
+    )
+    picture.neighbours.foreign_changed(None, ghost)
+
+
 def _free(picture: Picture) -> None:
     picture.inventory.free()[picture.nodes.row("a")] += 1
 
@@ -174,6 +182,7 @@ BREAKS: list[tuple[Callable[[Picture], None], str]] = [
     (_claim_changed, "claims"),
     (_pod_gone, "pods"),
     (_pod_there, "pods"),
+    (_foreign_pod_there, "pods"),
     (_node_gone, "nodes"),
     (_slice_gone, "slices"),
     (_usage, "usage"),

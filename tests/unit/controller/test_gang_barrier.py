@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Claim
 from dradriver.cluster.records.placement import Placement
+from dradriver.cluster.records.records import claim_record
 from dradriver.controller.steps.deadlines import BOUND_S, GATHER_S, UNSEATED_S
 from dradriver.controller.writing.pod_writer import PodWriter
 from dradriver.kube.client import ApiError
@@ -61,6 +65,29 @@ async def test_all_are_bound_once_all_have_their_seats() -> None:
     await cluster.settle()
 
 
+async def test_a_pod_whose_barrier_is_off_is_not_counted_among_those_that_may_be_bound() -> None:
+    cluster = cluster_of("abc", promise_s=30.0)
+    pods = gang(cluster, 3)
+    await cluster.settle()
+    cluster.schedule()
+    claim = cluster.claim(pods[1])
+    assert claim is not None
+    record = claim_record(msgspec.json.decode(msgspec.json.encode(claim), type=Claim))
+    assert record.seat is not None
+    now = datetime.datetime.now(datetime.UTC)
+    off = gang_barrier_device.status(record.metadata, record.seat, gang_barrier_device.OFF, now=now)
+    cluster.put(RESOURCE_CLAIMS, claim | {"status": claim["status"] | off["status"]})
+    await cluster.settle()
+    assert [told(cluster, pod) for pod in pods] == [[], [gang_barrier_device.OFF], []], "nobody may go without it"
+    await asyncio.sleep(31)
+    for _ in range(8):
+        await cluster.settle()
+        cluster.schedule()
+        cluster.collect()
+        await asyncio.sleep(1.5)
+    assert bound(cluster, pods) == pods
+
+
 async def test_a_gang_of_which_one_finds_no_room_gives_all_back_and_starts_within_its_nodes() -> None:
     cluster = cluster_of("abcd", unschedulable_s=0.0)
     pods = [f"train-{i}" for i in range(3)]
@@ -105,7 +132,7 @@ async def test_a_gang_without_room_holds_nothing_after_its_deadline() -> None:
     await cluster.settle()
     assert claims(cluster, pods) == []
     assert bound(cluster, pods) == []
-    assert all("train-1" in (cluster.note(pod, "reason") or "") for pod in pods)
+    assert all("too little cpu" in (cluster.note(pod, "reason") or "") for pod in pods), "what keeps it waiting now"
     cluster.pod("single", 8)
     await cluster.settle()
     assert cluster.claim("single") is not None

@@ -218,7 +218,8 @@ async def test_a_pod_that_its_kept_place_does_not_suit_waits_and_is_asked_about_
     cluster.pod(pods[0], 8, wishes={"gang": "train", "gang-size": "2"}, nodeSelector={"example.com/rack": "none"})
     await cluster.settle()
     assert cluster.claim(pods[0]) is None
-    assert (cluster.note(pods[0], "reason") or "").endswith("of which 1 has no place now")
+    reason = cluster.note(pods[0], "reason") or ""
+    assert "of which 1 has no place now; nodes left out for pod train-0: " in reason
 
 
 def counted(name: str, **labels: str) -> float:

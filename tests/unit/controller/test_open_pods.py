@@ -11,15 +11,16 @@ from dradriver.api.base import names
 from dradriver.api.policies.policies_reader import read
 from dradriver.kube.resources import PODS
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.preempting import contested
 from tests.fakes.troubles import working
 
 OTHER = {"name": "fpga", "resourceClaimName": "fpga"}
 REFUSAL = "0/4 nodes are available: 4 cannot allocate all claims."
 
 
-def admit(cluster: GpuCluster, name: str, **changes: Any) -> None:
+def admit(cluster: GpuCluster, name: str, *, gpus: int = 4, **changes: Any) -> None:
     """Create a pod that names a claim of another driver, which is not allocated, next to its GPUs."""
-    pod = cluster.admitted(name, 4, **changes)
+    pod = cluster.admitted(name, gpus, **changes)
     pod["spec"]["resourceClaims"].append(OTHER)
     cluster.put(PODS, pod)
 
@@ -146,3 +147,25 @@ async def test_a_partition_keeps_it_from_the_scheduler(policies: bytes, claims: 
     assert labels == claims
     if claims == {names.LABEL_PLACED}:
         assert held_s < 200, "it keeps GPUs from others for less and less of the time"
+
+
+async def test_pods_of_a_gang_are_confined_to_no_node_either() -> None:
+    cluster = GpuCluster()
+    cluster.barrier()
+    nodes(cluster, 3)
+    for number in range(2):
+        admit(cluster, f"g-{number}", gpus=8, wishes={"gang": "g", "gang-size": "2"})
+    await cluster.settle()
+    pods = [cluster.get_pod(f"g-{number}") for number in range(2)]
+    assert [pod["spec"]["schedulingGates"] for pod in pods] == [[], []]
+    assert not any("affinity" in pod["spec"] for pod in pods)
+    assert {pod["status"]["nominatedNodeName"] for pod in pods} == {cluster.gpus(f"g-{n}")[0] for n in range(2)}
+
+
+async def test_it_is_confined_to_no_node_either_if_others_end_for_it() -> None:
+    cluster = await contested(("low", 8, 0))
+    admit(cluster, "p", priority=1000)
+    await cluster.settle()
+    assert cluster.evicted() == ["low"]
+    assert "affinity" not in cluster.get_pod("p")["spec"]
+    assert cluster.get_pod("p")["status"]["nominatedNodeName"] == "a"

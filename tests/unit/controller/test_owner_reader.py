@@ -235,12 +235,17 @@ async def test_the_end_of_a_pod_of_a_pod_group_that_has_no_gpus_is_no_loss() -> 
     launcher = {"metadata": {"name": "launcher", "namespace": "default"}, "spec": spec}
     cluster.put(PODS, launcher)
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": UID, "controller": True}
-    for name in pods(cluster, "PodGroup", 3):  # one more than there is room for
-        cluster.store.edit(PODS, ("default", name), lambda pod: pod["metadata"].update(ownerReferences=[owner]))
+
+    def create(count: int, *, first: int = 0) -> None:
+        for name in pods(cluster, "PodGroup", count, first=first):
+            cluster.store.edit(PODS, ("default", name), lambda pod: pod["metadata"].update(ownerReferences=[owner]))
+
+    create(2)
     for _ in range(3):
         await cluster.settle()
         await asyncio.sleep(GATHER_S)
         cluster.schedule()
+    create(1, first=2)  # there is no room for it
     cluster.put(PODS, launcher | {"status": {"phase": "Succeeded"}})
     for _ in range(2):
         await cluster.settle()

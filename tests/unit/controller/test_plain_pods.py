@@ -45,6 +45,9 @@ FEATURES = {
         "controller/placing/nic_refusals.py",
     },
     "NVLink channels": {CHANNELS, "api/claims/compute_domains.py", "controller/placing/channel_limit.py"},
+    "host ports": {"cluster/nodes/host_ports.py"},
+    "rules about foreign pods": {"cluster/pods/foreign_pods.py"},
+    "claims of other drivers": {"cluster/pods/other_claims.py", "controller/placing/claim_limit.py"},
     "spot nodes": {"controller/placing/spot_limit.py"},
     "maintenance": {"api/base/node_maintenance.py"},
     "idle pods": {

@@ -14,7 +14,8 @@ from dradriver.api.base import names
 from dradriver.api.claims.pins import Key
 from dradriver.api.policies.tenant_policies import Cap, Tenant
 from dradriver.cluster.pods.kept_places import KEPT_S
-from dradriver.controller.loop.preemption import LONGEST_PAUSE_S, MOST_ASKED
+from dradriver.controller.loop.preemption import MOST_ASKED
+from dradriver.controller.loop.preemption_turns import LONGEST_PAUSE_S
 from dradriver.controller.loop.worker import RECHECK_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, Resource

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -21,6 +22,13 @@ NO_DISRUPTION: Object = {
     "status": {"disruptionsAllowed": 0},
 }
 FORBIDS = ApiError(429, "TooManyRequests", "it would violate the budget", request="POST /pods/low-a/eviction")
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the time of day go with the loop's."""
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began + asyncio.get_running_loop().time())
 
 
 def on(node: str) -> Object:
@@ -131,3 +139,69 @@ async def test_plans_under_way_count_until_all_are_told() -> None:
         cluster.pod(f"me-{node}", 8, priority=10, **on(node))
     await cluster.settle()
     assert len(cluster.ending()) == 2
+
+
+@pytest.mark.slow
+async def test_evictions_are_saved_for_the_first_in_order_that_needs_many(wall: None) -> None:
+    cluster = Contested()
+    for node in "abcd":
+        cluster.node(node)
+    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
+    for node in "bcd":
+        await cluster.run((f"low-{node}", 8, 0), **on(node))
+    follow(cluster, 2)
+    cluster.pod("first", 8, priority=10, **on("b"))
+    async with working(cluster):
+        await asyncio.sleep(5)
+        assert cluster.ending() == ["low-b"]
+        cluster.pod("large", 8, priority=1000, **on("a"))
+        await asyncio.sleep(5)
+        for node in "cd":
+            cluster.pod(f"small-{node}", 8, priority=500, **on(node))
+        await asyncio.sleep(65)
+        assert cluster.ending() == ["low-b", "pair-0", "pair-1"]
+        await asyncio.sleep(180)
+    assert cluster.ending() == ["low-b", "low-c", "low-d", "pair-0", "pair-1"]
+
+
+@pytest.mark.slow
+async def test_who_has_a_higher_priority_does_not_wait_for_what_is_saved(wall: None) -> None:
+    cluster = Contested()
+    for node in "abc":
+        cluster.node(node)
+    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
+    for node in "bc":
+        await cluster.run((f"low-{node}", 8, 0), **on(node))
+    follow(cluster, 1)
+    cluster.pod("first", 8, priority=10, **on("b"))
+    async with working(cluster):
+        await asyncio.sleep(5)
+        cluster.pod("large", 8, priority=500, **on("a"))
+        await asyncio.sleep(5)
+        cluster.pod("urgent", 8, priority=1000, **on("c"))
+        await asyncio.sleep(65)
+        assert cluster.ending() == ["low-b", "low-c"]
+        await asyncio.sleep(70)
+    assert cluster.ending() == ["low-b", "low-c", "pair-0", "pair-1"]
+
+
+@pytest.mark.slow
+async def test_what_is_saved_for_one_that_goes_or_finds_a_place_is_for_others(wall: None) -> None:
+    cluster = Contested()
+    for node in "abc":
+        cluster.node(node)
+    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
+    for node in "bc":
+        await cluster.run((f"low-{node}", 8, 0), **on(node))
+    follow(cluster, 2)
+    cluster.pod("first", 8, priority=10, **on("b"))
+    async with working(cluster):
+        await asyncio.sleep(5)
+        cluster.pod("large", 8, priority=1000, **on("a"))
+        await asyncio.sleep(5)
+        cluster.pod("small", 8, priority=500, **on("c"))
+        await asyncio.sleep(20)
+        assert cluster.ending() == ["low-b"]
+        cluster.remove(PODS, "large", "default")
+        await asyncio.sleep(5)
+    assert cluster.ending() == ["low-b", "low-c"]

@@ -9,7 +9,7 @@ import pytest
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Preemption, Queue
-from dradriver.controller.loop import preemption
+from dradriver.controller.loop import preemption_turns
 from dradriver.controller.owners import eviction_refusals, evictions
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from dradriver.queue.reservation_rules import Terms
@@ -38,7 +38,7 @@ class _Passing(Reserving, Contested):  # type: ignore[misc]
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(preemption_turns, "FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(eviction_refusals, "FIRST_S", 0.0)
     monkeypatch.setattr(evictions, "REASON_S", 0.0)
 

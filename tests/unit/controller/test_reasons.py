@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.troubles import refuse, working
 
@@ -96,3 +97,76 @@ async def test_a_gang_that_was_told_how_many_are_there_is_told_soon_why_it_has_n
             cluster.node("b", None, ready="False" if turn % 2 else "True", allocatable={"cpu": "0"})
             await asyncio.sleep(1)
         assert len(cluster.client.writes) == before, "what it is told after that comes seldom"
+
+
+def refused(cluster: GpuCluster, name: str, message: str) -> None:
+    """Have the scheduler say that it finds no room for a pod."""
+    pod = cluster.get_pod(name)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": [condition]}})
+
+
+NO_PORTS = "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports."
+NO_ROOM = "the scheduler finds no room on its nodes: "
+
+
+async def test_a_pod_that_is_refused_on_each_node_goes_on_saying_why() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for name in "abc":
+        cluster.node(name)
+    cluster.pod("p", 8)
+    says: set[str | None] = set()
+    claims: set[str] = set()
+    async with working(cluster):
+        await asyncio.sleep(2)
+        refused(cluster, "p", NO_PORTS)
+        await asyncio.sleep(10)
+        for _ in range(240):
+            await asyncio.sleep(1)
+            says.add(cluster.note("p", "reason"))
+            claims |= set() if (claim := cluster.claim("p")) is None else {claim["metadata"]["uid"]}
+        assert len(claims) > 5, "it is tried again and again"
+        assert says == {f"{NO_ROOM}node(s) didn't have free ports for the requested pod ports"}
+        refused(cluster, "p", "0/3 nodes are available: 3 Insufficient memory.")
+        await asyncio.sleep(60)
+        assert cluster.note("p", "reason") == f"{NO_ROOM}Insufficient memory"
+        pod = cluster.get_pod("p")
+        cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": []}})
+        for _ in range(30):
+            cluster.schedule()
+            await asyncio.sleep(1)
+        assert cluster.get_pod("p")["spec"].get("nodeName")
+        assert cluster.note("p", "reason") is None
+
+
+async def test_a_pod_that_requests_something_else_is_not_told_what_the_scheduler_said_before() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    for name in "abc":
+        cluster.node(name)
+    cluster.pod("p", 8)
+    async with working(cluster):
+        await asyncio.sleep(2)
+        refused(cluster, "p", NO_PORTS)
+        await asyncio.sleep(60)
+        while cluster.claim("p") is not None:
+            await asyncio.sleep(0.1)
+        assert cluster.note("p", "reason")
+        pod = cluster.get_pod("p")
+        cluster.put(PODS, pod | {"spec": pod["spec"] | {"tolerations": [{"operator": "Exists"}]}})
+        await asyncio.sleep(1)
+        assert cluster.claim("p") is not None
+        assert cluster.note("p", "reason") is None
+
+
+async def test_what_has_become_untrue_goes_once_a_pod_has_a_place_again() -> None:
+    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
+    cluster.node("a")
+    cluster.pod("p", 8)
+    async with working(cluster):
+        await asyncio.sleep(2)
+        cluster.rival("theirs", "a", range(8))
+        await asyncio.sleep(40)
+        assert "have no other GPUs for it" in (cluster.note("p", "reason") or "")
+        cluster.remove(RESOURCE_CLAIMS, "theirs", "default")
+        await asyncio.sleep(2)
+        assert (cluster.gpus("p")[0], cluster.note("p", "reason")) == ("a", None)

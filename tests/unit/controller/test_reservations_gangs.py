@@ -142,7 +142,7 @@ async def test_those_that_differ_let_no_gpus_stand_idle_one_after_another() -> N
     cluster.pod("small", 4, activeDeadlineSeconds=9 * HOUR_S)
     await cluster.settle()
     assert cluster.runs("small")
-    await cluster.later(Terms().bounded_wait_s - 120)
+    await cluster.later(2 * Terms().bounded_wait_s - 120)
     await cluster.fail_over()
     await cluster.later(60)
     assert not cluster.held, "another leader knows of it, too"

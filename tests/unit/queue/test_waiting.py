@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.objects import Node
@@ -151,7 +153,7 @@ def test_what_becomes_available_on_a_node_that_is_too_full_or_not_meant_wakes_no
     nodes = Nodes("a", "b")
     queue = nodes.queue()
     queue.put(workload("large", 4))
-    queue.put(workload("choosy", 1, nodeSelector={"only": "here"}))
+    queue.put(workload("choosy", 2, nodeSelector={"only": "here"}))
     queue.put(workload("cpu", 1))
     assert sorted(asked(queue)) == ["choosy", "cpu", "large"]
     nodes.free[nodes.table.row("a")] = 2
@@ -389,3 +391,125 @@ def test_nothing_is_left_of_whom_a_cap_kept_from_gpus() -> None:
     for name in "ab":
         capped.queue.drop(("n", name))
     assert entries(capped.queue) == before
+
+
+def gang(name: str, *members: PendingWorkload, namespace: str = "n") -> PendingWorkload:
+    """Return the pods of some workloads as a gang."""
+    for member in members:
+        member.lead.near = name
+    return PendingWorkload(*(member.lead for member in members), key=(namespace, f"gang/{name}"))
+
+
+def test_a_gang_is_asked_again_when_a_node_is_free_that_only_one_of_its_other_pods_may_use() -> None:
+    nodes = Nodes("a", "b")
+    nodes.set("a", host="a")
+    nodes.set("b", host="b")
+    queue = nodes.queue()
+    first, second = (workload(f"g-{node}", 2, nodeSelector={"host": node}) for node in "ab")
+    queue.put(gang("g", first, second))
+    assert asked(queue) == ["gang/g"]
+    nodes.table.helped("b")
+    assert asked(queue) == ["gang/g"]
+
+
+def seen(queue: Queue, most: int, *, work: Mapping[str, int]) -> list[str]:
+    """Have workloads looked at, each in vain and for the work of its name's first letter; return their names."""
+    found: list[str] = []
+    while len(found) < most and (head := queue.next()) is not None:
+        found.append(head[0].lead.key[1])
+        queue.block(head[0], FULL, work=work[found[-1][0]])
+    return found
+
+
+@pytest.mark.parametrize("namespace", ["m", "n"])
+def test_looks_at_gangs_that_cost_much_in_vain_let_others_have_their_turn(namespace: str) -> None:
+    tenants = {"n": "new", "m": "old"} if namespace == "m" else {}
+    nodes = Nodes("a")
+    queue = Queue(
+        nodes.table, lambda: nodes.free, tenant=lambda space: tenants.get(space, ""),
+        share=lambda tenant: {"new": 0.0, "old": 1e6, "": 0.0}[tenant],
+    )  # fmt: skip
+    for number in range(400):
+        queue.put(gang(f"{number:03}", workload(f"g{number:03}", 8)))
+    queue.put(workload("possible", namespace=namespace))
+    work = {"g": 40_000_000, "p": 40_000}
+    assert seen(queue, 3, work=work) == ["g000", "possible", "g001"], "also of the same tenant and namespace"
+    assert len(seen(queue, 500, work=work)) == 398, "and they go on"
+    nodes.table.helped("a")
+    while queue.rechecks.look(8):
+        pass
+    again = seen(queue, 500, work=work)
+    assert again[:2] in (["g000", "possible"], ["possible", "g000"])
+    assert len(again) <= 4, "a round has no more than it has time for"
+    order = set(again)
+    for _ in range(400):
+        nodes.table.helped("a")  # something becomes free all the time
+        while queue.rechecks.look(8):
+            pass
+        order |= set(seen(queue, 500, work=work))
+    assert len(order) == 401, "all have their turn"
+
+
+def test_who_stepped_back_comes_again_while_others_find_places() -> None:
+    queue = Nodes("a").queue()
+    for number in range(3):
+        queue.put(gang(f"{number}", workload(f"g{number}", 8)))
+    for number in range(500):
+        queue.put(workload(f"p{number:03}", namespace="m"))
+    found = []
+    while (head := queue.next()) is not None:
+        name = head[0].lead.key[1]
+        found.append(name)
+        if name.startswith("g"):
+            queue.block(head[0], FULL, work=40_000_000)
+        else:
+            queue.leave(head[0], work=40_000)
+    assert [number for number, name in enumerate(found) if name.startswith("g")] == [0, 101, 202]
+
+
+def test_a_tenants_namespaces_are_served_by_age() -> None:
+    share = itertools.count()
+    nodes = Nodes("a")
+    queue = Queue(nodes.table, lambda: nodes.free, tenant=lambda _: "t", share=lambda _: next(share) * 1e-6)
+    for number in range(12):
+        queue.put(workload(f"p{number:02}", 1 + number % 2, namespace=f"n{number % 3}"))
+    order = []
+    while (head := queue.next()) is not None:
+        order.append(head[0].key[1])
+        queue.leave(head[0])
+    assert order == sorted(order)
+
+
+def test_no_node_is_asked_for_gpus_that_it_has_refused_to_another() -> None:
+    nodes = Nodes("a", "b")
+    queue = nodes.queue()
+    for number in range(50):
+        cpu = {"resources": {"requests": {"cpu": f"{1000 - number}m"}}}
+        queue.put(workload(f"p{number:02}", 2, containers=[{"name": "main"} | cpu]))
+    assert len(asked(queue)) == 50, "each is told why once"
+    for _ in range(3):
+        nodes.table.helped("a")
+        assert asked(queue) == ["p00"]
+    nodes.table.helped("a")
+    while queue.rechecks.outdated:
+        queue.rechecks.look(1)
+    assert queue.next() is not None
+    nodes.table.helped("b")
+    assert asked(queue) == ["p00"], "of what became free since then it is asked"
+
+
+def test_what_a_cap_refuses_is_refused_by_no_node() -> None:
+    nodes = Nodes("a")
+    queue = nodes.queue()
+    for number in range(2):
+        cpu = {"resources": {"requests": {"cpu": f"{number + 1}m"}}}
+        queue.put(workload(f"p{number}", 2, containers=[{"name": "main"} | cpu]))
+    assert len(asked(queue)) == 2
+    nodes.table.helped("a")
+    while queue.rechecks.outdated:
+        queue.rechecks.look(1)
+    found = []
+    while (head := queue.next()) is not None:
+        found.append(head[0].key[1])
+        queue.block(head[0], FULL, "cap", by_limit=True)
+    assert found == ["p0", "p1"]

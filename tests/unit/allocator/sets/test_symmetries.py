@@ -48,7 +48,7 @@ def orbits(shape: Shape) -> list[set[int]]:
 @pytest.mark.parametrize("number", sampled(range(30)))
 def test_sets_are_alike_that_a_symmetry_turns_into_each_other(number: int) -> None:
     shape = shape_of(some(number))
-    first = symmetries.first_alike(shape)
+    first = symmetries.representative_masks(shape)
     for mask, orbit in enumerate(orbits(shape)):
         assert {int(first[other]) for other in orbit} == {int(first[mask])}
         assert int(first[mask]) in orbit
@@ -76,7 +76,7 @@ def test_few_sets_of_a_regular_machine_are_left_in_any_numbering(machine: Machin
     rng = random.Random(4)
     for _ in range(3):
         turned = shape_of(machine).renumbered(rng.sample(range(len(machine.gpus)), len(machine.gpus)))
-        assert len(set(symmetries.first_alike(turned).tolist())) == kinds
+        assert len(set(symmetries.representative_masks(turned).tolist())) == kinds
 
 
 def across() -> Machine:
@@ -105,6 +105,6 @@ def one_other(machine: Machine, **own: Any) -> Shape:
 )
 def test_alike_sets_are_worth_the_same_when_all_are_computed(shape: Shape, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = Facts(shape).busbw
-    monkeypatch.setattr(busbw, "first_alike", lambda shape: np.arange(1 << shape.size))
+    monkeypatch.setattr(busbw, "representative_masks", lambda shape: np.arange(1 << shape.size))
     for one, two in zip(shared, Facts(shape).busbw, strict=True):
         assert np.array_equal(one, two)

@@ -1,0 +1,137 @@
+"""Where foreign pods are, by their labels and host ports: what rules of our pods about other pods need of them.
+
+A cluster can have 150,000 of them. Those of one Deployment have equal labels, so they are counted by labels and node.
+``neighbours`` asks; the cluster cache tells of each foreign pod.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from dradriver.cluster.nodes.host_ports import HostPort, are_in_conflict
+from dradriver.cluster.pods.pod_rules import Chosen
+from dradriver.cluster.records.pod_records import Foreign
+from dradriver.kube import codec
+
+MOST_TEXTS: Final = 20_000  # labels that are searched for one rule, as text; about 2 ms
+MOST_READ: Final = 1_000  # labels that are read for one rule; about 2 ms
+
+K = TypeVar("K")
+_Nodes = str | Counter[str]
+"""The node of a single pod, or the number of pods on each node: most labels that only one pod has are kept for long."""
+
+
+class ForeignPods:
+    """Foreign pods on nodes, counted by namespace, labels and node, and by host port and node."""
+
+    def __init__(self) -> None:
+        self._by_labels: dict[str, dict[str, _Nodes]] = {}  # by namespace and labels
+        self._by_port: dict[tuple[str, int], dict[str, Counter[HostPort]]] = {}  # by protocol and number, and by node
+
+    def changed(self, old: Foreign | None, new: Foreign | None) -> None:
+        """Count a foreign pod as it is now on a node; ``old`` is what it was before."""
+        if old is not None and new is not None and _is_same(old, new):
+            return
+        if old is not None and old.node:
+            self._count(old, -1)
+        if new is not None and new.node:
+            self._count(new, 1)
+
+    def nodes_of(self, chosen: Collection[Chosen]) -> list[tuple[str, int]] | None:
+        """Return the nodes with foreign pods that all of these selectors select, and how many; None if too many look.
+
+        A node can occur more than once.
+        """
+        some = list(self._in_namespaces(chosen))
+        if sum(len(groups) for _, groups in some) > MOST_TEXTS:
+            return None
+        nodes: list[tuple[str, int]] = []
+        reads, needles = 0, _needles(chosen)
+        for namespace, groups in some:
+            candidates = list(groups)
+            for needle in needles:
+                candidates = [text for text in candidates if needle in text]
+            reads += len(candidates)
+            if reads > MOST_READ:
+                return None
+            for text in candidates:
+                labels = read_labels(text)
+                if all(each.has(namespace, labels) for each in chosen):
+                    places = groups[text]
+                    nodes += [(places, 1)] if isinstance(places, str) else places.items()
+        return nodes
+
+    def nodes_in_conflict(self, ports: Iterable[HostPort]) -> Iterator[str]:
+        """Yield the nodes on which a foreign pod uses one of these host ports."""
+        for port in ports:
+            for node, others in self._by_port.get(port[:2], {}).items():
+                if any(are_in_conflict(port, other) for other in others):
+                    yield node
+
+    def is_equal(self, other: ForeignPods) -> bool:
+        """Return whether the same foreign pods are counted here and there."""
+        return self._by_labels == other._by_labels and self._by_port == other._by_port
+
+    def _in_namespaces(self, chosen: Collection[Chosen]) -> Iterator[tuple[str, Mapping[str, _Nodes]]]:
+        named = [each.namespaces for each in chosen if each.namespaces is not None]
+        if not named:
+            yield from self._by_labels.items()
+            return
+        for namespace in frozenset.intersection(*named):
+            if (groups := self._by_labels.get(namespace)) is not None:
+                yield namespace, groups
+
+    def _count(self, pod: Foreign, by: int) -> None:
+        groups = self._by_labels.setdefault(pod.namespace, {})
+        places = groups.get(pod.labels)
+        if places is None and by > 0:
+            groups[pod.labels] = pod.node
+        else:
+            several = Counter({places: 1}) if isinstance(places, str) else places or Counter()
+            _add(several, pod.node, by)
+            groups[pod.labels] = several
+            if not several:
+                del groups[pod.labels]
+            elif len(several) == 1 and several.total() == 1:
+                groups[pod.labels] = next(iter(several))
+        if not groups:
+            del self._by_labels[pod.namespace]
+        for port in pod.ports:
+            nodes = self._by_port.setdefault(port[:2], {})
+            others = nodes.setdefault(pod.node, Counter())
+            _add(others, port, by)
+            if not others:
+                del nodes[pod.node]
+            if not nodes:
+                del self._by_port[port[:2]]
+
+
+def _is_same(old: Foreign, new: Foreign) -> bool:
+    """Return whether a pod counts as before: it is on its node for long, and its status changes again and again."""
+    return old.node == new.node and old.labels == new.labels and old.ports == new.ports
+
+
+def _add(counts: Counter[K], key: K, by: int) -> None:
+    counts[key] += by
+    if not counts[key]:
+        del counts[key]
+
+
+def _needles(chosen: Iterable[Chosen]) -> list[str]:
+    """Return texts that stand in the labels of all pods that these selectors select, values first: they differ more."""
+    expressions = [expression for each in chosen for expression in each.expressions]
+    values = [values[0] for _, operator, values in expressions if operator == "In" and len(values) == 1]
+    return values + [key for key, operator, _ in expressions if operator in ("In", "Exists", "Gt", "Lt")]
+
+
+def read_labels(text: str) -> Mapping[str, str]:
+    """Return the labels of a foreign pod from its record."""
+    if not text:
+        return {}
+    try:
+        labels: Mapping[str, str] = codec.decode(text.encode(), dict[str, str])
+    except codec.BadJson:
+        return {}
+    return labels

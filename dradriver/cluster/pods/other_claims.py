@@ -1,0 +1,88 @@
+"""Where the ResourceClaims of other drivers are that waiting pods of ours name next to their GPUs.
+
+Once such a claim is allocated, only nodes that its allocation selects can run its pods. ``placing/claim_limit.py`` asks
+for these nodes, and the cluster cache tells of pods and claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from dradriver.api.base import names
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.nodes.columns import Bools
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.records.records import ClaimRecord
+
+
+class OtherClaims:
+    """Waiting pods by the claims that they name.
+
+    Attributes:
+        of_pod: The claims that a waiting pod names, for pods that name any.
+        named_by: The waiting pods that name a claim.
+    """
+
+    def __init__(
+        self,
+        nodes: NodeTable,
+        pods: Mapping[Key, Pod],
+        claims: Mapping[Key, ClaimRecord],
+        touch: Callable[[Key], None],
+    ) -> None:
+        """Begin without pods.
+
+        Args:
+            nodes: The nodes.
+            pods: The living pods. ``recount`` is told of each change.
+            claims: The claims. ``claim_changed`` is told of each change of one that is named.
+            touch: Called with each pod that the controller must look at again.
+        """
+        self.of_pod: dict[Key, tuple[Key, ...]] = {}
+        self.named_by: dict[Key, set[Key]] = {}
+        self._nodes, self._pods, self._claims, self._touch = nodes, pods, claims, touch
+
+    def recount(self, key: Key) -> None:
+        """Update which other claims a pod names while it waits."""
+        for claim in self.of_pod.pop(key, ()):
+            self.named_by[claim].discard(key)
+            if not self.named_by[claim]:
+                del self.named_by[claim]
+        pod = self._pods.get(key)
+        if pod is None or pod.spec.node_name or pod.finished or not (claims := claims_of(pod)):
+            return
+        self.of_pod[key] = claims
+        for claim in claims:
+            self.named_by.setdefault(claim, set()).add(key)
+
+    def claim_changed(self, claim: Key) -> None:
+        """Have the pods that name a claim looked at again: it is allocated now, or not any more."""
+        self._nodes.helped_on(~self._nodes.named(()))
+        for pod in sorted(self.named_by.get(claim, ())):
+            self._touch(pod)
+
+    def is_allocated(self, claim: Key) -> bool:
+        """Return whether a claim of another driver is allocated, so that it is known which nodes can use it."""
+        known = self._claims.get(claim)
+        return known is not None and known.where is not None
+
+    def allowed(self, pod: Key) -> Bools:
+        """Return the nodes that can use all allocated claims of other drivers that a pod names: shape (rows,)."""
+        mask = ~self._nodes.named(())
+        for claim in self.of_pod.get(pod, ()):
+            known = self._claims.get(claim)
+            if known is not None and known.where:
+                mask &= self._nodes.reaching(known.where)
+        return mask
+
+
+def claims_of(pod: Pod) -> tuple[Key, ...]:
+    """Return the claims that a pod names next to its GPUs' and that may be allocated already, each once.
+
+    The claims that Kubernetes makes for a pod from templates are the pod's own, and no scheduler looks at a gated pod.
+    """
+    gpus = names.POD_CLAIM if pod.template is None else pod.template[0]
+    made = {} if pod.gated else {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+    claims = (each.resource_claim_name or made.get(each.name) for each in pod.spec.resource_claims if each.name != gpus)
+    return tuple(dict.fromkeys((pod.metadata.namespace, claim) for claim in claims if claim))

@@ -1,0 +1,148 @@
+"""Which waiting workloads preemption may be tried for now: pauses between tries, and whose turn the evictions are.
+
+Only so many workloads may end within a minute. If a workload needs more than are left, the evictions are saved for it:
+nothing else of its priority or below is tried until it has its place. ``Preemptions`` asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from dradriver.api.base.pods import Pod
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.derived import conflicts
+from dradriver.queue.pending import Member, PendingWorkload
+
+FIRST_PAUSE_S: Final = 1.0  # between two tries for one workload
+LONGEST_PAUSE_S: Final = 30.0
+# For how long evictions are saved for one workload, and after which they are saved for it again: within a minute it has
+# its turn, and what keeps it from using that must not stop others for ever.
+SAVED_S: Final = 120.0
+AGAIN_S: Final = 60.0
+
+
+class _Try(msgspec.Struct, frozen=True):
+    """The last try to find a place for a workload.
+
+    Attributes:
+        times: How many tries there were.
+        not_before: When the next one may be, by the loop's clock.
+        version: The version of the cluster cache at that time.
+        changes_at: When the answer can be another one without any event, seconds since the epoch.
+    """
+
+    times: int
+    not_before: float
+    version: int
+    changes_at: float
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """For whom evictions are saved, and until when, by the loop's clock."""
+
+    workload: PendingWorkload
+    until: float
+
+    @property
+    def priority(self) -> int:
+        return -self.workload.order[0]
+
+    def is_kept_from(self, workload: PendingWorkload) -> bool:
+        return workload.key != self.workload.key and -workload.order[0] <= self.priority
+
+
+class PreemptionTurns:
+    """The tries of preemption, by waiting workload."""
+
+    def __init__(self, picture: Picture) -> None:
+        """Begin with no tries; ``picture`` is the cluster."""
+        self._picture = picture
+        self._tries: dict[Key, _Try] = {}
+        self._saved: _Saved | None = None
+
+    def clear(self) -> None:
+        """Forget all tries: the policies have changed."""
+        self._tries.clear()
+        self._saved = None
+
+    def keep(self, waiting: Iterable[PendingWorkload]) -> None:
+        """Forget the tries of all workloads but these, which found no place."""
+        self._tries = {workload.key: self._tries[workload.key] for workload in waiting if workload.key in self._tries}
+        if self._saved is not None and self._is_served(self._saved.workload):
+            self._saved = None
+
+    def is_due(self, workload: PendingWorkload, now: float) -> bool:
+        """Return whether preemption may be tried for a workload now; ``now`` is in seconds since the epoch.
+
+        That is so if its pause is over, something has changed since it was tried, and no evictions are saved for
+        another workload of its priority or above.
+        """
+        clock = asyncio.get_running_loop().time()
+        if (saved := self._saved) is not None and clock < saved.until and saved.is_kept_from(workload):
+            return False
+        last_try = self._tries.get(workload.key)
+        if last_try is None:
+            return True
+        if clock < last_try.not_before:
+            return False
+        return last_try.version != self._picture.version or now >= last_try.changes_at
+
+    def begin(self, workload: PendingWorkload) -> None:
+        """Note that a workload is tried now; each pause until the next try is twice as long."""
+        times = self._tries[workload.key].times if workload.key in self._tries else 0
+        pause_s = min(FIRST_PAUSE_S * 2.0**times, LONGEST_PAUSE_S)
+        not_before = asyncio.get_running_loop().time() + pause_s
+        self._tries[workload.key] = _Try(times + 1, not_before, self._picture.version, math.inf)
+
+    def end(
+        self, workload: PendingWorkload, now: float, *, is_found: bool, changes_at: float, room_at: float | None
+    ) -> None:
+        """Note what a try came to.
+
+        Args:
+            workload: The workload.
+            now: The time, seconds since the epoch.
+            is_found: Whether it got a place.
+            changes_at: When the answer can be another one without any event, seconds since the epoch.
+            room_at: When enough workloads may end for it, the same; None if that is not what is missing.
+        """
+        if is_found:  # evictions stay saved for it until its claims exist: it may be refused
+            del self._tries[workload.key]
+            return
+        last_try, clock = self._tries[workload.key], asyncio.get_running_loop().time()
+        not_before = last_try.not_before
+        saved = self._saved
+        if room_at is None:
+            if saved is not None and saved.workload.key == workload.key:
+                self._saved = None
+        else:
+            not_before = min(not_before, clock + max(room_at - now, 0.0))
+            is_over = saved is None or clock >= saved.until + (AGAIN_S if saved.workload.key == workload.key else 0.0)
+            if is_over or (saved is not None and saved.priority < -workload.order[0]):
+                self._saved = _Saved(workload, clock + SAVED_S)
+        self._tries[workload.key] = msgspec.structs.replace(last_try, not_before=not_before, changes_at=changes_at)
+
+    def _is_served(self, workload: PendingWorkload) -> bool:
+        """Return whether all have been told to end that have to for a workload, or its pods are gone."""
+        if workload.busy:
+            return False
+        pods = [pod for member in workload.members if (pod := self._living(member)) is not None]
+        claims = [claim for pod in pods if (claim := self._picture.claim_of(pod)) is not None and not claim.deleting]
+        untold = (
+            victim
+            for claim in claims
+            if claim.preempts is not None and claim.devices is None
+            for victim in conflicts.living(self._picture, claim.preempts)
+            if victim.metadata.deletion_timestamp is None
+        )
+        return not pods or (bool(claims) and not any(untold))
+
+    def _living(self, member: Member) -> Pod | None:
+        pod = self._picture.pods.get(member.key)
+        return pod if pod is not None and pod.metadata.uid == member.uid and not pod.finished else None

@@ -1,0 +1,153 @@
+"""Asks PodDisruptionBudgets whether some pods may all end now, and which other pods of the namespace may not.
+
+The Eviction API alone checks pods one by one. ``evictions`` asks before it has pods end, and so do the modules that
+suspend owners, delete pods or end idle ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from dradriver.api.base.objects import Metadata, Part
+from dradriver.api.base.pods import LabelSelector, Pod
+from dradriver.api.vocabulary.messages import shown
+from dradriver.cluster.pods.pod_rules import Chosen, chosen_by
+from dradriver.controller.writing.outcome import RefusedError
+from dradriver.kube.client import ApiError, Client
+from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
+
+MOST_NAMED: Final = 3  # budgets that a reason names
+MOST_MATCHES: Final = (
+    20_000  # pods that are held against selectors for one refusal: budgets are their authors' to write
+)
+
+
+class _Spec(Part, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class _Status(Part, frozen=True):
+    disruptions_allowed: int = 0
+
+
+class _Budget(Part, frozen=True):
+    metadata: Metadata
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+
+async def ask_budgets(
+    client: Client,
+    running: Sequence[Pod],
+    *,
+    is_evicted: Callable[[Pod], bool] = lambda _: False,
+    others: Iterable[Pod] = (),
+) -> None:
+    """Raise unless disruption budgets allow ending all these running pods of a namespace together.
+
+    The Eviction API checks pods one by one: some would end before a refusal, which can fail a Job. So each budget must
+    allow as many disruptions now as it has pods here.
+
+    Args:
+        client: The API server.
+        running: The pods.
+        is_evicted: Returns whether the Eviction API would end a pod. It refuses pods that two budgets select.
+        others: Other pods of the namespace, read if a budget refuses. The error also names those of them that budgets
+            keep from ending now.
+
+    Raises:
+        RefusedError: A budget does not allow it, or the controller may not read budgets.
+        ApiError: The server refuses for another reason than a missing permission.
+        Unreachable: No answer.
+    """
+    namespace = running[0].metadata.namespace
+    try:
+        budgets, _ = await client.list(POD_DISRUPTION_BUDGETS, namespace=namespace, type=_Budget)
+    except ApiError as error:
+        if not error.forbidden:
+            raise
+        raise RefusedError(
+            "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
+        ) from None
+    selectors = {
+        budget.metadata.name: (budget, selector)
+        for budget in budgets
+        if (selector := chosen_by(budget.spec.selector, frozenset({namespace}))) is not None
+    }
+    selected = {
+        name: [pod for pod in running if selector.has(namespace, pod.metadata.labels)]
+        for name, (_, selector) in selectors.items()
+    }
+    if why := _obstacle(running, {name: budget for name, (budget, _) in selectors.items()}, selected, is_evicted):
+        refusal = RefusedError(why)
+        refusal.pods = _kept(selectors, selected, is_evicted, others)
+        raise refusal
+
+
+def _obstacle(
+    running: Sequence[Pod],
+    budgets: Mapping[str, _Budget],
+    selected: Mapping[str, Sequence[Pod]],
+    is_evicted: Callable[[Pod], bool],
+) -> str:
+    """Return why budgets do not let these pods end together; empty if they do. ``selected`` is by budget."""
+    # Each budget must allow all of its pods to end.
+    for name, budget in budgets.items():
+        if len(selected[name]) > budget.status.disruptions_allowed:
+            return (
+                f"PodDisruptionBudget {shown(name)} allows {budget.status.disruptions_allowed} "
+                f"disruptions now, and {len(selected[name])} of its pods run: let it allow as many"
+            )
+
+    # The Eviction API does not support more than one budget for a pod.
+    names_of: dict[str, list[str]] = {}
+    for name, pods in selected.items():
+        for pod in pods:
+            names_of.setdefault(pod.metadata.uid, []).append(name)
+    for pod in running:
+        names = names_of.get(pod.metadata.uid, [])
+        if len(names) > 1 and is_evicted(pod):
+            return (
+                f"pod {shown(f'{pod.metadata.namespace}/{pod.metadata.name}')} has {len(names)} PodDisruptionBudgets "
+                f"({', '.join(map(shown, names[:MOST_NAMED]))}), and the Eviction API supports one: let one choose it"
+            )
+    return ""
+
+
+def _kept(
+    selectors: Mapping[str, tuple[_Budget, Chosen]],
+    selected: Mapping[str, Sequence[Pod]],
+    is_evicted: Callable[[Pod], bool],
+    others: Iterable[Pod],
+) -> frozenset[str]:
+    """Return the uids of the pods that budgets keep from ending now, also of those that nobody has asked to end.
+
+    Else each pod with a budget of its own would be found out by a plan of its own. If a budget allows a few pods fewer
+    than a plan needs, as many of its pods are left to the next plan.
+    """
+    by_label: dict[tuple[str, str], list[Pod]] = {}
+    all_others = list(others)
+    for pod in all_others:
+        for label in pod.metadata.labels.items():
+            by_label.setdefault(label, []).append(pod)
+
+    kept = set[str]()
+    chosen_by_one, chosen_by_several = set[str](), set[str]()
+    left = MOST_MATCHES
+    # Those first that choose pods of the plan: all of them are read.
+    for name, (budget, selector) in sorted(selectors.items(), key=lambda item: not selected[item[0]]):
+        labels = None if budget.spec.selector is None else min(budget.spec.selector.match_labels.items(), default=None)
+        possible = all_others if labels is None else by_label.get(labels, [])
+        left -= len(possible) + 1
+        if left < 0:
+            possible = []
+        pods = [pod for pod in possible if selector.has(pod.metadata.namespace, pod.metadata.labels)]
+        pods += selected[name]
+        uids = {pod.metadata.uid for pod in pods if is_evicted(pod)}
+        chosen_by_several |= uids & chosen_by_one
+        chosen_by_one |= uids
+        allowed = max(budget.status.disruptions_allowed, 0)
+        if not allowed or len(selected[name]) > allowed:
+            kept |= {pod.metadata.uid for pod in pods[allowed:]}
+    return frozenset(kept | chosen_by_several)

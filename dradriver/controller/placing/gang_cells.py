@@ -1,0 +1,259 @@
+"""How the pods of a gang are shared over parts of the cluster so that they keep their rules about each other. Pure.
+
+A *cell* is all nodes that have equal values of the labels that the rules name, such as one zone. ``gang_rules`` makes
+the cells and the rules, asks for ways to share the pods, and has the allocator plan each way until one has a place.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+_MOST_ORDERED: Final = 3  # roles with affinity of which every order is tried
+
+Ways: TypeAlias = tuple[Mapping[int, int], ...]
+"""For each role its pods by cell."""
+
+
+class Apart(NamedTuple):
+    """Required anti-affinity: no pod of ``holders`` in one domain with another pod of ``pods``.
+
+    Attributes:
+        key: The label, as an index in a cell's values.
+        holders: The roles that say it.
+        pods: The roles that it selects.
+    """
+
+    key: int
+    holders: frozenset[int]
+    pods: frozenset[int]
+
+
+class Together(NamedTuple):
+    """Required affinity: a pod of ``role`` only where a pod that all of its terms select is in the same domain.
+
+    Attributes:
+        role: The role that says it.
+        pods: The roles that all terms select.
+        domains: For each term the label, and the domains in which pods that are not in the gang are selected.
+    """
+
+    role: int
+    pods: frozenset[int]
+    domains: tuple[tuple[int, frozenset[str]], ...]
+
+
+class Spread(NamedTuple):
+    """A topology spread constraint.
+
+    Attributes:
+        key: The label, as an index in a cell's values.
+        holders: The roles that say it.
+        pods: The roles whose pods are counted.
+        skew: By how many pods a domain may have more than the one with fewest.
+        counts: For each domain that counts the pods there that are not in the gang.
+    """
+
+    key: int
+    holders: frozenset[int]
+    pods: frozenset[int]
+    skew: int
+    counts: Mapping[str, int]
+
+
+class Puzzle(NamedTuple):
+    """What is to be shared over the cells.
+
+    Attributes:
+        pods: For each role how many pods need a place.
+        cells: For each cell the value of each label that the rules name; None if its nodes do not have the label.
+        capacity: For each role and cell how many pods fit, if no other role is there.
+        gpus: For each role how many GPUs a pod has.
+        free: For each cell how many GPUs are free for all roles together.
+        apart: Required anti-affinity.
+        together: Required affinity, one entry for each role that has some.
+        spread: Topology spread constraints.
+    """
+
+    pods: Sequence[int]
+    cells: Sequence[tuple[str | None, ...]]
+    capacity: Sequence[Sequence[int]]
+    gpus: Sequence[int]
+    free: Sequence[int]
+    apart: Sequence[Apart] = ()
+    together: Sequence[Together] = ()
+    spread: Sequence[Spread] = ()
+
+
+def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
+    """Yield the ways to share the pods of a gang over cells that keep all rules, few cells first.
+
+    1. For each spread constraint it is decided how many pods each domain has at least, the most even way first.
+    2. The roles are shared one after another; one that needs others next to it comes after these.
+    3. A role's pods are shared over its cells, as many as possible on the first ones.
+
+    Roles without affinity are shared first. A way for which the scheduler has to place a pod with affinity before one
+    without is not found.
+
+    Args:
+        puzzle: What is to be shared.
+        spend: Called for each step; False ends the search.
+    """
+    seen: set[tuple[tuple[tuple[int, int], ...], ...]] = set()
+    levels = [range(_even(puzzle, spread), -1, -1) for spread in puzzle.spread]
+    for order, least in itertools.product(_orders(puzzle), itertools.product(*levels)):
+        for shares in _Search(puzzle, order, least, spend).share(0):
+            key = tuple(tuple(sorted(share.items())) for share in shares)
+            if key not in seen:
+                seen.add(key)
+                yield shares
+
+
+def _even(puzzle: Puzzle, spread: Spread) -> int:
+    """Return how many pods each domain has at least if they are spread as evenly as possible."""
+    total = sum(spread.counts.values()) + sum(puzzle.pods[role] for role in spread.pods)
+    return total // len(spread.counts) if spread.counts else 0
+
+
+def _orders(puzzle: Puzzle) -> Iterator[list[int]]:
+    """Yield the orders in which the roles are shared: first the one in which each role follows those that it needs."""
+    needs = {rule.role: rule.pods for rule in puzzle.together}
+    free = [role for role in range(len(puzzle.pods)) if role not in needs]
+    order = list(free)
+    left = list(needs)
+    while left:
+        ready = [role for role in left if not needs[role] - {*order, role}]
+        first_ones = [role for role in left if role in needs[role]]
+        role = next(iter(ready or first_ones or left))
+        order.append(role)
+        left.remove(role)
+    yield order
+    if 1 < len(needs) <= _MOST_ORDERED:
+        for others in itertools.permutations(order[len(free) :]):
+            if (another := [*free, *others]) != order:
+                yield another
+
+
+class _Search:
+    """Shares the roles of a gang one after another, for given least numbers of the spread constraints."""
+
+    def __init__(self, puzzle: Puzzle, order: list[int], least: tuple[int, ...], spend: Callable[[], bool]) -> None:
+        self._puzzle, self._order, self._spend = puzzle, order, spend
+        self._spread = list(zip(puzzle.spread, least, strict=True))
+        self._together = {rule.role: rule for rule in puzzle.together}
+        self._in: Counter[tuple[int, int, str]] = Counter()  # pods by role, label and domain
+        self._shares: list[dict[int, int]] = [{} for _ in puzzle.pods]
+
+    def share(self, at: int) -> Iterator[Ways]:
+        """Yield the ways to share the roles from this place of the order on."""
+        if at == len(self._order):
+            if all(self._missing(spread, least) == 0 for spread, least in self._spread):
+                yield tuple(dict(share) for share in self._shares)
+            return
+        role = self._order[at]
+        # If this is the last role that a spread constraint counts, its pods must fill all domains up.
+        later = set(self._order[at + 1 :])
+        last_of = [(spread, least) for spread, least in self._spread if not spread.pods & later]
+        for cells in self._cells_of(role):
+            capacity = [self._puzzle.capacity[role][cell] for cell in cells]
+            beyond = [*itertools.accumulate(reversed(capacity), initial=0)][::-1]  # of this cell and those after it
+            yield from self._fill(at, cells, 0, self._puzzle.pods[role], beyond, last_of)
+
+    def _cells_of(self, role: int) -> list[list[int]]:
+        """Return the sets of cells that a role's pods may be shared over, by its affinity; the best set first."""
+        capacity = self._puzzle.capacity[role]
+        used = {cell for share in self._shares for cell in share}
+        cells = [cell for cell, pods in enumerate(capacity) if pods]
+        cells.sort(key=lambda cell: (cell not in used, -capacity[cell], cell))
+        rule = self._together.get(role)
+        if rule is None or not self._puzzle.pods[role]:
+            return [cells]
+        values = self._puzzle.cells
+        near = [(key, domains | self._domains(rule.pods, key)) for key, domains in rule.domains]
+        if any(domains for _, domains in near):
+            return [[cell for cell in cells if all(values[cell][key] in domains for key, domains in near)]]
+        if role not in rule.pods:
+            return []
+        # The first pods of this kind: wherever the first one is, all others are next to it.
+        groups: dict[tuple[str | None, ...], list[int]] = {}
+        for cell in cells:
+            groups.setdefault(tuple(values[cell][key] for key, _ in rule.domains), []).append(cell)
+        rooms = {place: sum(capacity[cell] for cell in group) for place, group in groups.items() if None not in place}
+        fitting = [place for place, room in rooms.items() if room >= self._puzzle.pods[role]]
+        return [groups[place] for place in sorted(fitting, key=lambda place: (rooms[place], groups[place]))]
+
+    def _domains(self, roles: Collection[int], key: int) -> frozenset[str]:
+        shares = (cell for role in roles for cell in self._shares[role])
+        return frozenset(value for cell in shares if (value := self._puzzle.cells[cell][key]) is not None)
+
+    def _fill(
+        self, at: int, cells: Sequence[int], number: int, left: int, beyond: Sequence[int],
+        last_of: Sequence[tuple[Spread, int]],
+    ) -> Iterator[Ways]:  # fmt: skip
+        """Yield the ways to share ``left`` pods of a role over its cells from one on, and all roles after it."""
+        if any(self._missing(spread, least) > left * (self._order[at] in spread.pods) for spread, least in last_of):
+            return
+        if not left:
+            yield from self.share(at + 1)
+            return
+        if number == len(cells) or left > beyond[number]:
+            return
+        role, cell = self._order[at], cells[number]
+        most = min(left, self._puzzle.capacity[role][cell], self._most(role, cell))
+        for pods in range(most, -1, -1):
+            if left - pods > beyond[number + 1]:
+                return
+            if not self._spend():
+                return
+            self._put(role, cell, pods)
+            yield from self._fill(at, cells, number + 1, left - pods, beyond, last_of)
+            self._put(role, cell, -pods)
+
+    def _put(self, role: int, cell: int, pods: int) -> None:
+        share = self._shares[role]
+        share[cell] = share.get(cell, 0) + pods
+        if not share[cell]:
+            del share[cell]
+        for key, value in enumerate(self._puzzle.cells[cell]):
+            if value is not None:
+                self._in[role, key, value] += pods
+
+    def _most(self, role: int, cell: int) -> int:
+        """Return how many pods of a role its cell can have besides those of the roles that are shared already."""
+        taken = sum(share.get(cell, 0) * gpus for share, gpus in zip(self._shares, self._puzzle.gpus, strict=True))
+        most = (self._puzzle.free[cell] - taken) // self._puzzle.gpus[role]
+        values = self._puzzle.cells[cell]
+        for rule in self._puzzle.apart:
+            value = values[rule.key]
+            if value is None:
+                continue
+            others = (rule.pods if role in rule.holders else frozenset()) | (
+                rule.holders if role in rule.pods else frozenset()
+            )
+            if any(self._in[other, rule.key, value] for other in others):
+                return 0
+            if role in others:
+                most = min(most, 1)
+        for spread, least in self._spread:
+            value = values[spread.key]
+            if role in spread.holders and value not in spread.counts:
+                return 0
+            if value is None or value not in spread.counts:
+                continue
+            has_holder = any(self._in[holder, spread.key, value] for holder in spread.holders)
+            if role in spread.holders or (role in spread.pods and has_holder):
+                room = least + spread.skew - self._count(spread, value)
+                if role in spread.pods:
+                    most = min(most, max(room, 0))
+                elif room < 0:
+                    return 0
+        return most
+
+    def _count(self, spread: Spread, value: str) -> int:
+        return spread.counts[value] + sum(self._in[role, spread.key, value] for role in spread.pods)
+
+    def _missing(self, spread: Spread, least: int) -> int:
+        """Return how many pods the domains of a spread constraint still need to have ``least`` each."""
+        return sum(max(0, least - self._count(spread, value)) for value in spread.counts)

@@ -1,0 +1,244 @@
+"""Plans for gangs whose pods must keep rules about each other that are about more than single nodes: zones, affinity.
+
+``gang_plan`` calls this module. The nodes are divided into cells, ``gang_cells`` shares the pods over them, and the
+allocator plans each share within its cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from dradriver.allocator.fleet.domain_capacity import capacity_by_row
+from dradriver.allocator.fleet.fleet import Fleet
+from dradriver.allocator.fleet.gang_effort import CALL, Effort
+from dradriver.allocator.gang_request import GangChoice
+from dradriver.allocator.request import NoPlaceError
+from dradriver.api.base.affinity import HOSTNAME
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.cluster.nodes.columns import Ints
+from dradriver.cluster.pods.pod_rules import Spread
+from dradriver.controller.placing import gang_cells, member_rules
+from dradriver.controller.placing.gang_cells import Puzzle, Ways
+from dradriver.controller.placing.gang_roles import Asked
+from dradriver.controller.placing.member_rules import RoleRules
+from dradriver.reason import Cause
+
+MOST_TRIES: Final = 16  # ways to share the pods that the allocator is asked for
+MOST_PLANS: Final = 4  # of these that have a place, and are compared
+
+
+class Cells(NamedTuple):
+    """The nodes by what the rules of a gang can tell apart.
+
+    Attributes:
+        labels: The labels that the rules name.
+        values: For each cell the values of these labels; None for a label that its nodes do not have.
+        of_row: For each node its cell; -1 for nodes that no pod of the gang may use: (rows,).
+    """
+
+    labels: tuple[str, ...]
+    values: list[tuple[str | None, ...]]
+    of_row: Ints
+
+
+def labels(picture: Picture, asked: Asked) -> tuple[str, ...]:
+    """Return the node labels by which the pods of a gang have to be shared over cells; empty if there are none."""
+    roles = asked.rules
+    if roles is None:
+        return ()
+    names: set[str] = set()
+    for rules, fit in zip(roles.rules, roles.open, strict=True):
+        if rules is None:
+            continue
+        names |= {term.place for term in rules.apart if term.place != HOSTNAME and roles.selected[term.pods]}
+        names |= {term.place for term in rules.together}
+        for spread in rules.spread:
+            counts = member_rules.domain_counts(picture, spread, fit, roles.without)
+            if spread.place != HOSTNAME or not member_rules.is_by_node(roles, spread, counts):
+                names.add(spread.place)
+    return tuple(sorted(names))
+
+
+def placed(
+    picture: Picture, fleet: Fleet, asked: Asked, names: tuple[str, ...], place: Callable[[Asked], GangChoice]
+) -> tuple[Asked, GangChoice]:
+    """Return the best of the first plans that keep the rules of a gang's pods about each other.
+
+    Args:
+        picture: The cluster cache.
+        fleet: The GPUs.
+        asked: The gang in the terms of the allocator, by roles.
+        names: The labels, from ``labels``.
+        place: Asks the allocator for a plan.
+
+    Returns:
+        What the allocator was asked in the end, in which a role may be divided, and its plan.
+
+    Raises:
+        NoPlaceError: There is none, or none was found with the effort that the gang may spend.
+    """
+    effort = Effort().fraction(2)
+    cells = _cells(picture, asked, names)
+    puzzle = _puzzle(picture, fleet, asked, cells)
+    plans: list[tuple[Asked, GangChoice]] = []
+    for number, shares in enumerate(gang_cells.ways(puzzle, partial(effort.spend, CALL))):
+        divided = _divided(asked, cells, shares)
+        with contextlib.suppress(NoPlaceError):
+            plans.append((divided, place(divided)))
+        if len(plans) == MOST_PLANS or number + 1 == MOST_TRIES:
+            break
+    if plans:
+        return min(plans, key=lambda plan: _badness(fleet, plan[1]))
+    place(asked)  # it says what is missing if the gang has no place even without these rules
+    raise _refusal(asked, is_complete=not effort.is_spent)
+
+
+def _badness(fleet: Fleet, choice: GangChoice) -> tuple[int, int, int]:
+    """Return what makes a plan worse than another one: what it misses, how far its pods are apart, its nodes."""
+    all_levels = fleet.sites.all_levels
+    reach = all_levels.index(choice.reach) if choice.reach in all_levels else len(all_levels)
+    return len(choice.fallback), reach, len(choice.nodes)
+
+
+def _cells(picture: Picture, asked: Asked, names: tuple[str, ...]) -> Cells:
+    of_row = np.full(picture.nodes.rows, -1, np.int64)
+    numbers: dict[tuple[str | None, ...], int] = {}
+    for row in np.flatnonzero(np.logical_or.reduce(asked.eligible)).tolist():
+        node_labels = picture.nodes.labels_of(picture.nodes.name(row))
+        values = tuple(node_labels.get(name) for name in names)
+        of_row[row] = numbers.setdefault(values, len(numbers))
+    return Cells(names, list(numbers), of_row)
+
+
+def _puzzle(picture: Picture, fleet: Fleet, asked: Asked, cells: Cells) -> Puzzle:
+    roles = asked.rules
+    assert roles is not None, "there are labels to share the pods by"
+    known = cells.of_row >= 0
+    free = np.zeros(len(known), np.int64)
+    capacity = []
+    for role, fit in zip(asked.request.members, asked.eligible, strict=True):
+        of_role = capacity_by_row(fleet, role, len(known), eligible=fit, amounts=asked.amounts)
+        free = np.maximum(free, of_role.gpus)
+        capacity.append(_sums(cells, of_role.pods))
+    return Puzzle(
+        pods=roles.pods,
+        cells=cells.values,
+        capacity=capacity,
+        gpus=[role.pod.gpus for role in asked.request.members],
+        free=_sums(cells, free),
+        apart=_apart(roles, cells),
+        together=_together(picture, roles, cells),
+        spread=_spread(picture, roles, cells),
+    )
+
+
+def _sums(cells: Cells, by_row: Ints) -> list[int]:
+    known = cells.of_row >= 0
+    sums: list[int] = np.bincount(cells.of_row[known], by_row[known], minlength=len(cells.values)).astype(int).tolist()
+    return sums
+
+
+def _apart(roles: RoleRules, cells: Cells) -> list[gang_cells.Apart]:
+    rules = [
+        gang_cells.Apart(cells.labels.index(term.place), frozenset({role}), roles.selected[term.pods])
+        for role, rules in enumerate(roles.rules)
+        if rules is not None
+        for term in rules.apart
+        if term.place in cells.labels and roles.selected[term.pods]
+    ]
+    return list(dict.fromkeys(rules))
+
+
+def _together(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells.Together]:
+    rules = []
+    for role, own_rules in enumerate(roles.rules):
+        if own_rules is None or not own_rules.together:
+            continue
+        chosen = [term.pods for term in own_rules.together]
+        places = dict.fromkeys(term.place for term in own_rules.together)
+        domains = tuple(
+            (cells.labels.index(place), frozenset(picture.neighbours.places(place, chosen, roles.without)))
+            for place in places
+        )
+        pods = frozenset.intersection(*(roles.selected[selector] for selector in chosen))
+        rules.append(gang_cells.Together(role, pods, domains))
+    return rules
+
+
+def _spread(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells.Spread]:
+    """Return the spread constraints; roles that say the same and may use the same domains have one together."""
+    holders: dict[tuple[Spread, tuple[tuple[str, int], ...]], set[int]] = {}
+    for role, (own_rules, fit) in enumerate(zip(roles.rules, roles.open, strict=True)):
+        for spread in () if own_rules is None else own_rules.spread:
+            if spread.place in cells.labels:
+                counts = member_rules.domain_counts(picture, spread, fit, roles.without)
+                holders.setdefault((spread, tuple(counts.items())), set()).add(role)
+    return [
+        gang_cells.Spread(
+            key=cells.labels.index(spread.place),
+            holders=frozenset(who),
+            pods=roles.selected[spread.pods],
+            skew=spread.skew,
+            counts=dict(counts),
+        )
+        for (spread, counts), who in holders.items()
+    ]
+
+
+def _divided(asked: Asked, cells: Cells, shares: Ways) -> Asked:
+    """Return what the allocator is asked if each role is divided over cells. Members that keep their places stay."""
+    roles = asked.rules
+    assert roles is not None, "there are labels to share the pods by"
+    parts, members, eligible = [], [], []
+    end = 0
+    for role, fit, share in zip(asked.request.members, asked.eligible, shares, strict=True):
+        of_role = asked.members[end : end + role.pods]
+        end += role.pods
+        kept = [member for member in of_role if member.key not in roles.new]
+        new = [member for member in of_role if member.key in roles.new]
+        some = list(share.items()) or [(-1, 0)]
+        for number, (cell, pods) in enumerate(sorted(some)):
+            part = [*new[:pods], *(kept if number == 0 else ())]
+            del new[:pods]
+            parts.append(msgspec.structs.replace(role, pods=len(part)))
+            members += part
+            eligible.append(fit if cell < 0 else fit & (cells.of_row == cell))
+    first, *others = parts
+    request = msgspec.structs.replace(
+        asked.request, pod=first.pod, pods=first.pods, needs=first.needs, roles=tuple(others), least_pods=None
+    )
+    return msgspec.structs.replace(asked, request=request, members=tuple(members), eligible=eligible)
+
+
+def _refusal(asked: Asked, *, is_complete: bool) -> NoPlaceError:
+    """Return why no plan keeps the rules of a gang's pods about each other."""
+    end = "" if is_complete else ". The search ended at its limit before it had tried every plan"
+    rules = ", ".join(_words(asked))
+    text = f"no plan with the GPUs that are free keeps what the pods of the gang require of each other: {rules}{end}"
+    return NoPlaceError(text, stable=text, cause=Cause.GPUS)
+
+
+def _words(asked: Asked) -> list[str]:
+    """Return the rules of a gang's pods in words, each with the first pod that has it."""
+    words: dict[str, str] = {}
+    end = 0
+    for role, rules in zip(asked.request.members, () if asked.rules is None else asked.rules.rules, strict=False):
+        pod = asked.members[end].key[1]
+        end += role.pods
+        if rules is None:
+            continue
+        rows: Mapping[str, Sequence[str]] = {
+            "anti-affinity by": [term.place for term in rules.apart],
+            "affinity by": [term.place for term in rules.together],
+            "topology spread by": [f"{spread.place} (maxSkew {spread.skew})" for spread in rules.spread],
+        }
+        for rule, places in rows.items():
+            for place in places:
+                words.setdefault(f"{rule} {place}", f"{rule} {place} (pod {pod})")
+    return list(words.values())

@@ -1,0 +1,75 @@
+"""Which nodes have refused a request for GPUs, whoever made it. ``Rechecks`` asks before it has a class looked at.
+
+Single pods that request the same GPUs can differ in CPU, memory, node selectors and tolerations: each is a class of its
+own. A node that lacks the GPUs for one of them lacks them for all, until something becomes free there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from typing import Final
+
+import numpy as np
+
+from dradriver.cluster.nodes.columns import Bools, Ints, grown
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.queue.equivalence_classes import NEVER, Group
+
+MOST: Final = 64  # families that are remembered; each takes 8 bytes for each node
+
+
+class FullNodes:
+    """The nodes that have refused families of classes (``Group.family``), and the nodes' clock when they did."""
+
+    def __init__(self, nodes: NodeTable) -> None:
+        """Begin with none; ``nodes`` say which nodes were asked."""
+        self._nodes = nodes
+        self._groups: Counter[Hashable] = Counter()  # how many groups each family has
+        self._refused: OrderedDict[Hashable, Ints] = OrderedDict()  # by family: the clock by row; the latest used last
+
+    def add(self, group: Group) -> None:
+        """Note that there is a group."""
+        if group.family is not None:
+            self._groups[group.family] += 1
+
+    def drop(self, group: Group) -> None:
+        """Note that a group is gone."""
+        if group.family is None:
+            return
+        self._groups[group.family] -= 1
+        if not self._groups[group.family]:
+            del self._groups[group.family]
+            self._refused.pop(group.family, None)
+
+    def refuse(self, group: Group, asked: Bools | None) -> None:
+        """Note that no node had the GPUs for a group.
+
+        Args:
+            group: The group.
+            asked: The nodes that were asked: (rows,); None for all.
+        """
+        if group.family is None or self._groups[group.family] < 2:
+            return
+        refused = self._refused.get(group.family)
+        if refused is None:
+            refused = np.full(self._nodes.rows, NEVER, np.int64)
+        elif len(refused) < self._nodes.rows:
+            refused = grown(refused, self._nodes.rows, NEVER)
+        rows = self._nodes.eligible(group.needs[0][1])
+        refused[rows if asked is None else rows & asked] = self._nodes.clock
+        self._refused[group.family] = refused
+        self._refused.move_to_end(group.family)
+        if len(self._refused) > MOST:
+            self._refused.popitem(last=False)
+
+    def narrow(self, group: Group, freed: Bools) -> bool:
+        """Leave out those of some nodes, (rows,), that have refused the group's family since something became free.
+
+        Returns whether there may be such nodes.
+        """
+        refused = None if group.family is None else self._refused.get(group.family)
+        if refused is None:
+            return False
+        freed[: len(refused)] &= self._nodes.freed[: len(refused)] > refused
+        return True

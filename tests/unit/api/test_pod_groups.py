@@ -1,0 +1,91 @@
+"""Pods of Jobs to which the Job controller gives a PodGroup (WorkloadWithJob): of which gang they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from dradriver.api.base.objects import OwnerReference
+from dradriver.api.base.pods import Pod
+from dradriver.api.gangs import gang_of_pod, gang_size_of_owner
+from dradriver.api.gangs.gang_annotations import Gang
+from dradriver.api.gangs.gang_owners import Alone, Member, group_of_job
+from tests.fakes import owners
+
+Object = dict[str, Any]
+GROUP = "train-x7k2p-train-pgt-0-9zq4c"
+BASIC = {"metadata": {"name": GROUP, "uid": "g"}, "spec": {"schedulingPolicy": {"basic": {}}}}
+GANG = {"metadata": {"name": GROUP, "uid": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}}
+
+
+def pod(index: int = 0, *, stored: bool = False) -> Object:
+    """Return a pod as the Job controller makes it, with ``spec.schedulingGroup`` only if that is ``stored``."""
+    return owners.job_pod(index, group=GROUP, stored=stored)
+
+
+def found(made: Object, gang: Gang | None = None) -> Member | Alone:
+    return gang_of_pod.find(gang_of_pod.facts(msgspec.convert(made, Pod)), gang)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_the_group_of_a_job_is_found_by_the_owners_of_its_pods(stored: bool) -> None:
+    member = found(pod(stored=stored))
+    assert isinstance(member, Member)
+    assert member == found(pod(stored=not stored))
+    assert member.made_by == "PodGroup"
+    assert member.read is not None
+    assert (member.read.kind, member.read.name) == ("PodGroup", GROUP)
+    assert gang_size_of_owner.size_from(member.read, GANG) == (4, 9999)
+    assert isinstance(gang_size_of_owner.size_from(member.read, BASIC), Alone), "its pods are placed one by one"
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("gang", [Gang(name="auto"), Gang(pods=4), Gang(name="auto", max_nodes=2)])
+def test_what_the_author_of_a_job_writes_stands_above_the_group_of_the_job_controller(stored: bool, gang: Gang) -> None:
+    member = found(pod(stored=stored), gang)
+    assert isinstance(member, Member)
+    assert member == found(owners.job_pod(0), gang), "as without a PodGroup"
+    assert member.made_by == "Job"
+    assert member.read is not None
+    assert (member.read.kind, member.read.name) == ("Job", "train")
+
+
+def test_limits_of_a_gang_alone_ask_for_none() -> None:
+    member = found(pod(), Gang(max_nodes=2))
+    assert isinstance(member, Member)
+    assert member.made_by == "PodGroup", "which says whether there is one"
+
+
+def test_a_group_that_an_author_wrote_stands_above_what_makes_the_pods() -> None:
+    made = pod()
+    made["spec"]["schedulingGroup"] = {"podGroupName": "all"}
+    member = found(made, Gang(name="auto"))
+    assert isinstance(member, Member)
+    assert member.read is not None
+    assert (member.read.kind, member.read.name, member.read.uid) == ("PodGroup", "all", "")
+
+
+JOB = OwnerReference(api_version="batch/v1", kind="Job", name="train", uid="j", controller=True)
+MADE = OwnerReference(api_version="scheduling.k8s.io/v1beta1", kind="PodGroup", name=GROUP, uid="g")
+
+
+@pytest.mark.parametrize(
+    ("references", "group"),
+    [
+        ([JOB, MADE], MADE),
+        ([MADE, JOB], MADE),
+        ([], None),
+        ([JOB], None),
+        ([MADE], None),
+        ([msgspec.structs.replace(JOB, kind="ReplicaSet", api_version="apps/v1"), MADE], None),
+        ([msgspec.structs.replace(JOB, controller=None), MADE], None),
+        ([JOB, msgspec.structs.replace(MADE, api_version="scheduling.volcano.sh/v1beta1")], None),
+        ([JOB, msgspec.structs.replace(MADE, kind="Workload")], None),
+    ],
+)
+def test_only_what_the_job_controller_made_is_its_group(
+    references: list[OwnerReference], group: OwnerReference | None
+) -> None:
+    assert group_of_job(references) == group
