@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -214,7 +213,7 @@ def _narrowed(picture: Picture, nodes: Mapping[Member, str], usable: Sequence[st
 def _has_order(picture: Picture, spread: Spread, nodes: Mapping[Member, str]) -> bool:
     """Return whether a spread constraint may refuse a pod of a plan because others are not placed yet."""
     keys = {member.key for member in nodes}
-    counts = Counter(picture.neighbours.places(spread.place, (spread.pods,), keys, staying=True))
+    counts = picture.neighbours.places(spread.place, (spread.pods,), keys, staying=True)
     for member, node in nodes.items():
         domain = picture.nodes.label(node, spread.place)
         if domain is not None and spread.pods.has(member.key[0], member.pod.metadata.labels):

@@ -31,7 +31,7 @@ from dradriver.cluster.nodes.pod_demands import longest
 from dradriver.cluster.pods.neighbours import BESIDE
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
-from dradriver.controller.placing import decide, gang_nics, gang_roles, gang_rules, ranking, spot_limit
+from dradriver.controller.placing import decide, gang_nics, gang_roles, gang_rules, member_rules, ranking, spot_limit
 from dradriver.controller.placing.gang_placements import has_seats_of, hostname_labels, placements_of
 from dradriver.controller.placing.gang_roles import Asked
 from dradriver.controller.placing.gang_terms import GangTerms
@@ -215,7 +215,7 @@ def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
 
     Each kind is named by its first pod that needs a place. A kind that only lacks GPUs has no part.
     """
-    parts, end = [], 0
+    neighbours, parts, end = snapshot.picture.neighbours, [], 0
     lasts_s = longest(member.wish.ask.lasts_s for member in asked.members)
     for role, fit in zip(asked.request.members, asked.eligible, strict=True):
         new = [member for member in asked.members[end : end + role.pods] if member not in kept]
@@ -225,7 +225,11 @@ def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
             continue
         ask = msgspec.structs.replace(new[0].wish.ask, lasts_s=lasts_s)
         causes = {*snapshot.causes(ask, snapshot.rows)} - {GOING}  # which is said of the gang
-        if (snapshot.narrowed(snapshot.open(ask)) & ~fit).any():
+        open_nodes, rules = snapshot.narrowed(snapshot.open(ask)), new[0].wish.rules
+        if rules is not None:
+            own_rules = member_rules.alone(rules)
+            causes |= {*neighbours.causes(new[0].key, own_rules, open_nodes, gone=snapshot.gone_pods)}
+        if neighbours.shunned(new[0].pod, open_nodes).any():
             causes.add(BESIDE)
         if causes:
             parts.append(f"; nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")

@@ -72,7 +72,7 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     open_nodes = [snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)) for wish in wishes]
     eligible = [_eligible(snapshot, wish, fit) for wish, fit in zip(wishes, open_nodes, strict=True)]
-    rules = member_rules.role_rules(groups, kept, open_nodes)
+    rules = member_rules.role_rules(groups, kept, open_nodes, snapshot.gone_pods)
     quotas = [] if rules is None else member_rules.quotas(picture, rules)
     if terms.one_a_node:
         quotas.append(Quota((1,) * len(groups), np.ones(picture.nodes.rows, np.int64)))
@@ -143,7 +143,7 @@ def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list
             group = next((group for group in groups.values() if _takes_the_same(group[0].wish, wish)), None)
         if group is None:
             # Not the whole rules: the pod's own labels are part of these, and can differ for each pod.
-            rules = None if wish.rules is None else (wish.rules.apart, wish.rules.together, wish.rules.spread)
+            rules = None if wish.rules is None else msgspec.structs.replace(wish.rules, labels=())
             selected = member_rules.selected_by(member, selectors)
             group = groups.setdefault((wish.request, wish.ask.amounts, wish.ask.key, rules, selected, wish.nics), [])
         group.append(member)
@@ -192,7 +192,7 @@ def _eligible(snapshot: Snapshot, wish: PlacementRequest, open_nodes: Bools) -> 
     """Return those of some nodes on which pods with this request keep rules about pods that have places: (rows,)."""
     picture, fit = snapshot.picture, snapshot.narrowed(open_nodes.copy())
     if wish.rules is not None:
-        fit &= picture.neighbours.allowed(wish.pod, member_rules.alone(wish.rules), open_nodes)
+        fit &= picture.neighbours.allowed(wish.pod, member_rules.alone(wish.rules), open_nodes, gone=snapshot.gone_pods)
     if wish.pod in picture.pods:
         fit &= ~picture.neighbours.shunned(picture.pods[wish.pod], fit)
     if (domain := picture.channels.domain_of(wish.pod)) is not None:

@@ -59,7 +59,7 @@ def labels(picture: Picture, asked: Asked) -> tuple[str, ...]:
         names |= {term.place for term in rules.apart if term.place != HOSTNAME and roles.selected[term.pods]}
         names |= {term.place for term in rules.together}
         for spread in rules.spread:
-            counts = member_rules.domain_counts(picture, spread, fit, roles.new)
+            counts = member_rules.domain_counts(picture, spread, fit, roles.without)
             if spread.place != HOSTNAME or not member_rules.is_by_node(roles, spread, counts):
                 names.add(spread.place)
     return tuple(sorted(names))
@@ -163,7 +163,7 @@ def _together(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cel
         chosen = [term.pods for term in own_rules.together]
         places = dict.fromkeys(term.place for term in own_rules.together)
         domains = tuple(
-            (cells.labels.index(place), frozenset(picture.neighbours.places(place, chosen, roles.new)))
+            (cells.labels.index(place), frozenset(picture.neighbours.places(place, chosen, roles.without)))
             for place in places
         )
         pods = frozenset.intersection(*(roles.selected[selector] for selector in chosen))
@@ -177,7 +177,7 @@ def _spread(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells
     for role, (own_rules, fit) in enumerate(zip(roles.rules, roles.open, strict=True)):
         for spread in () if own_rules is None else own_rules.spread:
             if spread.place in cells.labels:
-                counts = member_rules.domain_counts(picture, spread, fit, roles.new)
+                counts = member_rules.domain_counts(picture, spread, fit, roles.without)
                 holders.setdefault((spread, tuple(counts.items())), set()).add(role)
     return [
         gang_cells.Spread(

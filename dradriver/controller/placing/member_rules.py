@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.host_ports import ALL_ADDRESSES, are_in_conflict
 from dradriver.cluster.pods.pod_rules import Apart, Chosen, Rules, Spread, Together
 from dradriver.queue.pending import Member
 
@@ -33,6 +33,7 @@ class RoleRules(NamedTuple):
         selected: The roles that each selector of these rules selects.
         pods: For each role how many of its pods need a place.
         new: The pods that need a place: none of them is anywhere yet.
+        without: Pods of ours that do not count where they are: those, and pods that count as gone.
         open: For each role the nodes that its pods may use, whatever is free there and whoever is there: the domains of
             these are compared by topology spread. Shape (rows,).
     """
@@ -41,6 +42,7 @@ class RoleRules(NamedTuple):
     selected: Mapping[Chosen, frozenset[int]]
     pods: tuple[int, ...]
     new: frozenset[Key]
+    without: frozenset[Key]
     open: tuple[Bools, ...]
 
 
@@ -77,7 +79,7 @@ def selected_by(member: Member, chosen: Collection[Chosen]) -> tuple[bool, ...]:
 
 
 def role_rules(
-    groups: Sequence[Sequence[Member]], kept: Collection[Member], open_nodes: Sequence[Bools]
+    groups: Sequence[Sequence[Member]], kept: Collection[Member], open_nodes: Sequence[Bools], gone: Set[Key]
 ) -> RoleRules | None:
     """Return the rules of a gang's roles; None if no member has rules that are evaluated here.
 
@@ -85,23 +87,34 @@ def role_rules(
         groups: The members by role. Members of one role have the same rules, and the same selectors select them.
         kept: Those that keep their places.
         open_nodes: For each role the nodes that its pods may use: (rows,).
+        gone: Pods that count as gone.
     """
-    chosen = selectors([member for group in groups for member in group])
-    if not chosen:
+    if all(group[0].wish.rules is None for group in groups):
         return None
+    chosen = selectors([member for group in groups for member in group])
     new = [[member for member in group if member not in kept] for group in groups]
     firsts = [(members or group)[0] for members, group in zip(new, groups, strict=True)]
     by_role = [selected_by(member, chosen) for member in firsts]
+    new_keys = frozenset(member.key for member in itertools.chain(*new))
+    known = frozenset(chosen)
     return RoleRules(
-        rules=tuple(member.wish.rules for member in firsts),
+        rules=tuple(_evaluated(member.wish.rules, known) for member in firsts),
         selected={
             selector: frozenset(role for role, selected in enumerate(by_role) if selected[number])
             for number, selector in enumerate(chosen)
         },
         pods=tuple(map(len, new)),
-        new=frozenset(member.key for member in itertools.chain(*new)),
+        new=new_keys,
+        without=new_keys | gone,
         open=tuple(open_nodes),
     )
+
+
+def _evaluated(rules: Rules | None, known: Collection[Chosen]) -> Rules | None:
+    """Return a pod's rules without those of selectors that are not evaluated here."""
+    if rules is None or known:
+        return rules
+    return msgspec.structs.replace(rules, apart=(), together=(), spread=())
 
 
 def alone(rules: Rules) -> Rules:
@@ -112,8 +125,8 @@ def alone(rules: Rules) -> Rules:
 def quotas(picture: Picture, roles: RoleRules) -> list[Quota]:
     """Return what each node has for a gang by the rules about single nodes."""
     rows = picture.nodes.rows
-    node_quotas = {needs: np.full(rows, max(needs), np.int64) for needs in _apart_on_nodes(roles)}
-    made = [Quota(needs, amounts) for needs, amounts in node_quotas.items()]
+    node_needs = dict.fromkeys((*_apart_on_nodes(roles), *_ports(roles)))
+    made = [Quota(needs, np.full(rows, max(needs), np.int64)) for needs in node_needs]
     seen: set[tuple[Spread, bytes]] = set()
     for role, rules in enumerate(roles.rules):
         for spread in () if rules is None else rules.spread:
@@ -148,12 +161,22 @@ def _apart_on_nodes(roles: RoleRules) -> list[tuple[int, ...]]:
     return needs
 
 
+def _ports(roles: RoleRules) -> list[tuple[int, ...]]:
+    """Return for each host port and address what a pod of each role takes of a node: all of it, or nothing."""
+    used = [() if rules is None else rules.ports for rules in roles.rules]
+    ports = dict.fromkeys(itertools.chain(*used))
+    # A port of all addresses is taken with each single address of the same port, if some pod uses one.
+    single = {port[:2] for port in ports if port[2] != ALL_ADDRESSES}
+    ports = dict.fromkeys(port for port in ports if port[2] != ALL_ADDRESSES or port[:2] not in single)
+    return [tuple(int(any(are_in_conflict(port, other) for other in some)) for some in used) for port in ports]
+
+
 def _spread_on_nodes(picture: Picture, roles: RoleRules, spread: Spread, fit: Bools) -> Ints | None:
     """Return how many pods each node can have by a spread over nodes: (rows,); None if the gang can fill them all up.
 
     While some node keeps the fewest pods, no node may have more than these and the skew.
     """
-    counts = domain_counts(picture, spread, fit, roles.new)
+    counts = domain_counts(picture, spread, fit, roles.without)
     if not counts or not is_by_node(roles, spread, counts):
         return None
     least = min(counts.values())
@@ -174,15 +197,15 @@ def is_by_node(roles: RoleRules, spread: Spread, counts: Mapping[str, int]) -> b
     return is_never_full or len(counts) > MOST_NODES
 
 
-def domain_counts(picture: Picture, spread: Spread, fit: Bools, new: Collection[Key]) -> dict[str, int]:
-    """Return for each domain of a spread constraint how many pods there count that do not belong to ``new``.
+def domain_counts(picture: Picture, spread: Spread, fit: Bools, without: Set[Key]) -> dict[str, int]:
+    """Return for each domain of a spread constraint how many pods there count that do not belong to ``without``.
 
     Args:
         picture: The cluster cache.
         spread: The constraint.
         fit: The nodes that its pod may use: their domains are compared. Shape (rows,).
-        new: Pods of the gang that need a place.
+        without: Pods of ours that do not count.
     """
     counts = dict.fromkeys(sorted(picture.nodes.values(spread.place, fit)), 0)
-    there = Counter(picture.neighbours.places(spread.place, (spread.pods,), new, staying=True))
+    there = picture.neighbours.places(spread.place, (spread.pods,), without, staying=True)
     return {domain: there[domain] for domain in counts}

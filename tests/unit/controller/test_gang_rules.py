@@ -52,7 +52,10 @@ def add(
     """Create pods of a gang with a label and rules."""
     for name in pods:
         words = {"gang": gang, "gang-size": size or str(len(pods))} if gang else {}
-        pod = cluster.admitted(name, gpus, wishes=words, **spec)
+        fields = dict(spec)
+        host_ports = fields.pop("ports", [])
+        pod = cluster.admitted(name, gpus, wishes=words, **fields)
+        pod["spec"]["containers"][0]["ports"] = host_ports
         pod["metadata"]["labels"]["app"] = app
         cluster.put(PODS, pod)
     return list(pods)
@@ -217,6 +220,49 @@ async def test_a_pod_that_joins_a_gang_keeps_its_rules() -> None:
     (late,) = add(cluster, "r", size="2-3", **apart(ZONE))
     (node,) = await nodes_of(cluster, [late])
     assert len({"x" if name in "abc" else name for name in (*first, node)}) == 3
+
+
+def ports(*numbers: int, address: str = "") -> Object:
+    """Return a pod's fields for host ports."""
+    entries = [{"containerPort": n, "hostPort": n, "protocol": "TCP"} | ({"hostIP": address} if address else {})
+               for n in numbers]  # fmt: skip
+    return {"hostNetwork": True, "ports": entries}
+
+
+async def test_pods_with_the_same_host_port_are_on_different_nodes() -> None:
+    cluster = nodes("abcdefgh")
+    pods = add(cluster, "p", "q", gpus=4, **ports(29500))
+    assert len(set(await nodes_of(cluster, pods))) == 2
+
+
+async def test_pods_with_different_host_ports_share_a_node() -> None:
+    cluster = nodes("ab")
+    pods = [
+        *add(cluster, "p", gpus=4, size="3", **ports(29500)),
+        *add(cluster, "q", gpus=4, size="3", **ports(29501)),
+        *add(cluster, "r", gpus=4, size="3", **ports(29500, 29501)),
+    ]
+    first, second, third = await nodes_of(cluster, pods)
+    assert first == second != third
+
+
+async def test_addresses_of_one_port_are_in_conflict_with_all_addresses_only() -> None:
+    cluster = nodes("ab")
+    pods = [
+        *add(cluster, "p", gpus=2, size="3", **ports(80, address="10.0.0.1")),
+        *add(cluster, "q", gpus=2, size="3", **ports(80, address="10.0.0.2")),
+        *add(cluster, "r", gpus=2, size="3", **ports(80)),
+    ]
+    first, second, third = await nodes_of(cluster, pods)
+    assert first == second != third
+
+
+async def test_a_node_whose_port_is_in_use_is_left_out() -> None:
+    cluster = nodes("abc")
+    add(cluster, "alone", gpus=1, gang="", nodeSelector={HOST: "b"}, **ports(29500))
+    await cluster.settle()
+    pods = add(cluster, "p", "q", gpus=4, **ports(29500))
+    assert set(await nodes_of(cluster, pods)) == {"a", "c"}
 
 
 def refuse(cluster: GpuCluster, pod: str, cause: str) -> None:
