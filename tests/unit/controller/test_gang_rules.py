@@ -174,6 +174,18 @@ async def test_pods_that_want_to_be_with_others_of_their_gang_come_to_these() ->
     assert found, "a zone of a worker has room for the leader"
 
 
+async def test_gates_of_pods_that_want_to_be_with_others_are_removed_last() -> None:
+    """The scheduler refuses a pod that comes before those it must be next to, and nothing wakes it soon."""
+    cluster = zones(x="ab", y="cd")
+    cluster.barrier()
+    add(cluster, "a-leader", gpus=2, size="3", app="leader", **together(ZONE, "worker"))
+    add(cluster, "w1", "w2", gpus=4, size="3", app="worker")
+    await cluster.settle()
+    gates = [name for verb, name in cluster.client.writes if verb == "patch"]
+    assert sorted(gates[:2]) == ["w1", "w2"]
+    assert gates[2] == "a-leader"
+
+
 async def test_a_launcher_apart_from_its_workers_gets_a_node_of_its_own() -> None:
     cluster = nodes("abc")
     (launcher,) = add(cluster, "launcher", gpus=1, size="4", app="launcher", **apart(HOST, "worker"))
