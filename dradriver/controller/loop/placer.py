@@ -16,7 +16,6 @@ from dradriver.controller.steps.actions import Place, Wait
 from dradriver.controller.writing.executor import Executor
 from dradriver.controller.writing.reasons import Reasons
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.limits import LimitError
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Reason
@@ -99,9 +98,8 @@ class Placer:
     def block(self, workload: PendingWorkload, error: NoPlaceError, rows: Bools | None) -> None:
         """Say that a workload found no place, and tell all to which that is news: those that request the same."""
         reason = self._planner.why(workload, error, rows)
-        for other in self._queue.block(workload, reason, error.about if isinstance(error, LimitError) else ""):
-            if reason is not None:
-                self.without_place(other, reason)
+        for other, news in self._queue.block(workload, reason):
+            self.without_place(other, news)
 
     def widen(self) -> None:
         """Have workloads placed or told again to whom a limit leaves more now."""
