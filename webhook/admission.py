@@ -90,6 +90,7 @@ class Admission:
             request: The question.
             created: What decides about a new pod.
         """
+        # The controller's own updates (notes, gates) are right already.
         by_controller = request.operation == "UPDATE" and request.user_info.username == self._controller_user
         if request.kind.kind != "Pod" or request.sub_resource or by_controller:
             return review.allow(request), "allowed"
@@ -97,16 +98,17 @@ class Admission:
         try:
             if request.operation == "CREATE":
                 pod = pod_view.read(request.object)
-                want, warnings = created(pod, policies)
+                desired_fields, warnings = created(pod, policies)
             elif request.operation == "UPDATE":
                 pod = pod_view.read(request.object)
-                want, warnings = update.update(pod, pod_view.read(request.old_object), policies)
+                desired_fields, warnings = update.update(pod, pod_view.read(request.old_object), policies)
             else:
                 return review.allow(request), "allowed"
-            made = None if want is None else patch.write(pod, want)
+            # No desired fields: the pod is not for this driver.
+            pod_patch = None if desired_fields is None else patch.write(pod, desired_fields)
         except WordError as error:
             return _deny(request, error)
-        return review.allow(request, patch=made, warnings=warnings), "patched" if made else "allowed"
+        return review.allow(request, patch=pod_patch, warnings=warnings), "patched" if pod_patch else "allowed"
 
     def mutate_workload(self, request: review.Request) -> Answer:
         """Return the admission answer to CREATE or UPDATE of what makes pods; anything else passes."""

@@ -66,12 +66,14 @@ class Budget:
         """
         due = asyncio.get_running_loop().time() + min(size / RATE, MOST_DELAY_S)
         loan = _Loan(address, size, revoke, due=due)
+        # ``_lend`` gives bytes to loans in their order, and then sets their ``turn``.
         self._waiting.append(loan)
         self._lend()
         try:
             await loan.turn
             yield
         finally:
+            # The block has ended: give the bytes back. Or the wait was cancelled.
             if loan in self._lent:
                 del self._lent[loan]
                 self._free += size

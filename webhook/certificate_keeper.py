@@ -82,25 +82,29 @@ class Keeper:
             ApiError: The API server refused; the certificate served so far goes on.
             Unreachable: No answer from it.
         """
+        # 1. Read the Secret, and write a renewed bundle. Another replica may write first: then read again.
         for _ in range(_ATTEMPTS):
-            secret = await self._read()
+            secret = await self._read_secret()
             bundle = certificates.from_data((secret or {}).get("data") or {})
             if bundle is not None and (trusted := certificates.trusted(bundle)):
                 # First of all: an authority may sign only after this has succeeded for it.
-                await self._publish(trusted)
-            wanted = certificates.renew(bundle, now=self._now(), hosts=self._hosts)
-            if wanted == bundle or await self._write(wanted, secret):
+                await self._publish_authorities(trusted)
+            new_bundle = certificates.renew(bundle, now=self._now(), hosts=self._hosts)
+            # ``renew`` returns an equal bundle if nothing is due.
+            if new_bundle == bundle or await self._write_secret(new_bundle, secret):
                 break
         else:
             raise DriverError(f"secret {self._namespace}/{self._secret} is being changed by somebody else all the time")
-        if wanted != bundle:
-            await self._publish(wanted.authorities)
-        if wanted != self._served:
-            tls.load(self._context, certificate=wanted.certificate, key=wanted.key)
-            logger.info("serving a certificate that ends %s", certificates.expires(wanted).isoformat())
-            self._served = wanted
 
-    async def _read(self) -> dict[str, Any] | None:
+        # 2. Publish a new authority, then serve the certificate.
+        if new_bundle != bundle:
+            await self._publish_authorities(new_bundle.authorities)
+        if new_bundle != self._served:
+            tls.load(self._context, certificate=new_bundle.certificate, key=new_bundle.key)
+            logger.info("serving a certificate that ends %s", certificates.expires(new_bundle).isoformat())
+            self._served = new_bundle
+
+    async def _read_secret(self) -> dict[str, Any] | None:
         try:
             return await self._client.get(SECRETS, self._secret, namespace=self._namespace)
         except ApiError as error:
@@ -108,7 +112,7 @@ class Keeper:
                 return None
             raise
 
-    async def _write(self, bundle: certificates.Bundle, old: dict[str, Any] | None) -> bool:
+    async def _write_secret(self, bundle: certificates.Bundle, old: dict[str, Any] | None) -> bool:
         """Return whether the Secret now holds the bundle; false where another writer came first."""
         data = certificates.to_data(bundle)
         owners = await self._owners() if old is None else []
@@ -139,7 +143,7 @@ class Keeper:
             return [{"apiVersion": resource.api_version, "kind": resource.kind, "name": name, "uid": uid}]
         return []
 
-    async def _publish(self, authorities: str) -> None:
+    async def _publish_authorities(self, authorities: str) -> None:
         """Set ``caBundle`` where it differs, a fresh install's or one that an upgrade has reset."""
         wanted = base64.b64encode(authorities.encode()).decode()
         for resource, name in self._configurations.items():

@@ -119,7 +119,9 @@ def create(
         template_reference.check_names(*template)
         asks, product, vendor = template_reference.users(pod, template[0]), "", ""
 
-    # 2. The request that annotations and limits make, and what is wrong with it. ``_resolved`` says what it returns.
+    # 2. The request that annotations and limits make, and what is wrong with it. ``wish``: the resolved request.
+    # ``note``: its text. ``requests``: names of the claim's requests by container. ``longest_s``: how long the pod may
+    # run.
     spec = pod.spec
     annotations = tuple(pod.words.items())
     wish, note, requests, longest_s, without_effect = _resolved(
@@ -143,6 +145,7 @@ def create(
     sent_claims = spec.resource_claims or ()
     gates = desired.with_last(spec.scheduling_gates or (), _GATE)
     label, written = names.LABEL_PLACED, {}
+    # ``with_last`` and ``replaced`` return a list as it should be: the author's entries stay, and ours is added.
     if template is not None:
         written = {names.TEMPLATE: "/".join(template)}
         claims = desired.replaced(sent_claims, pod_view.PodClaim(template[0], new_name()))

@@ -55,18 +55,27 @@ def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: 
         spec: The object's spec, any JSON.
         namespace: The object's namespace.
     """
+    # 1. Only gangs of Jobs that the driver may preempt.
     policies = annotations.policies
-    terms = policies.queue.preemption
-    tenants = (policies.tenants[name] for name in terms.unpreemptable_tenants if name in policies.tenants)
-    if kind != "Job" or not terms.enabled or any(namespace in tenant.namespaces for tenant in tenants):
+    preemption = policies.queue.preemption
+    unpreemptable_tenants = (
+        policies.tenants[name] for name in preemption.unpreemptable_tenants if name in policies.tenants
+    )
+    if (
+        kind != "Job"
+        or not preemption.enabled
+        or any(namespace in tenant.namespaces for tenant in unpreemptable_tenants)
+    ):
         return []
     try:
-        gang, job = annotations.gang, msgspec.convert(_lean(msgspec.json.decode(spec)), _Job)
+        gang, job = annotations.gang, msgspec.convert(_without_nulls(msgspec.json.decode(spec)), _Job)
     except (ValueError, RecursionError, WordError):
         return []  # what is wrong with it others say
-    if gang is None or not gang.asked or job.template.spec.priority_class_name in terms.unpreemptable_classes:
+    if gang is None or not gang.asked or job.template.spec.priority_class_name in preemption.unpreemptable_classes:
         return []
-    if job.parallelism <= job.backoff_limit or any(map(_ignores, job.pod_failure_policy.rules)):
+
+    # 2. All pods that run at once can fail without failing the Job, or the Job does not count evicted pods.
+    if job.parallelism <= job.backoff_limit or any(map(_ignores_disruption, job.pod_failure_policy.rules)):
         return []
     return [
         f"{names.GANG}: {job.parallelism} pods run at once, and more than backoffLimit {job.backoff_limit} that are "
@@ -74,10 +83,10 @@ def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: 
     ]
 
 
-def _ignores(rule: _Rule) -> bool:
+def _ignores_disruption(rule: _Rule) -> bool:
     return rule.action == "Ignore" and any(one.type == _TARGET for one in rule.on_pod_conditions)
 
 
-def _lean(spec: Any) -> Any:
+def _without_nulls(spec: Any) -> Any:
     """Return a spec without what is null, which is as if it were left out."""
     return {key: value for key, value in spec.items() if value is not None} if isinstance(spec, dict) else spec

@@ -173,7 +173,7 @@ def warnings(
     pod = _About(wish, by_template, product, vendor, limits, deadline_s, annotations.max_duration_s)
     warnings_found = []
     for key, text in annotations.said.items():  # as the author wrote them, without what a policy adds
-        # The annotations ``policy`` and ``workload`` have names that stand for other annotations.
+        # The annotations ``policy`` and ``workload`` have names that stand for other annotations (``spelled_out``).
         why = (
             _why_name_without_effect(key, annotations.spelled_out, pod)
             if key in NAMES

@@ -70,7 +70,8 @@ def check_maker(
 
     Args:
         kind: The kind of the object, such as ``JobSet``.
-        gang: The gang that its annotations ask for; None for none.
+        gang: What its annotations say of a gang; None if they say nothing. ``asked``: whether they ask for one.
+            ``written``: the gang's name, if the author writes one.
         annotations: All of its annotations.
         spec: Its spec as JSON; any value.
         templates: Paths in the object of the pod templates that get its annotations.

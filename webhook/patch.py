@@ -30,6 +30,7 @@ def write(pod: pod_view.Pod, want: desired.Desired) -> Patch:
         patch.add("spec", "activeDeadlineSeconds", value=want.deadline_s)
     if want.leaves_group:
         patch.remove("spec", "schedulingGroup")
+    # The affinity is not decoded before: its other fields are sent back as they came.
     if want.required is not desired.AS_SENT:
         members = pod_view.members(spec.affinity)
         node = pod_view.members((members or {}).get("nodeAffinity", pod_view.ABSENT))
@@ -76,11 +77,15 @@ def _write_list(patch: Patch, path: _Path, length: int, want: desired.Entries) -
     if not want or not length:
         patch.add(*path, value=list(want)) if want else patch.remove(*path)
         return
+    # ``want``: indices of the sent list, and whole entries that are new. ``now``: the list while operations are
+    # applied, by indices of the sent list; None for a new entry.
+    # 1. Remove from the end, so that the indices before stay valid.
     now: list[int | None] = list(range(length))
     for i in reversed(range(length)):
         if i not in want:
             patch.remove(*path, i)
             del now[i]
+    # 2. From the front: add new entries, and move the others to their positions.
     for i, entry in enumerate(want):
         if not isinstance(entry, int):
             patch.add(*path, i, value=entry)

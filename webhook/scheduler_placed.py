@@ -29,58 +29,60 @@ class _EnvVar(msgspec.Struct, frozen=True, gc=False):
 _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
-def check(found: Resolved, policies: Policies) -> None:
+def check(resolved: Resolved, policies: Policies) -> None:
     """Raise unless the scheduler can follow the words of a ``static`` pod, which it places alone, or need not.
 
     Raises:
         WordError: A word that no claim can say, more than the scheduler can search for, or a share of GPUs that the
             scheduler gives none of; the message names the word that asks for such a claim, too.
     """
-    why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
-    for key, said in why.items():
-        if isinstance(said, str):
+    # The annotations by which the scheduler alone places a pod, at once or if the cluster is full; UNSET without one.
+    causes = {names.PLACEMENT: resolved.placement, names.WHEN_FULL: resolved.when_full}
+    for key, value in causes.items():
+        if isinstance(value, str):
+            # 1. A claim can express the annotations. 2. The scheduler's search for it is bounded.
             try:
-                spec = claim_alternatives.spec(found)
+                spec = claim_alternatives.spec(resolved)
             except WordError as error:
-                raise WordError(f"{key}: {said} contradicts another word: {error}") from None
+                raise WordError(f"{key}: {value} contradicts another word: {error}") from None
             try:
                 search_limits.check(spec)
             except WordError as error:
-                raise WordError(f"{key}: {said}: {error}. Remove it, and the driver chooses the GPUs") from None
-            if isinstance(found.request, Share) and exclusive.every(policies):
+                raise WordError(f"{key}: {value}: {error}. Remove it, and the driver chooses the GPUs") from None
+            if isinstance(resolved.request, Share) and exclusive.every(policies):
                 raise WordError(
-                    f"{key}: {said} leaves the share to kube-scheduler, which does not know that every GPU that is "
+                    f"{key}: {value} leaves the share to kube-scheduler, which does not know that every GPU that is "
                     f"shared has parts of one namespace at a time (exclusiveTo in the policies file): remove it, and "
                     f"the driver chooses the GPU"
                 )
 
 
-def advice(found: Resolved) -> list[str]:
+def advice(resolved: Resolved) -> list[str]:
     """Return warnings of links in a ``static`` pod's words that the scheduler finds on few machines."""
-    request = found.request
+    request = resolved.request
     size = claim_alternatives.larger_group(request)
     if not isinstance(request, Whole) or size is None:
         return []
-    why = {names.PLACEMENT: found.placement, names.WHEN_FULL: found.when_full}
-    told = (
+    causes = {names.PLACEMENT: resolved.placement, names.WHEN_FULL: resolved.when_full}
+    limitation = (
         f"kube-scheduler finds links among {request.gpus} GPUs only where all {size} GPUs of a group are linked with "
         f"each other"
     )
     if VENDORS[request.vendor] is NVIDIA:
-        told += ", as by NVSwitch, and not on machines like the DGX-1"
-    return [f"{key}: {said}: {told}" for key, said in why.items() if isinstance(said, str)]
+        limitation += ", as by NVSwitch, and not on machines like the DGX-1"
+    return [f"{key}: {value}: {limitation}" for key, value in causes.items() if isinstance(value, str)]
 
 
-def is_static(found: Resolved) -> bool:
+def is_static(resolved: Resolved) -> bool:
     """Return whether a pod is ``static``: the scheduler alone places it."""
-    return found.placement == values.STATIC
+    return resolved.placement == values.STATIC
 
 
-def noted(found: Resolved, keep_env: tuple[str, ...]) -> Resolved:
+def noted(resolved: Resolved, keep_env: tuple[str, ...]) -> Resolved:
     """Return what is noted of a ``static`` pod: all that the template of its claim is made from."""
     return msgspec.structs.replace(
-        found,
-        version=annotation_words.version(found.request, VERSION),  # without what is left out here
+        resolved,
+        version=annotation_words.version(resolved.request, VERSION),  # without what is left out here
         keep_env=keep_env or msgspec.UNSET,
         ladder=claim_alternatives.VERSION,
         spot=msgspec.UNSET,
@@ -93,6 +95,7 @@ def kept(pod: pod_view.Pod, containers: Collection[str]) -> tuple[str, ...]:
     Raises:
         WordError: An environment is none, or has more of them than any pod.
     """
+    # CDI edits set variables with the prefixes of ``KEEP``. Those that the author set must stay.
     protected: set[str] = set()
     for container in (*pod.containers, *pod.init_containers):
         if container.name in containers and not pod_view.same(container.env, pod_view.ABSENT):

@@ -19,7 +19,7 @@ from webhook import gpu_limits, pod_view
 from webhook.gpu_limits import Asks
 
 LONGEST: Final = 253  # characters of an object's name
-_MOST_TOLD: Final = 4  # claims that a warning names
+_MAX_NAMED: Final = 4  # claims that a warning names
 
 
 def meant(pod: pod_view.Pod, asks: Asks) -> tuple[str, str] | None:
@@ -111,14 +111,15 @@ def users(pod: pod_view.Pod, entry: str) -> Asks:
                 f"init container {container.name[:63]!r}: its limit asks for GPUs beside claim {shown(entry)}; write "
                 f"resources.claims: [{{name: {entry[:63]}}}] instead"
             )
-    every = (*pod.app_containers, *pod.init_containers)
-    using = dict.fromkeys([c.name for c in every if any(used.name == entry for used in c.claims)], 1)
-    if not using:
+    containers = (*pod.app_containers, *pod.init_containers)
+    users_of_claim = dict.fromkeys([c.name for c in containers if any(used.name == entry for used in c.claims)], 1)
+    if not users_of_claim:
         raise WordError(
             f"no container uses claim {shown(entry)}: write resources.claims: [{{name: {entry[:63]}}}] in those that "
             f"want its GPUs"
         )
-    return dict(list(using.items())[:MOST_GPUS])
+    # More cannot be in a resolved request. Kubernetes lets more containers share the claim.
+    return dict(list(users_of_claim.items())[:MOST_GPUS])
 
 
 def _write_one_of(entries: dict[str, str]) -> str:
@@ -176,12 +177,12 @@ def advice(pod: pod_view.Pod, resolved: Resolved, own: tuple[str, str] | None) -
     """
     if not isinstance(resolved.request, Whole) or not resolved.request.near_nic or resolved.placement == values.STATIC:
         return ()
-    mine = names.POD_CLAIM if own is None else own[0]
-    others = [shown(entry.name) for entry in pod.spec.resource_claims or () if entry.name != mine]
+    gpu_entry = names.POD_CLAIM if own is None else own[0]
+    others = [shown(entry.name) for entry in pod.spec.resource_claims or () if entry.name != gpu_entry]
     if not others:
         return ()
-    told = ", ".join(others[:_MOST_TOLD]) + (" and others" if len(others) > _MOST_TOLD else "")
+    named = ", ".join(others[:_MAX_NAMED]) + (" and others" if len(others) > _MAX_NAMED else "")
     return (
-        f"{names.NEAR_NIC}: NICs in other claims of the pod ({told}) are not chosen with its GPUs, and may be far from "
-        "them or on none of their nodes: ask for them in the template that asks for the GPUs",
+        f"{names.NEAR_NIC}: NICs in other claims of the pod ({named}) are not chosen with its GPUs, and may be far "
+        "from them or on none of their nodes: ask for them in the template that asks for the GPUs",
     )

@@ -236,6 +236,7 @@ def _refuse_what_is_new(
     try:
         read(was_sent)
     except WordError:
+        # The old annotations are as bad, so this change is not the cause. Check what it added by itself.
         changed = {key: value for key, value in sent.texts.items() if was_sent.texts.get(key) != value}
         Annotations(changed, sent.policies).check()
     else:

@@ -96,6 +96,7 @@ def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) 
     """
     sent = _read(kind, new)
     annotations = Annotations(sent.metadata.words, policies)
+    # ``schedulers``: those that the pods of the templates will name.
     patch, schedulers = _copied(kind, new, sent, _read(kind, old).metadata, annotations)
     warnings = (other_schedulers.warning(name) for name in schedulers if name not in policies.schedulers)
     return patch, [*filter(None, warnings), *disruption.warnings(kind, annotations, sent.spec, namespace)]
@@ -105,6 +106,7 @@ def _copied(
     kind: str, new: Raw, sent: _Object, before: _Metadata, annotations: Annotations
 ) -> tuple[Patch, Iterable[str]]:
     """Return the patch of ``admitted``, and the schedulers of the templates that get the object's annotations."""
+    # 1. The object's annotations, now and before this update. ``words`` are those under our prefixes.
     now = sent.metadata
     words, were = annotations.texts, before.words
     patch = Patch()
@@ -116,13 +118,18 @@ def _copied(
         templates = [found for path in TEMPLATES[kind] for found in _templates(new, path)]
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
+    # Kueue charges limits: check its queue if the queue or the annotations changed.
     if now.queue and (now.queue, words) != (before.queue, were):
         kueue.check_words(words, limits=any(template.asks for _, template in templates))
+
+    # 2. The templates that get them, as pairs of path and template.
     theirs = [found for found in templates if found[1].asks] or templates
     if words != were:
         gang.check_maker(
             kind, annotations.gang, now.annotations or {}, sent.spec, templates=[path for path, _ in theirs]
         )
+
+    # 3. Copy. A template with other annotations is its author's own.
     for path, template in theirs:
         has = template.metadata.words if template.metadata else {}
         if has in ({}, were) and has != words:

@@ -105,28 +105,29 @@ def idle_claims(scene: Scene, *, now: float) -> list[Idle]:
     for claim in scene.claims.values():
         idle_since = idleness.idle_of(claim)
         if idle_since is not None:
-            idle.append(_idle(scene, claim, idle_since.since, now))
+            idle.append(_idle_claim(scene, claim, idle_since.since, now))
     return sorted(idle, key=lambda entry: (-entry.gpu_hours, entry.namespace, entry.claim))
 
 
-def _idle(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
+def _idle_claim(scene: Scene, claim: Claim, since: float, now: float) -> Idle:
     picture, hours = scene.picture, max(now - since, 0.0) / HOUR_S
-    taken = [
+    # Product, kind and number of GPUs (0.25 for a quarter) of each device of the claim.
+    fractions = [
         part
         for (pool, device), usage in picture.held(claim.key).items()
         for part in gpus_of(picture.inventory.pool(pool), device, usage)
     ]
-    gpus = sum(part for _, _, part in taken)
-    named = (user.name for user in claim.status.reserved_for if user.resource in ("pods", ""))
+    gpus = sum(part for _, _, part in fractions)
+    pod_names = (user.name for user in claim.status.reserved_for if user.resource in ("pods", ""))
     timeouts = [timeout_s(picture.pods[pod]) for pod in picture.claim_users.of(claim.key)]
     end = idleness.asked(claim.metadata.annotations)
     return Idle(
         namespace=plain(claim.metadata.namespace),
-        pods=tuple(sorted(map(plain, named))),
+        pods=tuple(sorted(map(plain, pod_names))),
         claim=plain(claim.metadata.name),
         node=plain(next((pool for pool, _ in picture.held(claim.key)), "")),
         gpus=round(gpus, 2),
-        products=tuple(sorted({plain(product) for product, _, _ in taken if product})),
+        products=tuple(sorted({plain(product) for product, _, _ in fractions if product})),
         since=idleness.moment(since),
         hours=round(hours, 2),
         gpu_hours=round(hours * gpus, 2),
@@ -149,8 +150,9 @@ def document(idle: list[Idle]) -> Document:
     rows = tuple(
         words(
             entry.namespace, _pods(entry), f"{entry.gpus:g}", ", ".join(entry.products), entry.since,
-            _long(entry.hours * HOUR_S),
-            f"{entry.gpu_hours:.1f}", "" if entry.timeout_s is None else _long(entry.timeout_s), entry.ends, entry.node,
+            _duration_text(entry.hours * HOUR_S),
+            f"{entry.gpu_hours:.1f}", "" if entry.timeout_s is None else _duration_text(entry.timeout_s), entry.ends,
+            entry.node,
         )
         for entry in idle
     )  # fmt: skip
@@ -163,7 +165,7 @@ def _pods(claim: Idle) -> str:
     return named or f"none (claim {claim.claim})"
 
 
-def _long(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     """Return a duration as people write it: ``1h30m``, of more than a day ``2d3h``."""
     minutes = int(seconds // 60)
     hours, minutes = divmod(minutes, 60)

@@ -76,20 +76,20 @@ def _document(outcomes: Sequence[Result], troubles: Sequence[str]) -> Document:
 def _lines(outcomes: Sequence[Result], troubles: Sequence[str]) -> list[Cell]:
     lines: list[Cell] = []
     for outcome in outcomes:
-        what = f"{outcome.kind} {outcome.name}"
+        object_text = f"{outcome.kind} {outcome.name}"
         for findings, word, tone in (
             (outcome.errors, "error", Tone.ERROR),
             (outcome.warnings, "warning", Tone.WARNING),
             (outcome.notes, "note", Tone.PLAIN),
         ):
-            for each in findings:
-                where = f"{outcome.source}:{each.line}: document {outcome.document}, {what}"
-                lines.append(Cell(f"{where}: {word}: {each.message}", tone))
+            for finding in findings:
+                where = f"{outcome.source}:{finding.line}: document {outcome.document}, {object_text}"
+                lines.append(Cell(f"{where}: {word}: {finding.message}", tone))
     lines += [Cell(f"error: {trouble}", Tone.ERROR) for trouble in troubles]
     ours = sum(outcome.ours for outcome in outcomes)
     refused = sum(bool(outcome.errors) for outcome in outcomes)
     warned = sum(len(outcome.warnings) for outcome in outcomes)
     count = f"{len(outcomes)} objects and templates, {ours} of them for this driver"
-    said = f"{count}: {refused} refused, {warned} warnings"
-    lines.append(Cell(said + (f"; {len(troubles)} not readable to their end" if troubles else "")))
+    summary = f"{count}: {refused} refused, {warned} warnings"
+    lines.append(Cell(summary + (f"; {len(troubles)} not readable to their end" if troubles else "")))
     return lines

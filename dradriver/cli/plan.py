@@ -23,7 +23,7 @@ from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli import plan_parts
 from dradriver.cli.cluster.cluster_options import driver_namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
-from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, told
+from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, with_facts_moved
 from dradriver.cli.policies import load
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
@@ -173,8 +173,9 @@ def plan(
         return
 
     # 4. Else choose GPUs of one machine. If the machine's source does not say the product, the CPUs or NCCL's version,
-    #    ``told`` adds them to the machine from the options. A product that was added is no longer part of the request.
-    machine, question = told(read_machine(question.machine), question, policies)
+    #    ``with_facts_moved`` adds them to the machine from the options. A product that was added is no longer part of
+    #    the request.
+    machine, question = with_facts_moved(read_machine(question.machine), question, policies)
     warn_of(machine)
     if output == "json":
         click.echo(as_line(reply(machine, question, policies)))
@@ -211,7 +212,7 @@ def answer_lines(lines: Iterable[bytes], policies: Policies) -> None:
             question = msgspec.json.decode(line, type=Question)
             if question.machine not in machines:
                 machines[question.machine] = read_machine(question.machine)
-            machine, question = told(machines[question.machine], question, policies)
+            machine, question = with_facts_moved(machines[question.machine], question, policies)
             answered: Answer | plan_parts.PartAnswer | dict[str, str] = reply(machine, question, policies)
         except (DriverError, msgspec.DecodeError, UnicodeError) as error:
             answered = {"error": str(error)}

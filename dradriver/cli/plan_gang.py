@@ -126,20 +126,21 @@ def data(choice: GangChoice) -> dict[str, Any]:
 
     It has no ``busbw_gbps`` if none is predicted.
     """
-    predicted = [pod.busbw_gbps > 0 or len(pod.gpus) == 1 for pod in choice.pods]
+    # A single GPU has no all-reduce, so it needs no prediction.
+    is_predicted = [pod.busbw_gbps > 0 or len(pod.gpus) == 1 for pod in choice.pods]
     return {
         "reach": choice.reach,
         "nodes": list(choice.nodes),
-        **({"busbw_gbps": choice.busbw_gbps} if all(predicted) else {}),
+        **({"busbw_gbps": choice.busbw_gbps} if all(is_predicted) else {}),
         "fallback": list(choice.fallback),
         "pods": [
             {
                 "node": pod.node,
                 "gpus": list(pod.gpus),
                 "ring": list(pod.ring),
-                **({"busbw_gbps": pod.busbw_gbps} if told else {}),
+                **({"busbw_gbps": pod.busbw_gbps} if has_busbw else {}),
             }
-            for pod, told in zip(choice.pods, predicted, strict=True)
+            for pod, has_busbw in zip(choice.pods, is_predicted, strict=True)
         ],
     }
 

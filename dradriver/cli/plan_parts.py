@@ -56,8 +56,8 @@ def choose_parts(machine: Machine, free: list[int] | None, on: str, request: Sha
     """
     if not machine.vendor.parts:
         raise PartsError(f"GPUs of {machine.vendor.word} are had whole; ask for gpus")
-    machine, offer = offered(machine)
-    fleet = Fleet()
+    machine, offer = offered(machine)  # the offer: which GPUs may be divided, and how
+    fleet = Fleet()  # the allocator's cluster, with this machine as its only node
     fleet.set_node(machine.name, machine, [gpu.index for gpu in machine.gpus] if free is None else free)
     fleet.set_offer(machine.name, offer)
     allocated: dict[int, list[Part]] = {}  # by the GPU's number

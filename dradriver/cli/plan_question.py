@@ -93,7 +93,7 @@ class Question(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     parts: str = ""
 
 
-def told(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
+def with_facts_moved(machine: Machine, question: Question, policies: Policies) -> tuple[Machine, Question]:
     """Return the machine and the question of ``gputopo plan``, after facts in the question are moved into the machine.
 
     The facts are the product, the CPUs and NCCL's version. The returned question has no product or CPU if the machine

@@ -162,7 +162,8 @@ def simulate(
     # 3. Else, jobs of whole GPUs: of a trace, of a published shape, or random ones.
     if file is not None and shape is not None:
         raise SimulationError("--trace and --shape: the jobs come from one of them; leave one out")
-    sizes = JobSizes(machines)  # the numbers of GPUs that a pod can have on these machines
+    # The numbers of GPUs that a pod can have on these machines. Some vendors do not give every number.
+    sizes = JobSizes(machines)
     if not sizes.most:
         raise SimulationError("these machines give no pod any GPUs; look at their blocks.counts")
     trace_jobs = None if file is None else _fitting(trace.read(file), sizes, gpus=gpus)
@@ -317,6 +318,7 @@ def _replay_each(
         replay: Replays one name with one seed; it reports to its third argument how many jobs have left.
         jobs: Number of jobs of one seed.
     """
+    # The bar counts the jobs of all seeds of a name. ``transient`` removes it at the end.
     results_by_name: list[list[R]] = []
     with Progress(console=Console(stderr=True), transient=True) as bar:
         for name in names:

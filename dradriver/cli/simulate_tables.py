@@ -57,11 +57,11 @@ def of_orders(results: Sequence[OrderResult], *, tenants: int) -> Document:
     """Return two tables of ``gputopo simulate``: waiting times by order and size, and other figures of each order."""
     waits = tuple(
         words(
-            result.order if first == 0 else "", each.gpus, f"{each.jobs:.0f}", _minutes(each.mean_s),
-            _minutes(each.p99_s), _minutes(each.largest_s),
+            result.order if number == 0 else "", wait.gpus, f"{wait.jobs:.0f}", _minutes(wait.mean_s),
+            _minutes(wait.p99_s), _minutes(wait.largest_s),
         )
         for result in results
-        for first, each in enumerate(result.waits)
+        for number, wait in enumerate(result.waits)
     )  # fmt: skip
     rows = tuple(
         words(

@@ -47,14 +47,14 @@ def slices(
     if not _NAME.fullmatch(node):
         raise click.UsageError(f"--node: {node!r} is no node's name; write lower-case letters, digits, - and .")
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
-    made = template(machine, node, _modes(machine, node, labels, policies_file))
+    resource_slices = template(machine, node, _modes(machine, node, labels, policies_file))
     if output == "yaml":
-        show_documents(made)
+        show_documents(resource_slices)
         return
     show_as(
         output,
-        document=lambda: report(table("slice", "device", "type", "product", rows=_rows(made))),
-        data=lambda: {"apiVersion": "v1", "kind": "List", "items": made},
+        document=lambda: report(table("slice", "device", "type", "product", rows=_rows(resource_slices))),
+        data=lambda: {"apiVersion": "v1", "kind": "List", "items": resource_slices},
     )
 
 

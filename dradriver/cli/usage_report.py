@@ -132,6 +132,7 @@ def report(
     # By the names that make a row (namespace, owner, pod, …): seconds by kind, idle seconds and costs.
     sums: defaultdict[tuple[str, ...], _Sum] = defaultdict(_Sum)
     total = _Sum()
+    # Returns the names that make a row, from a bucket (namespace, owner, product, kind) and a pod.
     row_key = _key_of(by, tenant_of)
     for hour in sorted(hours):
         if not within.first <= hour < within.end:

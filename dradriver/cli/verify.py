@@ -166,7 +166,7 @@ def _check_machine(
             findings.append(warned("slices", f"they cannot be read: {error}", "the other checks need no API server"))
 
     is_ours = allocating_driver is OURS
-    findings += container_checks.findings(machine, host_root=host_root, cdi_root=cdi_root, own=is_ours)
+    findings += container_checks.findings(machine, host_root=host_root, cdi_root=cdi_root, is_ours=is_ours)
     return findings
 
 
@@ -220,6 +220,7 @@ async def _check_cluster(
             gone=gone_nodes,
             agents_wanted=agents_wanted,
         )
+        # ``seen``: everything that the checks look at, so that they read nothing themselves.
         # Leases and certificates have times of the cluster, and this machine's clock may differ.
         now = cluster_checks.clock(client.connection.date)
         findings = [*cluster_checks.findings(seen, now=now), *unread]

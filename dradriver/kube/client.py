@@ -175,6 +175,7 @@ class Client:
         if resource.namespaced and not namespace:
             raise ValueError(f"a {resource.kind} needs a namespace")
         params = {"dryRun": "All"} if dry_run else {}
+        # A subresource is created at its object's path, an object at the path of its collection.
         path = f"{resource.path(namespace, obj['metadata']['name'])}/{subresource}" if subresource else ""
         return _decode(
             await self.connection.request("POST", path or resource.path(namespace), params=params, body=obj), type
@@ -247,6 +248,7 @@ class Client:
 
         ``conflict`` if uid or version are not the given ones.
         """
+        # The server compares them before it deletes: another object of the same name is not deleted by mistake.
         conditions = {"uid": uid, "resourceVersion": resource_version}
         options = {
             "apiVersion": "v1",

@@ -26,7 +26,7 @@ A function must not keep the JSON itself: it is a view of all that came with it.
 
 DEEPEST: Final = 20_000  # levels of nesting; Go's encoding/json, and so the API server, refuses more than 10,000
 _REFUSED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_MOST_SAID: Final = 4  # places that an error names
+_MAX_PLACES: Final = 4  # places that an error names
 _REPLACEMENT: Final = rb"\ufffd"
 _HALF: Final = re.compile(rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|[89a-fA-F][0-9a-fA-F]{2})")
 _ESCAPE_BYTES: Final = 6  # of \uXXXX
@@ -68,14 +68,17 @@ def decode(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002 - what ms
     Raises:
         BadJson: No JSON, or not of that type.
     """
+    # 1. The fast way, for nearly all objects.
     try:
-        return _decoder(type).decode(data)
+        return _cached_decoder(type).decode(data)
     except _REFUSED:
-        lost: list[str] = []
-        value = _leniently(_sound(bytes(data)), type, "", lost)
-    if lost:
-        more = f", and {len(lost) - _MOST_SAID} more" if len(lost) > _MOST_SAID else ""
-        raise BadJson("; ".join(lost[:_MOST_SAID]) + more, value)
+        # 2. Field by field: what cannot be read counts as left out, and its place is noted.
+        unread: list[str] = []
+        value = _decode_what_can_be(_with_valid_text(bytes(data)), type, "", unread)
+    # 3. The error has what could be read, in case the caller can use a part.
+    if unread:
+        more = f", and {len(unread) - _MAX_PLACES} more" if len(unread) > _MAX_PLACES else ""
+        raise BadJson("; ".join(unread[:_MAX_PLACES]) + more, value)
     return value
 
 
@@ -122,7 +125,7 @@ def reader(reading: Reading[T]) -> Callable[[msgspec.Raw], T | None]:
 
 
 def _strict(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002
-    decoder = _decoder(type)
+    decoder = _cached_decoder(type)
     try:
         try:
             return decoder.decode(data)
@@ -137,7 +140,7 @@ def _strict(data: bytes | msgspec.Raw, type: Any) -> Any:  # noqa: A002
         raise BadJson(str(error)) from error
 
 
-def _sound(text: bytes) -> bytes:
+def _with_valid_text(text: bytes) -> bytes:
     """Return JSON with U+FFFD where a string has half a surrogate pair or bytes that are no UTF-8, as Go reads it."""
     try:
         text.decode()
@@ -157,8 +160,8 @@ def _whole(match: re.Match[bytes]) -> bytes:
     return match[0] if pair else _REPLACEMENT
 
 
-def _leniently(data: bytes | msgspec.Raw, type: Any, where: str, lost: list[str]) -> Any:  # noqa: A002
-    """Return what can be read of a value; the places of what cannot are added to ``lost``.
+def _decode_what_can_be(data: bytes | msgspec.Raw, type: Any, where: str, unread: list[str]) -> Any:  # noqa: A002
+    """Return what can be read of a value; the places of what cannot are added to ``unread``.
 
     Raises:
         BadJson: Nothing can.
@@ -168,15 +171,15 @@ def _leniently(data: bytes | msgspec.Raw, type: Any, where: str, lost: list[str]
     except BadJson:
         type = _something(type)  # noqa: A001
         if isinstance(type, builtins.type) and issubclass(type, msgspec.Struct):
-            return _struct(data, type, where, lost)
+            return _struct(data, type, where, unread)
         if typing.get_origin(type) is list:
-            return _list(data, typing.get_args(type)[0], where, lost)
+            return _list(data, typing.get_args(type)[0], where, unread)
         if _is_null(data) and typing.get_origin(type) is dict:
             return {}
         raise
 
 
-def _struct(data: bytes | msgspec.Raw, type: builtins.type[msgspec.Struct], where: str, lost: list[str]) -> Any:  # noqa: A002
+def _struct(data: bytes | msgspec.Raw, type: builtins.type[msgspec.Struct], where: str, unread: list[str]) -> Any:  # noqa: A002
     members: Mapping[str, msgspec.Raw] = {} if _is_null(data) else _strict(data, dict[str, msgspec.Raw])
     values: dict[str, Any] = {}
     for field in _fields(type):
@@ -185,23 +188,23 @@ def _struct(data: bytes | msgspec.Raw, type: builtins.type[msgspec.Struct], wher
             continue
         place = f"{where}.{field.encode_name}" if where else field.encode_name
         try:
-            values[field.name] = _leniently(member, field.type, place, lost)
+            values[field.name] = _decode_what_can_be(member, field.type, place, unread)
         except BadJson as error:
-            lost.append(f"{place}: {error}")
+            unread.append(f"{place}: {error}")
     try:
         return type(**values)
     except TypeError as error:
-        raise BadJson("; ".join([*lost[:_MOST_SAID], str(error)])) from None
+        raise BadJson("; ".join([*unread[:_MAX_PLACES], str(error)])) from None
 
 
-def _list(data: bytes | msgspec.Raw, element: Any, where: str, lost: list[str]) -> list[Any]:
+def _list(data: bytes | msgspec.Raw, element: Any, where: str, unread: list[str]) -> list[Any]:
     values = []
     for number, item in enumerate(() if _is_null(data) else _strict(data, list[msgspec.Raw])):
         place = f"{where}[{number}]"
         try:
-            values.append(_leniently(item, element, place, lost))
+            values.append(_decode_what_can_be(item, element, place, unread))
         except BadJson as error:
-            lost.append(f"{place}: {error}")
+            unread.append(f"{place}: {error}")
     return values
 
 
@@ -223,5 +226,5 @@ def _fields(type: builtins.type[msgspec.Struct]) -> tuple[msgspec.structs.FieldI
 
 
 @functools.lru_cache(maxsize=128)
-def _decoder(type: Any) -> msgspec.json.Decoder[Any]:  # noqa: A002
+def _cached_decoder(type: Any) -> msgspec.json.Decoder[Any]:  # noqa: A002
     return msgspec.json.Decoder(type)

@@ -232,25 +232,31 @@ def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
 
 
 def _entry_of_name(
-    files: Sequence[tuple[Path, Mapping[str, Any]]], part: str, name: str
+    files: Sequence[tuple[Path, Mapping[str, Any]]], section: str, name: str
 ) -> tuple[Path, Mapping[str, Any]]:
-    """Return the file and the content of the first entry of that name."""
-    known = []
+    """Return the file and the content of the first entry of a section, such as ``users``, that has this name.
+
+    Raises:
+        ConfigError: There is none; the message lists the names that there are.
+    """
+    names_seen = []
     for path, document in files:
-        entries = document.get(part)
+        entries = document.get(section)
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, dict):
-                known.append(_name_text(entry.get("name")))
-                if known[-1] == name:
-                    content = entry.get(part.removesuffix("s")) or {}
+                names_seen.append(_name_text(entry.get("name")))
+                if names_seen[-1] == name:
+                    # A section is a list of {name: …, user: {…}}: the content is below the singular of its name.
+                    content = entry.get(section.removesuffix("s")) or {}
                     if not isinstance(content, dict):
                         raise ConfigError(
-                            f"{path}: {part}: {name[:_MOST_OF_A_NAME]} holds {_shown(content)}; it should hold fields"
+                            f"{path}: {section}: {name[:_MOST_OF_A_NAME]} holds {_shown(content)}; it should hold "
+                            "fields"
                         )
                     return path, content
     place = os.pathsep.join(str(path) for path, _ in files)
-    others = [other[:_MOST_OF_A_NAME] for other in known[:_MOST_NAMES]] + ["…"] * (len(known) > _MOST_NAMES)
-    raise ConfigError(f"{place}: {part} has no {_shown(name)}, only {', '.join(others) or 'none'}")
+    others = [other[:_MOST_OF_A_NAME] for other in names_seen[:_MOST_NAMES]] + ["…"] * (len(names_seen) > _MOST_NAMES)
+    raise ConfigError(f"{place}: {section} has no {_shown(name)}, only {', '.join(others) or 'none'}")
 
 
 def _shown(value: object) -> str:

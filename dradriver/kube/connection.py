@@ -116,6 +116,7 @@ class Connection:
             ApiError: The server refused the request.
             Unreachable: There is no connection, it broke, or it was silent. Reading the lines may raise it, too.
         """
+        # A watch lasts for minutes, so no total time is set. The headers must come within ``silence_s``.
         try:
             async with asyncio.timeout(silence_s):
                 response = await self._open("GET", path, params=params, timeout=aiohttp.ClientTimeout(total=None))
@@ -177,7 +178,7 @@ class Connection:
                 ) from error
 
             # The token may have been rotated after it was read: try once more with the new one.
-            if response.status == 401:
+            if response.status == 401:  # ``bearer`` reads the token's file again
                 new_token = self._config.bearer()
                 if new_token != token:
                     token = new_token

@@ -159,39 +159,44 @@ class _Largest:
     """
 
     _REMEMBERED: Final = 16  # times as many as are told apart
-    _MORE: Final = 1.1  # by so much one must be larger: two that are equal would take turns
+    _MARGIN: Final = 1.1  # by so much one must be larger: two that are equal would take turns
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._sums: dict[str, float] = {}  # by name: the sum of what was counted
-        self._told: set[str] = set()  # names that have series of their own
-        self._least = 0.0  # no sum of those that are told apart is less
+        self._own_series: set[str] = set()  # names that have series of their own
+        self._smallest_sum = 0.0  # no sum of those that are told apart is less
 
     def name(self, name: str, amount: float) -> tuple[str, str | None]:
         """Count a name. Return the metric's label for it, and the name whose series ends for that."""
+        # 1. A name that has a series, or gets one because there is room.
         if name == OTHER:
             return OTHER, None
         total = self._sums[name] = self._sums.get(name, 0.0) + amount
-        if name in self._told:
+        if name in self._own_series:
             return name, None
-        if len(self._told) < self._most:
-            self._told.add(name)
+        if len(self._own_series) < self._most:
+            self._own_series.add(name)
             return name, None
-        if total <= self._least * self._MORE:
+
+        # 2. It must outgrow the smallest name that has a series. That one's sum is found only if it may be so.
+        if total <= self._smallest_sum * self._MARGIN:
             self._forget()
             return OTHER, None
-        smallest = min(self._told, key=self._sums.__getitem__)
-        self._least = self._sums[smallest]
-        if total <= self._least * self._MORE:
+        smallest = min(self._own_series, key=self._sums.__getitem__)
+        self._smallest_sum = self._sums[smallest]
+        if total <= self._smallest_sum * self._MARGIN:
             return OTHER, None
-        self._told.discard(smallest)
-        self._told.add(name)
+
+        # 3. It takes that one's place.
+        self._own_series.discard(smallest)
+        self._own_series.add(name)
         return name, smallest
 
     def _forget(self) -> None:
         """Forget the smaller half of those that are not told apart, once there are many: namespaces come and go."""
         if len(self._sums) > self._REMEMBERED * self._most:
-            others = sorted(self._sums.keys() - self._told, key=self._sums.__getitem__)
+            others = sorted(self._sums.keys() - self._own_series, key=self._sums.__getitem__)
             for name in others[: len(others) // 2]:
                 del self._sums[name]
 

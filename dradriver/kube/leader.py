@@ -113,15 +113,17 @@ class LeaderElector:
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Return True when the work is done, False when the lease was lost and the work has stopped."""
+        # The group cancels the work if the renewal raises, and waits for it.
         try:
             async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(self._keep())
+                renewing = group.create_task(self._renew_until_lost())
                 await work()
                 renewing.cancel()
         except BaseExceptionGroup as raised:
-            _, others = raised.split(_LostError)
-            if others is not None:
-                raise others.exceptions[0] from None
+            _, other_errors = raised.split(_LostError)
+            if other_errors is not None:  # an error of the work itself
+                raise other_errors.exceptions[0] from None
+            # Whoever cancelled this task while the lease was lost must see the cancellation.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError from None
@@ -133,7 +135,7 @@ class LeaderElector:
                 self._watchdog = None
         return True
 
-    async def _keep(self) -> None:
+    async def _renew_until_lost(self) -> None:
         """Renew until that fails; raising is what makes the task group cancel the work."""
         try:
             while True:
@@ -145,8 +147,9 @@ class LeaderElector:
         except (TimeoutError, _LostError) as error:
             loop = asyncio.get_running_loop()
             assert self._renewed_at is not None
+            # Another candidate may lead when the lease has expired: by then the work must have stopped.
             stop_by = max(self._renewed_at + self._lease_duration_s, loop.time() + LEAST_GRACE_S)
-            self._watchdog = loop.call_at(stop_by, self._overdue)
+            self._watchdog = loop.call_at(stop_by, self._end_overdue_work)
             self._renewed_at = None
             if isinstance(error, _LostError):
                 raise
@@ -154,7 +157,7 @@ class LeaderElector:
                 f"lease {self._namespace}/{self._name} was not renewed in {self._renew_deadline_s:g} s"
             ) from None
 
-    def _overdue(self) -> None:
+    def _end_overdue_work(self) -> None:
         logger.critical("the work did not stop in time after the lease was lost; ending this process")
         self._end_process(1)
 

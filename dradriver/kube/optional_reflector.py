@@ -59,35 +59,37 @@ class OptionalReflector(Generic[T]):
 
     async def run(self) -> NoReturn:
         """Follow the optional kind on the API server until cancelled."""
-        followed: Resource | None = None
-        task: asyncio.Task[Any] | None = None
+        followed: Resource | None = None  # the version that is followed; None for none
+        following: asyncio.Task[Any] | None = None
         async with asyncio.TaskGroup() as tasks:
             while True:
+                # If the server does not answer, the followed version is kept.
                 wait_s = self._look_s
                 try:
-                    served = await self._served()
+                    newest = await self._newest_served()
                 except DriverError as error:
                     logger.warning("which %s the server has is not known: %s", self._versions[0].plural, error)
-                    served, wait_s = followed, self._look_s / 4
-                if served != followed:
-                    if task is not None:
-                        task.cancel()
-                    self._forget()
-                    followed = served
-                    if served is not None:
-                        logger.info("following %s %s", served.api_version, served.plural)
-                        self._reflector = Reflector(self._client, served, self._read, on_change=self._on_change)
-                        task = tasks.create_task(self._reflector.run())
+                    newest, wait_s = followed, self._look_s / 4
+                # Another version, after an upgrade of the server, or none: its objects are read anew.
+                if newest != followed:
+                    if following is not None:
+                        following.cancel()
+                    self._report_all_gone()
+                    followed = newest
+                    if newest is not None:
+                        logger.info("following %s %s", newest.api_version, newest.plural)
+                        self._reflector = Reflector(self._client, newest, self._read, on_change=self._on_change)
+                        following = tasks.create_task(self._reflector.run())
                 self._asked.set()
                 await asyncio.sleep(wait_s * random.uniform(0.9, 1.1))  # noqa: S311
 
-    async def _served(self) -> Resource | None:
+    async def _newest_served(self) -> Resource | None:
         for version in self._versions:
             if await self._client.serves(version):
                 return version
         return None
 
-    def _forget(self) -> None:
+    def _report_all_gone(self) -> None:
         gone, self._reflector = self._reflector, None
         for key, old in dict(gone.store).items() if gone is not None else ():
             self._on_change(Change(key, old, None))

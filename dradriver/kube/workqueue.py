@@ -37,7 +37,9 @@ class WorkQueue:
         self._pause_s = pause_s
         self._longest_s = longest_s
         self._due: dict[str, OrderedDict[Key, None]] = {}  # by namespace: objects to work on now
-        self._line: OrderedDict[str, None] = OrderedDict()  # namespaces with something due that nobody works in
+        self._waiting_namespaces: OrderedDict[str, None] = (
+            OrderedDict()
+        )  # namespaces with something due that nobody works in
         self._busy: set[str] = set()  # namespaces in which an object is worked on
         self._pauses: dict[Key, tuple[int, float]] = {}  # how often it failed in a row, and until when to leave it
         self._later: list[tuple[float, Key]] = []  # a heap of the pauses' ends
@@ -46,7 +48,7 @@ class WorkQueue:
     def put(self, key: Key) -> None:
         """Have the work queue process an object: now, or once its pause is over."""
         if not self._paused(key):
-            self._put(key)
+            self._add_due(key)
 
     def put_at(self, key: Key, when: float) -> None:
         """Have the work queue process an object at a time of the loop's clock, and not before."""
@@ -63,7 +65,7 @@ class WorkQueue:
         due.pop(key, None)
         if not due and namespace not in self._busy:
             self._due.pop(namespace, None)
-            self._line.pop(namespace, None)
+            self._waiting_namespaces.pop(namespace, None)
         if not self._paused(key):
             self.done(key)  # no pause's end will bring it up again
 
@@ -91,7 +93,7 @@ class WorkQueue:
     async def run(self) -> None:
         """Process the work queue until cancelled; what was under way then is due when this is run again."""
         self._busy.clear()  # of those whose turn never began
-        self._line.update(dict.fromkeys(self._due))
+        self._waiting_namespaces.update(dict.fromkeys(self._due))
         async with asyncio.TaskGroup() as group:
             while True:
                 self.woken.clear()
@@ -102,7 +104,7 @@ class WorkQueue:
 
     async def flush(self) -> None:
         """Process what is due in the work queue until nothing is; for callers that drive it by hand."""
-        while self._line:
+        while self._waiting_namespaces:
             async with asyncio.TaskGroup() as group:
                 self.begin(group)
 
@@ -112,43 +114,45 @@ class WorkQueue:
         while self._later and self._later[0][0] <= now:
             until, key = heapq.heappop(self._later)
             if self._pauses.get(key, (0, None))[1] == until:
-                self._put(key)
-        while self._line and len(self._busy) < MOST:
-            namespace, _ = self._line.popitem(last=False)
+                self._add_due(key)
+        while self._waiting_namespaces and len(self._busy) < MOST:
+            namespace, _ = self._waiting_namespaces.popitem(last=False)
             self._busy.add(namespace)
-            group.create_task(self._turn(namespace))
+            group.create_task(self._take_turn(namespace))
         return self._later[0][0] if self._later else None
 
     def _paused(self, key: Key) -> bool:
         return key in self._pauses and self._pauses[key][1] > asyncio.get_running_loop().time()
 
-    def _put(self, key: Key) -> None:
+    def _add_due(self, key: Key) -> None:
         namespace = key[0]
         self._due.setdefault(namespace, OrderedDict())[key] = None
         if namespace not in self._busy:
-            self._line[namespace] = None
+            self._waiting_namespaces[namespace] = None
             self.woken.set()
 
-    async def _turn(self, namespace: str) -> None:
+    async def _take_turn(self, namespace: str) -> None:
+        """Work on the objects of a namespace one after another, for ``TURN_S`` at most; then others are served."""
         clock = asyncio.get_running_loop().time
-        until = clock() + TURN_S
+        turn_end = clock() + TURN_S
         due = self._due[namespace]
         try:
-            while due and clock() < until:
+            while due and clock() < turn_end:
                 key, _ = due.popitem(last=False)
                 try:
                     await self._work(key)
                 except asyncio.CancelledError:
-                    due[key] = None
+                    due[key] = None  # ``run`` may be called again
                     raise
                 except Exception:  # a bug in what one of them meets must not stop the others
                     logger.exception("%s/%s: an error in this program; trying again later", *key)
                     self.fail(key)
-                await asyncio.sleep(0)  # thousands of them may want nothing after all
+                # Work that finds nothing to do never waits, so let other tasks run.
+                await asyncio.sleep(0)
         finally:
             self._busy.discard(namespace)
             if due:
-                self._line[namespace] = None
+                self._waiting_namespaces[namespace] = None
             else:
                 del self._due[namespace]
             self.woken.set()

@@ -48,13 +48,15 @@ async def serve_health(
     Raises:
         OSError: The port is taken.
     """
-    answers = {"/healthz": _check(alive), "/readyz": _check(ready), "/metrics": _metrics}
+    answers = {"/healthz": _probe_answer(alive), "/readyz": _probe_answer(ready), "/metrics": _metrics}
     connections = Connections(MOST)
-    async with listening(_handler(answers), host=host, port=port, connections=connections, end_s=_END_S) as bound_port:
+    async with listening(
+        _handler_of(answers), host=host, port=port, connections=connections, end_s=_END_S
+    ) as bound_port:
         yield bound_port
 
 
-def _handler(answers: Mapping[str, Answer]) -> Handler:
+def _handler_of(answers: Mapping[str, Answer]) -> Handler:
     async def answer(request: BaseRequest) -> Response:
         if request.method not in (aiohttp.hdrs.METH_GET, aiohttp.hdrs.METH_HEAD):
             return Response(status=405, headers={aiohttp.hdrs.ALLOW: "GET,HEAD"})
@@ -64,7 +66,7 @@ def _handler(answers: Mapping[str, Answer]) -> Handler:
     return answer
 
 
-def _check(holds: Callable[[], bool]) -> Answer:
+def _probe_answer(holds: Callable[[], bool]) -> Answer:
     return lambda: Response(text="ok\n") if holds() else Response(status=503, text="not yet\n")
 
 

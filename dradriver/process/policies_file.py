@@ -56,9 +56,9 @@ class PoliciesFile(Followed):
         self._path = path
         self._on_change: Callable[[Policies], None] | None = None
         self._on_trouble = on_trouble
-        self._told: str | None = None
-        self.step()
-        self._on_change = on_change
+        self._reported_trouble: str | None = None
+        self.step()  # takes the file's content: ``take`` sets ``in_force`` or ``trouble``
+        self._on_change = on_change  # only now, because it must not be called for the first policies
 
     @property
     def source(self) -> str:
@@ -80,7 +80,7 @@ class PoliciesFile(Followed):
             self._taken = None
             if self.in_force is DEFAULTS or (self.in_force is UNKNOWN and self.trouble is None):
                 self.in_force, self.trouble = DEFAULTS, None
-                self._count()
+                self._set_metrics()
             else:
                 self._refuse(f"{self.source} is gone")
         except OSError as error:
@@ -91,14 +91,15 @@ class PoliciesFile(Followed):
         """Put the content of the policies file into force, if it is good."""
         if self._path is None:
             self.in_force = DEFAULTS
-            self._count()
+            self._set_metrics()
             return
         from dradriver.api.policies.policies_reader import (
             PoliciesError,
             notes,
             read,
-        )  # here, for it brings yaml
+        )  # imported here: it loads the YAML package, which a process without a file does not need
 
+        # The last good policies stay in force if these are bad.
         try:
             policies = read(contents[0], source=self._path.name)
         except PoliciesError as error:
@@ -109,7 +110,7 @@ class PoliciesFile(Followed):
             self._refuse(f"{self._path.name} cannot be read: an error in this program: {error}")
             return
         self.in_force, self.trouble = policies, None
-        self._count()
+        self._set_metrics()
         logger.info("%s is in force, digest %s", self.source, policies.fingerprint)
         for note in notes(policies):
             logger.info("%s: %s", self._path.name, note)
@@ -119,8 +120,8 @@ class PoliciesFile(Followed):
     async def look(self) -> None:
         """Take the content of the policies file, and tell of new trouble."""
         self.step()
-        if self.trouble != self._told:
-            self._told = self.trouble
+        if self.trouble != self._reported_trouble:
+            self._reported_trouble = self.trouble
             if self.trouble is not None and self._on_trouble is not None:
                 await self._on_trouble(self.trouble)
 
@@ -128,12 +129,12 @@ class PoliciesFile(Followed):
         if trouble == self.trouble:
             return
         self.trouble = trouble
-        self._count()
+        self._set_metrics()
         kept = (
             "none was good before: what it says is not known" if self.in_force is UNKNOWN else "the last good one stays"
         )
         logger.error("policies are not valid, %s: %s", kept, trouble)
 
-    def _count(self) -> None:
+    def _set_metrics(self) -> None:
         VALID.set(self.trouble is None)
         DIGEST.set(self.in_force.digest)

@@ -25,10 +25,12 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
     instead (``switch``).
 
     Args:
-        matrix: The matrix.
+        matrix: The matrix. ``devices`` are names; ``order`` has their indices as rows and columns; ``cells`` are by the
+            indices of two devices. ``marks`` stand left of the devices and tell who holds a GPU, ``marked`` is their
+            title. A grouping divides the devices into groups of one size.
         side: The width of the marks in pixels: the largest ``side`` of all matrices that stand below each other.
     """
-    # ``pixels`` is the width of a text. Lengths are in pixels. A row of the matrix is a device, in ``matrix.order``.
+    # ``pixels`` returns the width of a text. All lengths are in pixels.
     if link_name := switch.link(matrix):
         return switch.draw(matrix, link_name)
     names_width = max(map(pixels, ("GPU00", *matrix.devices))) + 16

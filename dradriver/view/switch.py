@@ -27,24 +27,24 @@ def link(matrix: Matrix) -> str:
 def draw(matrix: Matrix, word: str) -> Drawing:
     """Return the picture of a switch with its devices in rows; a device's mark is in its box."""
     holders = bool(matrix.marks)
-    wide = round((_WIDEST if holders else 6) * CHARACTER) + 8
-    high = _HIGH * (2 if holders else 1)
+    box_width = round((_WIDEST if holders else 6) * CHARACTER) + 8
+    box_height = _HIGH * (2 if holders else 1)
     count, columns = len(matrix.order), min(_ROW, len(matrix.order))
-    said = f"{word} between any two of {count}: one switch"
-    across = max(columns * (wide + _GAP) - _GAP + _RAIL + _GAP, pixels(said) + 16)
-    lines = [box(Tone.NV.value, x=MARGIN, y=2, wide=across, high=_HEAD - 6)]
+    title = f"{word} between any two of {count}: one switch"
+    width = max(columns * (box_width + _GAP) - _GAP + _RAIL + _GAP, pixels(title) + 16)
+    elements = [box(Tone.NV.value, x=MARGIN, y=2, wide=width, high=_HEAD - 6)]
     rows = -(-count // columns)
-    step = high + _RAIL + _GAP
-    lines.append(box(Tone.NV.value, x=MARGIN, y=_HEAD - 4, wide=_RAIL, high=(rows - 1) * step + _RAIL + 4))
-    lines.append(text(said, x=MARGIN + 8, y=_HEAD / 2 - 1, kind="start"))
+    row_height = box_height + _RAIL + _GAP
+    elements.append(box(Tone.NV.value, x=MARGIN, y=_HEAD - 4, wide=_RAIL, high=(rows - 1) * row_height + _RAIL + 4))
+    elements.append(text(title, x=MARGIN + 8, y=_HEAD / 2 - 1, kind="start"))
     for place, device in enumerate(matrix.order):
         row, column = divmod(place, columns)
-        y = _HEAD + row * step
+        y = _HEAD + row * row_height
         if column == 0:
-            lines.append(box(Tone.NV.value, x=MARGIN, y=y, wide=across, high=_RAIL))
-        x = MARGIN + _RAIL + _GAP + column * (wide + _GAP)
-        lines += _device(matrix, device, x=x, y=y + _RAIL, wide=wide, high=high)
-    return Drawing(lines, MARGIN + across + MARGIN, _HEAD + rows * step)
+            elements.append(box(Tone.NV.value, x=MARGIN, y=y, wide=width, high=_RAIL))
+        x = MARGIN + _RAIL + _GAP + column * (box_width + _GAP)
+        elements += _device(matrix, device, x=x, y=y + _RAIL, wide=box_width, high=box_height)
+    return Drawing(elements, MARGIN + width + MARGIN, _HEAD + rows * row_height)
 
 
 def _device(matrix: Matrix, device: int, *, x: float, y: float, wide: int, high: int) -> list[str]:

@@ -147,19 +147,22 @@ def plain(selector: NodeSelector) -> dict[str, Any]:
     }
 
 
-def put_required(patch: Patch, affinity: Mapping[str, Any] | None, node: Mapping[str, Any] | None, value: Any) -> None:
+def put_required(
+    patch: Patch, affinity: Mapping[str, Any] | None, node_affinity: Mapping[str, Any] | None, value: Any
+) -> None:
     """Add to a patch what replaces a pod's required node affinity.
 
     Args:
         patch: The patch of the pod.
         affinity: The members of the pod's ``spec.affinity``; None without one.
-        node: The members of its ``nodeAffinity``; None without one.
+        node_affinity: The members of its ``nodeAffinity``; None without one.
         value: The selector as JSON; None takes it away, and with it what would be left empty.
     """
+    # A JSON Patch can only add below parents that exist: add at the first one that is missing, with the others inside.
     if value is not None:
         path = (
             (*_NODE_AFFINITY_PATH, REQUIRED)
-            if node is not None
+            if node_affinity is not None
             else _NODE_AFFINITY_PATH
             if affinity is not None
             else _NODE_AFFINITY_PATH[:2]
@@ -167,12 +170,13 @@ def put_required(patch: Patch, affinity: Mapping[str, Any] | None, node: Mapping
         for key in reversed((*_NODE_AFFINITY_PATH, REQUIRED)[len(path) :]):
             value = {key: value}
         patch.add(*path, value=value)
-    elif affinity is not None and node is not None and REQUIRED in node:
-        whole = (
+    elif affinity is not None and node_affinity is not None and REQUIRED in node_affinity:
+        # Remove the topmost object that would be left empty.
+        emptied_path = (
             _NODE_AFFINITY_PATH[:2]
-            if len(affinity) == len(node) == 1
+            if len(affinity) == len(node_affinity) == 1
             else _NODE_AFFINITY_PATH
-            if len(node) == 1
+            if len(node_affinity) == 1
             else (*_NODE_AFFINITY_PATH, REQUIRED)
         )
-        patch.remove(*whole)
+        patch.remove(*emptied_path)

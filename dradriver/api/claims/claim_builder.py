@@ -78,6 +78,18 @@ def pinned(
     }
     uuids_in_order = {name: list(uuids_of_request) for name, uuids_of_request in uuids.items()}
     opaque = opaque_config.make(order=uuids_in_order, keep_env=list(keep_env), nccl=nccl, mig=mig)
+
+    def gpu_request(name: str, uuids_of_request: Sequence[str]) -> dict[str, Any]:
+        part = parts.get(name)  # None for whole GPUs
+        selector = _device_selector(part, uuids_of_request, addresses, placed)
+        exactly = {
+            "deviceClassName": _device_class(part, vendor),
+            "allocationMode": "ExactCount",
+            "count": len(uuids_of_request),
+            "selectors": [{"cel": {"expression": selector}}],
+        }
+        return {"name": name, "exactly": exactly | _capacity_requests(part, compute)}
+
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
@@ -90,27 +102,7 @@ def pinned(
         },
         "spec": {
             "devices": {
-                "requests": [
-                    {
-                        "name": name,
-                        "exactly": {
-                            "deviceClassName": _device_class(parts.get(name), vendor),
-                            "allocationMode": "ExactCount",
-                            "count": len(uuids_of_request),
-                            "selectors": [
-                                {
-                                    "cel": {
-                                        "expression": _device_selector(
-                                            parts.get(name), uuids_of_request, addresses, placed
-                                        )
-                                    }
-                                }
-                            ],
-                        }
-                        | _capacity_requests(parts.get(name), compute),
-                    }
-                    for name, uuids_of_request in uuids.items()
-                ]
+                "requests": [gpu_request(name, uuids_of_request) for name, uuids_of_request in uuids.items()]
                 + ([gang_barrier_device.request(beside={*uuids, *other_requests})] if seat else []),
                 # Always for this driver, even if another driver allocates the GPUs: a driver ignores configuration for
                 # others, but refuses configuration for itself that it cannot read.

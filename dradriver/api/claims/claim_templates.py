@@ -128,7 +128,7 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
     Raises:
         WordError: The template cannot be read, or contradicts the annotations, or the driver cannot place it.
     """
-    if not template.spec:
+    if not template.spec:  # the cluster cache keeps no spec that is too long
         raise WordError(f"more than {LONGEST} bytes; write a shorter one")
     try:
         spec = _DECODER.decode(template.spec)
@@ -221,31 +221,40 @@ def _check_theirs(parameters: Any) -> None:
 
 
 def completed(
-    claim: dict[str, Any], asked: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
+    claim: dict[str, Any], template_request: TemplateRequest, nics: Mapping[str, Sequence[str]] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Return a pod's pinned claim with its claim template's labels, tolerations and other drivers' configuration.
 
     Args:
         claim: The claim as ``claim_builder.pinned`` builds it of the template's request; what it says stands.
-        asked: What was read of the template.
+        template_request: What was read of the template.
         nics: PCI addresses of the NICs that were chosen, by the claim's request.
     """
-    spec = claim["spec"]["devices"]
+    pinned_devices = claim["spec"]["devices"]
     requests = [
-        entry | {"exactly": asked.devices.get(entry["name"], {}) | entry["exactly"]} for entry in spec["requests"]
+        entry | {"exactly": template_request.devices.get(entry["name"], {}) | entry["exactly"]}
+        for entry in pinned_devices["requests"]
     ]
-    devices: dict[str, Any] = {"requests": requests, "config": [*asked.others, *spec["config"]]}
-    if asked.nics is not None:
-        devices["requests"] = [*requests, *nic_templates.pinned(asked.nics, asked.nic_entries, nics)]
-        if asked.constraints:
-            devices["constraints"] = list(asked.constraints)
+    devices: dict[str, Any] = {"requests": requests, "config": [*template_request.others, *pinned_devices["config"]]}
+    if template_request.nics is not None:
+        devices["requests"] = [
+            *requests,
+            *nic_templates.pinned(template_request.nics, template_request.nic_entries, nics),
+        ]
+        if template_request.constraints:
+            devices["constraints"] = list(template_request.constraints)
         # Which requests were chosen for: what an author writes in others may look like a pin (``pins.pin``).
-        chosen_for = [*(entry["name"] for entry in requests), *(name for name in asked.nic_entries if nics.get(name))]
+        chosen_for = [
+            *(entry["name"] for entry in requests),
+            *(name for name in template_request.nic_entries if nics.get(name)),
+        ]
         devices["config"][-1] = devices["config"][-1] | {"requests": chosen_for}
-    return marked(claim, asked) | {"spec": {"devices": devices}}
+    return marked(claim, template_request) | {"spec": {"devices": devices}}
 
 
-def marked(claim: dict[str, Any], asked: TemplateRequest) -> dict[str, Any]:
+def marked(claim: dict[str, Any], template_request: TemplateRequest) -> dict[str, Any]:
     """Return a claim with its claim template's labels and annotations in addition to its own, which win."""
     metadata = claim["metadata"]
-    return claim | {"metadata": metadata | {key: text | metadata[key] for key, text in asked.metadata.items()}}
+    return claim | {
+        "metadata": metadata | {key: text | metadata[key] for key, text in template_request.metadata.items()}
+    }

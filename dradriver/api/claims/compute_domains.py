@@ -70,12 +70,14 @@ def domain_of(spec: msgspec.Raw) -> str | None:
         devices = _DECODER.decode(spec).spec.devices
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    asked = [one.exactly for one in devices.requests or ()]
-    if not any(one is not None and one.device_class_name == DEVICE_CLASS for one in asked):
+    exactly_requests = [exactly.exactly for exactly in devices.requests or ()]
+    if not any(exactly is not None and exactly.device_class_name == DEVICE_CLASS for exactly in exactly_requests):
         return None
     for config in devices.config or ():
-        said = config.opaque.parameters if config.opaque is not None and config.opaque.driver == DRIVER else None
-        domain = said.get("domainID") if isinstance(said, dict) and said.get("kind") == _KIND else None
+        parameters = config.opaque.parameters if config.opaque is not None and config.opaque.driver == DRIVER else None
+        domain = (
+            parameters.get("domainID") if isinstance(parameters, dict) and parameters.get("kind") == _KIND else None
+        )
         if isinstance(domain, str) and len(domain) <= _LONGEST:
             return domain
     return ""

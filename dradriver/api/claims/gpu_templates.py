@@ -149,6 +149,7 @@ def required_properties(
     Raises:
         WordError: A constraint on another attribute, or on some of the requests only.
     """
+    # A constraint without names is about all requests. The driver knows these properties for the whole set only.
     properties: list[Constraint] = []
     for constraint in constraints:
         attribute = constraint.get("matchAttribute")

@@ -55,6 +55,7 @@ def divided(
         gpu_names = [name for name in gpus if name in request_names]
         if any(str(name).partition("/")[0] in nics for name in request_names):
             about_nics.append(constraint)
+            # "All GPUs and the NICs have the same root" says also that all GPUs have the same root.
             if set(gpu_names) == set(gpus) and constraint.get("matchAttribute") in _SHARED_WITH_GPUS:
                 for_gpus.append({"requests": gpu_names, "matchAttribute": constraint["matchAttribute"]})
         else:
@@ -79,8 +80,8 @@ def ask(
         nic_entries: The template's requests for NICs, by name.
         constraints: Its constraints that are about NICs.
         gpu_requests: Its requests for GPUs, the ``exactly`` part of each by name.
-        classes: The word of the NICs' driver, by DeviceClass.
-        near: The pod's annotation about NICs near its GPUs.
+        classes: The short name of the NICs' driver, by DeviceClass.
+        near: ``required`` or ``preferred`` if the pod wants NICs near its GPUs; else empty.
 
     Raises:
         WordError: A claim cannot hold so many devices, or the pod requires NICs that are left to the scheduler.
@@ -100,11 +101,11 @@ def ask(
         )
         gpu_names = [name for name in request_names if name in gpu_requests]
 
-        # All NICs, or NICs and GPUs, must have the same value of an attribute that both kinds of devices have.
-        if isinstance(attribute, str) and not (gpu_names and attribute not in _SHARED_WITH_GPUS):
-            if sum(int(gpu_requests[name].get("count", 1)) for name in gpu_names) > 1 and set(gpu_names) != set(
-                gpu_requests
-            ):
+        # All NICs, or NICs and GPUs, must have the same value of an attribute that both kinds of devices have. If
+        # several GPUs are named, they must be all: the controller knows such a property of the whole set only.
+        if isinstance(attribute, str) and (not gpu_names or attribute in _SHARED_WITH_GPUS):
+            gpu_count = sum(int(gpu_requests[name].get("count", 1)) for name in gpu_names)
+            if gpu_count > 1 and set(gpu_names) != set(gpu_requests):
                 raise WordError(
                     f"constraint {shown(attribute)} is about some of the GPUs: write a request with count 1 for each "
                     "GPU, or remove it: the NICs are those nearest to the GPUs anyway"

@@ -208,7 +208,7 @@ def pin(claim: Claim) -> Pin | None:
         else:
             parts = claim_builder.parts_of(choice, uuids)
             is_consistent = all(len(uuids_of_request) == 1 for uuids_of_request in uuids.values()) and all(
-                _asks_for(part, gpu_requests[name], claim_config.mig.get(name), uuids[name][0])
+                _is_request_for(part, gpu_requests[name], claim_config.mig.get(name), uuids[name][0])
                 for name, part in parts.items()
             )
             # A MIG slice without an entry in the configuration is a device of its own.
@@ -256,7 +256,7 @@ def _nics(requests: Mapping[str, _Exactly], chosen_for: Collection[str]) -> dict
     return found
 
 
-def _asks_for(part: Part, asked: _Exactly, mig: opaque_config.Mig | None, uuid: str) -> bool:
+def _is_request_for(part: Part, asked: _Exactly, mig: opaque_config.Mig | None, uuid: str) -> bool:
     """Return whether a request asks for this part: annotations can be changed while a claim's spec cannot."""
     requested = asked.capacity.requests
     if isinstance(part, SharePart):
@@ -300,7 +300,7 @@ def allocated(claim: Claim) -> dict[Device, Usage]:
             continue
         device = result.pool, result.device
         if names.CAPACITY_MEMORY_SLICES in result.consumed_capacity:
-            if pinned is None:
+            if pinned is None:  # read once, because it takes time
                 pinned = found_pin.taken if (found_pin := pin(claim)) is not None else {}
             if pinned:
                 usage_of_device[device] = pinned.get(device)
@@ -340,15 +340,21 @@ def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None
         if (status.driver, status.pool, status.device, status.share_id) != same:
             continue
         try:
-            told = _TOLD.decode(status.data)
+            prepared = _TOLD.decode(status.data)
             size, compute = (
                 quantity.whole(result.consumed_capacity.get(name, "0"))
                 for name in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
             )
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, WordError):
             return None
-        sound = told.type == "mig" and is_mig_profile(told.profile) and 0 <= told.placement <= _MOST_START
-        return MigSlice(told.profile, told.placement, size, compute) if sound and min(size, compute) > 0 else None
+        is_valid = (
+            prepared.type == "mig" and is_mig_profile(prepared.profile) and 0 <= prepared.placement <= _MOST_START
+        )
+        return (
+            MigSlice(prepared.profile, prepared.placement, size, compute)
+            if is_valid and min(size, compute) > 0
+            else None
+        )
     return None
 
 

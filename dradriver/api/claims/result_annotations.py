@@ -23,6 +23,7 @@ def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, 
     """
     if isinstance(choice, PartChoice):
         parts = [part for parts in choice.containers for part in parts]
+        # None removes an annotation that an earlier place of the pod had.
         return dict.fromkeys(_CHOSEN) | {
             names.ALLOCATED: ",".join(uuids[part.gpu] for part in parts),
             names.PART: ",".join(map(described, parts)),

@@ -172,6 +172,8 @@ def read(config_map: Mapping[str, Any]) -> Kept:
     hours: Hours = {}
     details: Details = {}
     for hour, rows in written.hours.items():
+        # A row: namespace, owner, product, kind, GPU-seconds. ``idle`` has a number for each row, in the same order. An
+        # entry of ``pods``: the row's number, the pod's name, GPU-seconds, idle GPU-seconds.
         buckets = [Bucket(*row[:4]) for row in rows]
         hours[hour] = {bucket: row[4] for bucket, row in zip(buckets, rows, strict=True)}
         idle, pods = written.idle.get(hour, ()), written.pods.get(hour, ())

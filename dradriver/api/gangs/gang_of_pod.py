@@ -48,10 +48,11 @@ def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
     """
     if (why := impossible_gangs.why_never(pod.labels, pod.annotations, pod.scheduler, gang)) is not None:
         return Alone(why=why, never=True)
-    group = of_group(pod, asks=gang is not None and gang.asked)
+    group = of_group(pod, asks=gang is not None and gang.asked)  # the PodGroup of the pod; None without one
     if gang is None:
         return group or Alone()
     found = group or made(pod)
+    # ``apart``: the pod must be placed by itself, such as a launcher.
     if isinstance(found, Alone) and found.apart:
         return found
     if gang.written is not None:

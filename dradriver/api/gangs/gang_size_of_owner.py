@@ -189,6 +189,7 @@ def number_of_indexes(text: str, completions: int) -> int:
     """
     count = beyond = 0  # the first index that no interval so far has
     for interval in text.split(","):
+        # An interval is ``first-last`` or a single index. Those that overlap earlier ones count once.
         first, dash, last = interval.partition("-")
         limits = _index(first), _index(last if dash else first)
         if limits[0] is None or limits[1] is None:

@@ -63,13 +63,13 @@ class Annotations:
         for key, value in self.texts.items():
             if not names.is_ours(key) or key in _WRITTEN:
                 continue
-            known = ALIASES.get(key, key)
+            known = ALIASES.get(key, key)  # the name of its own if it is an alias
             if known not in annotation_words.BY_KEY:
                 raise messages.unknown(key, _KNOWN)
             if len(value) > LONGEST_VALUE:
                 raise WordError(f"{key}: {len(value)} characters; a value has at most {LONGEST_VALUE}")
             if _is_of_gang(known):
-                self._of_gang.get(known)
+                self._of_gang.get(known)  # raises if the value is bad
             elif known != key and self.texts.get(known, value) != value:
                 raise messages.contradicts(key, value, f"{known}: {shown(self.texts[known])}")
             said[known] = value

@@ -278,7 +278,7 @@ def _check(resolved: Resolved) -> None:
     request = resolved.request
     amounts_by_container = _amounts_by_container(request)
 
-    # Containers that share one claim count as one.
+    # Containers that share one claim count as one: the request is that of the whole set.
     expected_containers = (
         1 if resolved.shared is not msgspec.UNSET and resolved.containers else len(resolved.containers)
     )
@@ -291,6 +291,7 @@ def _check(resolved: Resolved) -> None:
     if resolved.shared is not msgspec.UNSET and values.set_name(resolved.shared) is None:
         raise WordError("it names a claim to share that is none")
     _check_shared(resolved)
+    # Each field of the request must have a value that its annotation can give.
     if (word := annotation_words.unfit(request)) is not None:
         raise WordError(f"it says {word.name} as no word can")
     if resolved.product not in (msgspec.UNSET, request.product) or resolved.product == "":

@@ -57,7 +57,7 @@ def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gp
         None if the policies are not known, or if it is not certain which rule fits. The GPU then keeps its mode, and
         what is published of it.
     """
-    if not policies.known:
+    if not policies.known:  # the policies file was bad when the process started
         return None
     if not VENDORS[gpu.vendor].parts:
         return Mode()

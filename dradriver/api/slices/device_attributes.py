@@ -56,7 +56,8 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
     is asked for in between is rounded up (KEP-5075).
     """
     gpu = machine.gpus[position]
-    promised = int(gpu.memory_mib * mode.memory_overcommit)
+    # With overcommit, the sum of all shares may be more than the GPU's memory. One share may not.
+    total_mib = int(gpu.memory_mib * mode.memory_overcommit)
     device = whole(machine, groups, position, name=name)
     device["attributes"] |= _sharing(mode)
     if mode.fractions_only:  # the class of whole GPUs asks for another type, that of shares for none
@@ -65,7 +66,7 @@ def shared(machine: Machine, groups: Groups, position: int, mode: Mode, *, name:
         "allowMultipleAllocations": True,
         "capacity": {
             names.CAPACITY_CORES: divisible(100, 100, parts=mode.equal_shares),
-            names.CAPACITY_MEMORY: divisible(promised, gpu.memory_mib, unit="Mi", parts=mode.equal_shares),
+            names.CAPACITY_MEMORY: divisible(total_mib, gpu.memory_mib, unit="Mi", parts=mode.equal_shares),
         },
     }
 

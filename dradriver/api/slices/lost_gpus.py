@@ -73,7 +73,7 @@ def read(pool: Iterable[ResourceSlice], machine: Machine | None) -> tuple[LostGp
         The entries that can be read and are within bounds; no entry if the whole text cannot be read.
     """
     texts = (piece.metadata.annotations.get(names.LOST_GPUS) for piece in pool)
-    text = next((one for one in texts if one is not None), "[]")
+    text = next((annotation for annotation in texts if annotation is not None), "[]")
     try:
         entries = _ENTRIES.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

@@ -44,24 +44,24 @@ def existing(
     share of the multiprocessors.
     """
     by_id = {profile.id: profile for profile in profiles}
-    every = list(instances)
-    beside = Counter(instance.gpu_instance for instance in every)
+    all_instances = list(instances)
+    compute_instances = Counter(instance.gpu_instance for instance in all_instances)
     usable = [
         (instance, by_id[instance.profile_id])
-        for instance in every
+        for instance in all_instances
         if instance.profile_id in by_id
         and instance.start in by_id[instance.profile_id].starts
-        and beside[instance.gpu_instance] == 1
+        and compute_instances[instance.gpu_instance] == 1
         and not _PART_OF_INSTANCE.match(instance.profile)
     ]
-    return tuple(sorted(usable, key=lambda both: (both[1].size, both[1].name, -(both[0].start or 0))))
+    return tuple(sorted(usable, key=lambda pair: (pair[1].size, pair[1].name, -(pair[0].start or 0))))
 
 
 def static(machine: Machine, position: int, mode: Mode, *, name: str) -> list[device_attributes.Device]:
     """Return the MIG instances that exist on a GPU as devices of their own, one for each that can be handed out."""
     gpu = machine.gpus[position]
     return [
-        _instance(machine, position, mode, profile, instance.start or 0, name=name)
+        _mig_device(machine, position, mode, profile, instance.start or 0, name=name)
         for instance, profile in existing(gpu.mig or (), gpu.profiles)
     ]
 
@@ -80,12 +80,12 @@ def gone(
         name: The GPU's device name.
     """
     gpu, held = machine.gpus[position], frozenset(kept)
-    there = {(profile.id, instance.start) for instance, profile in existing(gpu.mig or (), gpu.profiles)}
+    present = {(profile.id, instance.start) for instance, profile in existing(gpu.mig or (), gpu.profiles)}
     return [
-        _instance(machine, position, mode, profile, start, name=name) | {"taints": [dict(taint)]}
+        _mig_device(machine, position, mode, profile, start, name=name) | {"taints": [dict(taint)]}
         for profile in gpu.profiles
         for start in profile.starts
-        if (profile.id, start) not in there and placement_name(name, profile.id, start) in held
+        if (profile.id, start) not in present and placement_name(name, profile.id, start) in held
     ]
 
 
@@ -120,6 +120,7 @@ def placements(
     largest profiles can only start at 0. A profile whose limit finds no place among the counters is left out.
     """
     gpu = machine.gpus[position]
+    # A limit: how many instances of some profiles a GPU can have at once. A device has room for some counters only.
     uncounted = binding_limits(gpu.profiles)[len(_counted_limits(gpu)) :]
     parts = [
         _placement(machine, position, mode, profile, start, name=name)
@@ -151,11 +152,11 @@ def _placement(
 ) -> device_attributes.Device:
     memory_slices = {f"memory-slice-{number}": 1 for number in range(start, start + profile.size)}
     limits = {limit.name: limit.needs[profile] for limit in _counted_limits(machine.gpus[position])}
-    device = _instance(machine, position, mode, profile, start, name=name)
+    device = _mig_device(machine, position, mode, profile, start, name=name)
     return device | {"consumesCounters": [{"counterSet": name, "counters": _values(memory_slices | limits)}]}
 
 
-def _instance(
+def _mig_device(
     machine: Machine, position: int, mode: Mode, profile: MigProfile, start: int, *, name: str
 ) -> device_attributes.Device:
     attributes = device_attributes.identity(machine, position)

@@ -270,12 +270,16 @@ def _devices_of_gpu(
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)
     mode = as_handed_out(gpu, mode, features)
+
+    # MIG: one device of which instances are made on demand, a device for each placement, or the existing instances.
     if mode.mig == "dynamic":
         return [mig_devices.on_demand(machine, groups, position, mode, name=name)]
     if mode.mig == "placements":
         return mig_devices.placements(machine, groups, position, mode, name=name)
     if gpu.mig is not None:
         return [] if mode.mig == "off" else mig_devices.static(machine, position, mode, name=name)
+
+    # Whole, shared, or, if the API server has no shared devices, divided into equal shares.
     if mode.shared == "none":
         return [device_attributes.neutral(device_attributes.whole(machine, groups, position, name=name))]
     if features.shares:

@@ -128,16 +128,17 @@ def product(where: str, limits: Mapping[str, object]) -> str:
     Raises:
         WordError: Two of them, or a name that no product has.
     """
-    said = [name for name, text in limits.items() if is_ours(name) and _is_some(str(text))]
-    named = [name.removeprefix(_OF_PRODUCT) for name in said if _names_product(name)]
-    named += [_PRODUCTS[name] for name in said if name in _PRODUCTS]
-    if len(named) > 1:
-        raise WordError(f"{where}: {', '.join(map(messages.shown, sorted(named)))}: two products; use several pods")
-    if not named or named[0] in _PRODUCTS.values():
-        return "".join(named)
-    glob = ("" if named[0].startswith("NVIDIA-") else "*") + named[0].replace("-", "[ -]")
+    gpu_limits = [name for name, text in limits.items() if is_ours(name) and _is_some(str(text))]
+    products = [name.removeprefix(_OF_PRODUCT) for name in gpu_limits if _names_product(name)]
+    products += [_PRODUCTS[name] for name in gpu_limits if name in _PRODUCTS]
+    if len(products) > 1:
+        raise WordError(f"{where}: {', '.join(map(messages.shown, sorted(products)))}: two products; use several pods")
+    if not products or products[0] in _PRODUCTS.values():
+        return "".join(products)
+    # A name without the vendor matches after any prefix. A ``-`` in the limit is a ``-`` or a blank in the product.
+    glob = ("" if products[0].startswith("NVIDIA-") else "*") + products[0].replace("-", "[ -]")
     if values.product(glob) is None:
-        raise messages.is_no(where, _OF_PRODUCT + named[0], messages.PRODUCT_RESOURCE)
+        raise messages.is_no(where, _OF_PRODUCT + products[0], messages.PRODUCT_RESOURCE)
     return glob
 
 

@@ -97,13 +97,18 @@ def request_names(asked: Mapping[str, Asked]) -> dict[str, tuple[str, ...]]:
     requests: dict[str, tuple[str, ...]] = {}
     taken = set(asked)
     for name, ask in asked.items():
+        # Whole GPUs are one request with a count. Each MIG slice is a request of its own.
         if isinstance(ask, int) or count(ask) == 1:
             requests[name] = (name,)
             continue
-        free = (f"{name[:58]}-{number}" for number in itertools.count(1))
-        own = tuple(itertools.islice((each for each in free if each not in taken), count(ask)))
-        taken.update(own)
-        requests[name] = own
+        numbered_names = (f"{name[:58]}-{number}" for number in itertools.count(1))
+        names_of_container = tuple(
+            itertools.islice(
+                (numbered_name for numbered_name in numbered_names if numbered_name not in taken), count(ask)
+            )
+        )
+        taken.update(names_of_container)
+        requests[name] = names_of_container
     return requests
 
 

@@ -45,17 +45,24 @@ async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
     from dradriver.api.slices.resource_slices import is_machine_alone  # here: explain says its first words without it
 
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        pieces = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
-        pieces = [one for one in pieces if not names.is_seat(one.spec.driver, one.spec.pool.name)]
+        slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
+        # The slice with gang barrier devices belongs to no node.
+        slices = [piece for piece in slices if not names.is_seat(piece.spec.driver, piece.spec.pool.name)]
         claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
-        if alone := {piece.spec.pool.name for piece in pieces if is_machine_alone(piece)}:
-            theirs = {
-                one: await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(one))
-                for one in OTHERS
+        # Slices with a machine and no devices: another driver allocates the GPUs. ``whose`` finds out which.
+        if machine_pools := {
+            resource_slice.spec.pool.name for resource_slice in slices if is_machine_alone(resource_slice)
+        }:
+            slices_of_driver = {
+                driver: await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(driver))
+                for driver in OTHERS
             }
-            said = {one: [piece.spec.pool.name for piece in found] for one, found in theirs.items()}
-            pieces += theirs[whose(alone, said)]
-        return pieces, claims
+            pools_of_driver = {
+                driver: [resource_slice.spec.pool.name for resource_slice in driver_slices]
+                for driver, driver_slices in slices_of_driver.items()
+            }
+            slices += slices_of_driver[whose(machine_pools, pools_of_driver)]
+        return slices, claims
 
 
 def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:

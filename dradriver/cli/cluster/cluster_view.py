@@ -71,6 +71,7 @@ def show_cluster(
     names_with_agent = [name for name in nodes if name not in {node.name for node in nodes_without_agent}]
     shown: list[NodeView] = []
     warnings: list[str] = []
+    # ``views`` makes a view of each node from slices and claims: its machine, and the holders of each GPU.
     if names_with_agent or not nodes:  # else only nodes without an agent are named, and empty names mean all
         shown, warnings = views(slices, claims, only=names_with_agent)
     for warning in (*doubts, *warnings):

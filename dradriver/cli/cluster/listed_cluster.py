@@ -165,6 +165,8 @@ class Scene:
 
         A pod that the scheduler alone places is left out here: ``fill`` counts it, as all other pods of its node.
         """
+        # 1. ``claims`` and ``nodes`` have the objects. The cluster cache has records: what the controller keeps of
+        # them.
         if resource == RESOURCE_CLAIMS:
             _put(self.claims, key, new)
             with bound(self.ledger):  # the record has the devices of this driver
@@ -173,6 +175,8 @@ class Scene:
             _put(self.nodes, key[1], new)
         elif resource == PODS and not isinstance(new, Pod):
             new = None
+
+        # 2. Tell the cluster cache, as a watch event would.
         old = self._records.pop((resource.plural, key), None)
         if new is not None:
             self._records[resource.plural, key] = new

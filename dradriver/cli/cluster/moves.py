@@ -159,7 +159,7 @@ class Simulation:
 
     def _next(self, size: int) -> Move | None:
         for way in ways(self._nodes(), self._gpu_hours, size)[:MOST_TRIES]:
-            if (move := self._try(way)) is not None:
+            if (move := self._simulate_way(way)) is not None:
                 return move
         return None
 
@@ -196,29 +196,33 @@ class Simulation:
         inventory = self._picture.inventory
         return sum(1 << place for device, place in positions.items() if inventory.usable(device, None))
 
-    def _try(self, way: Way[Key]) -> Move | None:
+    def _simulate_way(self, way: Way[Key]) -> Move | None:
         """Return the move of a way if all its workloads have places, and keep the state after it; else None."""
-        going = [self._movable[key] for key in way.units]
+        # 1. A way names a node, a set of its GPUs as a bit mask, and the workloads that use them.
+        workloads = [self._movable[key] for key in way.units]
         group = next(group for group in self._picture.inventory.fleet.groups if way.node in group.names)
-        by_place = {place: device for device, place in self._positions(group, way.node).items()}
-        gpus = {by_place[place]: None for place in positions_of(way.gpus)}
-        for workload in going:
+        gpu_of_position = {position: device for device, position in self._positions(group, way.node).items()}
+        gpus = {gpu_of_position[position]: None for position in positions_of(way.gpus)}
+
+        # 2. Remove the workloads, and hold the set so that they do not get it again.
+        for workload in workloads:
             self._take_out(workload)
         self._picture.inventory.hold(_KEPT, self._kept | gpus)
         promised: list[Key] = []
-        goes = []
-        # The largest workload comes first: it fits in the fewest places.
-        for workload in sorted(going, key=lambda workload: (-len(workload.devices), workload.key)):
+        moved_workloads = []
+
+        # 3. Place them elsewhere. The largest workload comes first: it fits in the fewest places.
+        for workload in sorted(workloads, key=lambda workload: (-len(workload.devices), workload.key)):
             places = self._places(workload, promised)
             if places is None:
-                self._put_back(going, promised)
+                self._put_back(workloads, promised)
                 return None
-            goes.append(Goes(workload, places, self._gpu_hours[workload.key]))
+            moved_workloads.append(Goes(workload, places, self._gpu_hours[workload.key]))
         self._kept |= gpus
-        for workload in going:  # no workload moves twice
+        for workload in workloads:  # no workload moves twice
             del self._movable[workload.key]
-        numbers = tuple(group.machine.gpus[place].index for place in positions_of(way.gpus))
-        return Move(way.node, group.machine.product, numbers, tuple(goes))
+        gpu_numbers = tuple(group.machine.gpus[position].index for position in positions_of(way.gpus))
+        return Move(way.node, group.machine.product, gpu_numbers, tuple(moved_workloads))
 
     def _take_out(self, workload: Workload) -> None:
         for member in workload.pods:

@@ -55,13 +55,14 @@ async def driver_namespace(client: Client, name: str | None) -> str:
     if name:
         return name
     try:
-        hooks: list[dict[str, Any]]
-        hooks, _ = await client.list(MUTATING_WEBHOOKS, label_selector=_selector(_WEBHOOK))
+        configurations: list[dict[str, Any]]
+        configurations, _ = await client.list(MUTATING_WEBHOOKS, label_selector=_selector(_WEBHOOK))
     except (ApiError, Unreachable):
         return NAMESPACE
+    # The namespaces of the services that these webhooks are served by.
     namespaces = {
         str(service["namespace"])
-        for configuration in hooks
+        for configuration in configurations
         for hook in configuration.get("webhooks") or ()
         if (service := (hook.get("clientConfig") or {}).get("service"))
     }

@@ -67,6 +67,7 @@ class Own:
             return
 
         # Several ConfigMaps can have the same hour: the one that was counted last is right.
+        # ``_usage_in`` yields what a ConfigMap holds, or nothing if it cannot be read.
         usage_names = frozenset(usage_config_maps.every_name())
         usages = [
             counted
@@ -82,6 +83,7 @@ class Own:
         for config_map in config_maps:
             if usage_config_maps.name_in(config_map) == reservation_config_map.NAME:
                 self._take_reservations(config_map)
+        # ``among`` finds the ConfigMap with the policies in force.
         if self._file is None:
             self._take_policies(policies_in_force.among(config_maps, namespace))
 
@@ -124,11 +126,13 @@ class Own:
         now = time.time()
         tenants = Tenants(Shares(time.monotonic))
         tenants.follow(policies)
-        for namespace, own in (labels or {}).items():
-            tenants.namespace_changed(namespace, own)
+        for namespace, labels_of_namespace in (labels or {}).items():
+            tenants.namespace_changed(namespace, labels_of_namespace)
+        # The namespaces could not be read: then no tenant selects any by labels.
         if labels is not None and not labels:
             tenants.by_labels = False
+        # Past GPU time counts less the older it is. Hours in the future (a wrong clock) do not count.
         hours = {hour: rows for hour, rows in self.hours.items() if hour <= now // HOUR_S}
-        used = decayed(hours, now, half_life_s=tenants.shares.half_life_s)
-        tenants.shares.restart(used, now_held)
+        used_gpu_s = decayed(hours, now, half_life_s=tenants.shares.half_life_s)
+        tenants.shares.restart(used_gpu_s, now_held)
         return tenants

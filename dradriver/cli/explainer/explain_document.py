@@ -126,6 +126,7 @@ def _place(place: Place) -> Table:
 def _gang(gang: Gang) -> tuple[Block, ...]:
     """Return a table of the facts about a gang, and a table of its pods."""
     origin = "named by its author" if gang.made_by == "gang" else f"made by a {gang.made_by}"
+    # ``here``: the pods that exist. ``least`` and ``most``: how many can start, and how many there will be.
     size = f"{gang.here} pods are there, of how many is not known"
     if gang.least is not None and gang.most is not None:
         enough = f", {gang.least} are enough to start" if gang.least < gang.most else ""

@@ -52,6 +52,8 @@ def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Pl
         if (claim := scene.picture.claim_of(member.pod)) is not None and claim.owned_by(member.uid)
     }
 
+    # A claim has notes of the controller: ``planned``, the gang's plan with the pod's index in the ring and the network
+    # level (``reach``) that holds all pods, and ``pin``, the chosen GPUs.
     # The plan of a member, and its node: a place that it would get counts before its claim, where it runs before both.
     plans = {member: claim.planned for member, claim in claims.items() if claim.planned is not None}
     plans |= {member: place.planned for member, place in new_places.items() if place.planned is not None}
@@ -83,6 +85,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Pl
         here=len(members),
         least=None if size is None else size[0],
         most=None if size is None else size[1],
+        # ``seated``: its claim has the gang barrier device. ``told``: the barrier is open, so it may be bound.
         seated=sum(state in ("seated", "told", "bound") for state in states.values()),
         bound=sum(state == "bound" for state in states.values()),
         nodes=tuple(map(plain, dict.fromkeys(node_of[member] for member in by_index))),

@@ -36,6 +36,7 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
     members = gang_plan.members_to_plan(scene.picture, pending.members, pending.wanting)
     own = {key for member in members if (key := claim_key(member.pod)) is not None}
 
+    # The controller's own plan of the gang, as if these claims had ended.
     def would_do(claims: Collection[Key]) -> bool:
         snapshot = Snapshot(scene.picture, pending.key[0]).without(claims, are_own=True)
         try:
@@ -44,6 +45,7 @@ def ways(workload: Workload) -> tuple[tuple[Help, ...], ...]:
             return False
         return True
 
+    # Claims that end together: those of a pod, or of a gang; the fewest GPUs first.
     groups = _groups(scene, own)
     alone = [group for group in groups[:_TRIED] if would_do(group)][:_WAYS]
     return tuple(_shown(scene, claims) for claims in alone or _together(groups, would_do))

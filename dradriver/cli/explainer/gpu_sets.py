@@ -39,6 +39,7 @@ _AT_ONCE: Final = 1 << 22  # pairs of a node and a set that are compared at a ti
 
 def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
     """Return the free sets of GPUs for ``gputopo explain``: those that fit the request on eligible nodes."""
+    # A room: a node with its free GPUs. Nodes with machines that are alike are a group, compared as arrays.
     rooms: list[Room] = []
     gpus = eligible = nodes = 0
     criteria = fallback_criteria.required(request)
@@ -48,14 +49,16 @@ def free(scene: Scene, request: Whole, fit: Bools, namespace: str) -> Free:
         eligible += len(slots)
         masks = group.free_masks()[slots].astype(np.int64) & group.suitable(request)
         gpus += int(np.bitwise_count(masks).sum())
+        # The size of the largest free set that meets the request, by node.
         largest = np.zeros(len(masks), np.int64)
         for count in range(1, min(request.gpus, group.tables.size) + 1):
             largest[group.tables.has(count, masks, criteria)] = count
+        # The nodes with the largest sets first, then with the most free GPUs.
         best = np.lexsort((-np.bitwise_count(masks).astype(np.int64), -largest))[:_LOOKED_AT]
         rooms += [
-            _room(group, group.names[int(slots[at])], int(masks[at]), int(largest[at]))
-            for at in best.tolist()
-            if masks[at]
+            _room(group, group.names[int(slots[index])], int(masks[index]), int(largest[index]))
+            for index in best.tolist()
+            if masks[index]
         ]
     rooms.sort(key=lambda room: (-room.largest, -len(room.free), natural(room.node)))
     return Free(nodes=nodes, eligible=eligible, gpus=gpus, best=tuple(rooms[:SHOWN]))
@@ -100,13 +103,13 @@ def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -
             *(channels.causes(domain, wish.pod, only) if domain is not None else ()),
         ]
 
-    every = nodes.named(scene.picture.fleets.of(wish.claim[0]).nodes)
+    all_nodes = nodes.named(scene.picture.fleets.of(wish.claim[0]).nodes)
     return [
         msgspec.structs.replace(
             option,
             causes=tuple(map(plain, causes(option.node))),
         )
-        for option in helps(scene, wish, request, every & ~fit)
+        for option in helps(scene, wish, request, all_nodes & ~fit)
         if not option.owners
     ]
 
@@ -135,6 +138,7 @@ def _sets_lacking_fewest(
         return
 
     # 1. The sets that the request allows, and the nodes. A slot is the position of a node in the group.
+    #    ``members`` returns the masks of all sets of a size, ``allowed`` a boolean for each mask.
     sets_of_size = tables.members(request.gpus)
     is_allowed = tables.allowed(fallback_criteria.required(request, include=include))[sets_of_size]
     is_suitable = sets_of_size & ~suitable == 0
@@ -198,21 +202,24 @@ def parts_helps(scene: Scene, member: Member, fit: Bools) -> list[Help]:
     picture, namespace = scene.picture, member.key[0]
     rows = {node: picture.nodes.find(node) for node in picture.fleets.of(namespace).nodes}
     nodes = {node for node, row in rows.items() if row is not None and row < len(fit) and fit[row]}
-    tried: set[Key] = set()
+    tried_claims: set[Key] = set()
     found: list[Help] = []
     for node in sorted(nodes, key=natural):
         held = gpu_holders.holders(scene, node)
         for key in dict.fromkeys(key for keys in held.values() for key in keys):
-            if key in tried or len(tried) >= _TRIED or len(found) >= SHOWN:
+            if key in tried_claims or len(tried_claims) >= _TRIED or len(found) >= SHOWN:
                 continue
-            tried.add(key)
+            tried_claims.add(key)
+            # The controller's own plan on this node alone, as if the claim had ended.
             try:
                 snapshot = Snapshot(picture, namespace).without([key], are_own=True)
                 place = plan(snapshot.among(_only(fit, rows[node]), is_few=True), [member], most=1)[member]
             except NoPlaceError:
                 continue
-            mine = {number: (key,) for number, keys in held.items() if key in keys}
-            found.append(Help(node=plain(place.node), owners=gpu_holders.owners(scene, mine, tuple(mine))))
+            held_by_claim = {number: (key,) for number, keys in held.items() if key in keys}
+            found.append(
+                Help(node=plain(place.node), owners=gpu_holders.owners(scene, held_by_claim, tuple(held_by_claim)))
+            )
     return found
 
 
@@ -236,6 +243,8 @@ def better(scene: Scene, wish: PlacementRequest, choice: Choice, fit: Bools) -> 
     """
     request = wish.request
     assert isinstance(request, Whole)
+    # ``fallback``: preferences that the set does not have, the most wanted first. ``score``: of 100, against the best
+    # set that such a machine can have.
     if choice.fallback:
         better_request = msgspec.structs.replace(request, required=(*request.required, choice.fallback[0]))
     elif choice.score == 100:

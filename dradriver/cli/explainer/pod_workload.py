@@ -57,7 +57,7 @@ class PodWorkload(Workload):
         step = next_step(observe(self.pending.lead, picture, 0.0), picture, 0.0)
         claim = picture.claim_of(pod)
         match step:
-            case Place():
+            case Place():  # it looks for a place, which the caller does
                 return None
             case Settle() if pod.spec.node_name:
                 return ""

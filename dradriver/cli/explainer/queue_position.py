@@ -41,20 +41,20 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
     tenants = scene.tenants
     others = [other for other in waiting(scene) if other.key != workload.key]
     workload.trust(tenants.highest(workload.key[0]))
-    standing = line((*others, workload), tenants)
-    number = next(number for number, one in enumerate(standing) if one.workload is workload)
-    before = [one.workload for one in standing[:number]]
-    own, asked = standing[number], _asked(scene, workload)
-    named, held = own.tenant != ALL, scene.reserved(workload)
+    queue = line((*others, workload), tenants)
+    number = next(number for number, one in enumerate(queue) if one.workload is workload)
+    workloads_before = [one.workload for one in queue[:number]]
+    own_standing, request = queue[number], _asked(scene, workload)
+    has_tenant, reservation = own_standing.tenant != ALL, scene.reserved(workload)
     return Turn(
         position=number + 1,
-        waiting=len(standing),
-        alike=0 if asked is None else sum(_asked(scene, other) == asked for other in before),
-        before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in before[-_BEFORE:]),
-        tenant=plain(own.tenant) if named else "",
+        waiting=len(queue),
+        alike=0 if request is None else sum(_asked(scene, other) == request for other in workloads_before),
+        before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in workloads_before[-_BEFORE:]),
+        tenant=plain(own_standing.tenant) if has_tenant else "",
         priority=-workload.order[0],
-        share=round(tenants.relative(own.tenant), 2) if named else None,
-        reserved="" if held is None else plain(reservation_rules.reason(held)),
+        share=round(tenants.relative(own_standing.tenant), 2) if has_tenant else None,
+        reserved="" if reservation is None else plain(reservation_rules.reason(reservation)),
     )
 
 
@@ -101,26 +101,32 @@ async def read(server: ServerConfig, policies: Policies | None, namespace: str |
 
 def waiting(scene: Scene) -> list[PendingWorkload]:
     """Return all workloads that have a position in the queue: pods that want a place, and gangs that do."""
-    picture, found, gangs = scene.picture, [], set[Key]()
+    picture, workloads, seen_gangs = scene.picture, [], set[Key]()
     for key, pod in picture.pods.items():
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
-        own, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
-        if own is None or picture.gangs.started(own.gang):
+        membership, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
+        # 1. A pod alone, or one that comes to a gang which has started: it waits if the controller would place it now.
+        if membership is None or picture.gangs.started(membership.gang):
             if isinstance(step(observe(Member(pod), picture, 0.0), picture, 0.0), Place) and not picture.gangs.waits(
                 key
             ):
-                found.append(PendingWorkload(_member(scene, pod), highest=highest))
-        elif own.gang not in gangs:
-            gangs.add(own.gang)
-            members = [picture.pods[each] for each in picture.gangs.pods(own.gang)]
-            size = own.wants.size if own.wants is not None and own.wants.size is not None else own.member.size
-            there = size is None or len(members) >= size[0]
-            if there and all(picture.claim_of(each) is None for each in members):
+                workloads.append(PendingWorkload(_member(scene, pod), highest=highest))
+        # 2. A gang, once for all its pods: it waits if enough pods exist, and none of them has a claim.
+        elif membership.gang not in seen_gangs:
+            seen_gangs.add(membership.gang)
+            members = [picture.pods[each] for each in picture.gangs.pods(membership.gang)]
+            size = (
+                membership.wants.size
+                if membership.wants is not None and membership.wants.size is not None
+                else membership.member.size
+            )
+            is_complete = size is None or len(members) >= size[0]
+            if is_complete and all(picture.claim_of(each) is None for each in members):
                 of_gang = [_member(scene, each) for each in members]
-                found.append(PendingWorkload(*of_gang, key=own.gang, highest=highest))
-                found[-1].whole(len(members) if size is None else size[0])
-    return found
+                workloads.append(PendingWorkload(*of_gang, key=membership.gang, highest=highest))
+                workloads[-1].whole(len(members) if size is None else size[0])
+    return workloads
 
 
 def _member(scene: Scene, pod: Pod) -> Member:

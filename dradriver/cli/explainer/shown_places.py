@@ -19,7 +19,7 @@ from dradriver.view.terminal_text import plain
 def place_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) -> Place:
     """Return the place that is shown for a choice of GPUs; ``uuids`` are by the requests of the claim."""
     all_uuids = tuple(plain(uuid) for of_request in uuids.values() for uuid in of_request)
-    if isinstance(choice, PartChoice):
+    if isinstance(choice, PartChoice):  # fractions of GPUs have no links
         parts = [part for container in choice.containers for part in container]
         return Place(
             node=plain(choice.node),
@@ -50,10 +50,12 @@ def place_by_scheduler(scene: Scene, key: Key, request: Request) -> Place | None
     Returns:
         None if the claim has no GPUs, or GPUs that are not known here.
     """
+    # The inventory knows the devices of each claim (``holds``), and for each device what claims have of it
+    # (``holders``). A device is a pair of pool and name; a pool is named by its node.
     inventory = scene.picture.inventory
     nodes = {node for node, _ in inventory.holds.of(key)}
     node = nodes.pop() if len(nodes) == 1 else ""
-    uuid_of = inventory.uuids(node)
+    uuid_of = inventory.uuids(node)  # by the GPU's index on the machine
     allocations = {
         number: inventory.holders((node, resource_slices.device_name(uuid_of[number]))) for number in sorted(uuid_of)
     }

@@ -52,29 +52,29 @@ def subject(pod: Pod) -> Subject:
     )
 
 
-def wish(noted: Resolved) -> str:
+def wish(resolved: Resolved) -> str:
     """Return in words what the subject of ``gputopo explain`` requests, from the webhook's note on the pod."""
-    request = noted.request
-    said = phrases.wanted(request) if isinstance(request, Whole) else part_phrases.wanted(request)
-    more = []
+    request = resolved.request
+    request_text = phrases.wanted(request) if isinstance(request, Whole) else part_phrases.wanted(request)
+    details = []
     if isinstance(request, Whole):
         if request.preferred:
-            more.append(f"preferred: {', then '.join(word.value for word in request.preferred)}, else any")
+            details.append(f"preferred: {', then '.join(word.value for word in request.preferred)}, else any")
         if request.prefer_same_numa:
-            more.append("fewest NUMA nodes")
+            details.append("fewest NUMA nodes")
         if request.near_nic == NEAR_PREFERRED:
-            more.append("rather with a NIC near each GPU")
+            details.append("rather with a NIC near each GPU")
     if request.strategy is not Strategy.BEST_FIT:
-        more.append(f"strategy {request.strategy.value}")
-    if len(noted.containers) > 1:
-        more.append(f"for containers {', '.join(noted.containers)}")
-    if noted.shared is not msgspec.UNSET:
-        more.append(f"one set with all pods that share claim {noted.shared}")
-    if noted.gang is not msgspec.UNSET:
-        more.append(_gang(noted.gang))
-    if noted.nccl is not msgspec.UNSET:
-        more.append(f"{VENDORS[request.vendor].library}: {noted.nccl}")
-    return "; ".join([said, *more])
+        details.append(f"strategy {request.strategy.value}")
+    if len(resolved.containers) > 1:
+        details.append(f"for containers {', '.join(resolved.containers)}")
+    if resolved.shared is not msgspec.UNSET:
+        details.append(f"one set with all pods that share claim {resolved.shared}")
+    if resolved.gang is not msgspec.UNSET:
+        details.append(_gang(resolved.gang))
+    if resolved.nccl is not msgspec.UNSET:
+        details.append(f"{VENDORS[request.vendor].library}: {resolved.nccl}")
+    return "; ".join([request_text, *details])
 
 
 def _gang(wants: Gang) -> str:
@@ -127,15 +127,15 @@ def _state(pod: Pod) -> str:
 def _lacks(pod: Pod) -> list[str]:
     if pod.placed or pod.static:
         return []
-    words = any(names.is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
-    lacking = [_WEBHOOK if words else _WORDS]
+    has_annotations = any(names.is_ours(key) and not is_written(key) for key in pod.metadata.annotations)
+    lacking = [_WEBHOOK if has_annotations else _WORDS]
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     limits = {key for container in containers for key in container.resources.limits}
     lacking += [
         f"its limit {resource} is for a device plugin, or for a DeviceClass with that extendedResourceName; which GPUs "
         "it gets is not chosen"
         for resource in sorted(WHOLE & limits)
-        if not words
+        if not has_annotations
     ]
     templates = [claim for claim in pod.spec.resource_claims if claim.resource_claim_template_name]
     if templates:

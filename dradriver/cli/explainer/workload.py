@@ -85,12 +85,15 @@ class Workload(abc.ABC):
 
     async def verdict(self) -> Verdict:
         """Return the verdict of ``gputopo explain`` on the workload."""
-        if (doing := await self.step()) is not None:
-            return await self.having(doing)
+        # 1. If the controller is not about to place the workload, say what it does instead.
+        if (next_action := await self.step()) is not None:
+            return await self.having(next_action)
         try:
             wish = self.asked.wish
         except WordError as error:
             return Verdict(reason=str(error))
+
+        # 2. Else, plan as the controller does: the places, or why there are none.
         await read_volumes(self.scene, self.pending)
         turn = position(self.scene, self.pending)
         found = await self._placements()
@@ -99,12 +102,12 @@ class Workload(abc.ABC):
         if isinstance(found, NoPlaceError):
             return msgspec.structs.replace(await self.no_place(wish, found), turn=turn)
         gang = self.gang if self.gang is not None and self.pending is self.gang.pending else None
-        own = found.get(self.asked)
+        own_place = found.get(self.asked)
         ahead = "" if turn.position == 1 else "; older pods have their turn first"
         return Verdict(
             reason=f"{self.places(found)}{ahead}",
             gang=None if gang is None else gang_shown.described(self.scene, gang, self.asked.pod, found),
-            place=None if own is None else place_of(own.choice, own.uuids),
+            place=None if own_place is None else place_of(own_place.choice, own_place.uuids),
             turn=turn,
         )
 
@@ -117,14 +120,17 @@ class Workload(abc.ABC):
         scene, pending = self.scene, self.searched
         offer: Offer | None = None
         try:
+            # Pods of others are read only of nodes that the plan names. Then plan again, with their CPU and memory.
             for _ in range(_ROUNDS):
                 offer = scene.limits.offer(pending)
-                found = self.plan(offer)
-                if not await scene.fill({node for place in found.values() for node in (place.node, *place.hostnames)}):
+                placements = self.plan(offer)
+                if not await scene.fill(
+                    {node for place in placements.values() for node in (place.node, *place.hostnames)}
+                ):
                     break
                 self.most_nodes *= 2
         except NoPlaceError as error:
             return error if offer is None else offer.refusal(error)
         except WordError as error:
             return NoPlaceError(str(error))
-        return found
+        return placements

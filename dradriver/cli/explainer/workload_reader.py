@@ -54,6 +54,7 @@ async def read_gang(scene: Scene, pod: Pod) -> GangPods | None:
     for member in members:
         member.near, member.may_nominate = gang[1], False
     await _read_nics(scene, members)
+    # The rank orders the pods: the plan gives nearby GPUs to pods with adjacent ranks.
     ranked = [(member, gangs.rank(key)) for member, key in zip(members, keys, strict=True)]
     succeeded = done_of(gangs, gang_membership, owners)
     return GangPods(gang_membership, PendingWorkload(*in_order(ranked), key=gang), size, succeeded)

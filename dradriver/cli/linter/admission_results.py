@@ -113,7 +113,7 @@ def results(document: Document, admission: Admission, *, translate: bool = False
     if not answer.allowed:  # ``_finding`` adds the line in the manifest that the message is about
         yield msgspec.structs.replace(object_result, ours=True, errors=(_finding(document, (), answer.status.message),))
         return
-    admitted = document
+    admitted = document  # as the API server would store it: with the webhook's JSON Patch applied
     if answer.ops:
         admitted = msgspec.structs.replace(document, data=patched(document.data, answer.ops))
 
@@ -343,11 +343,13 @@ def _finding(document: Document, path: Path, message: str) -> Finding:
 
 def _place(document: Document, path: Path, message: str) -> Path:
     """Return the path in the document that a message of the webhook is about, by the text that it begins with."""
+    # A message begins with an annotation or label (misspelled ones first), a field, or a container.
     key = message.partition(":")[0]
     for what, name in (("annotations", key), ("labels", key.removeprefix("label "))):
         if not names.is_ours(key) and name in _keys(_at(document.data, path), what):
             return (*path, "metadata", what, name)
     if (match := _KEY.match(message)) is not None:
+        # The annotation may stand on the object that makes the pods.
         above = path and match[1] in _words(document.data) and match[1] not in _words(_at(document.data, path))
         return (*(() if above else path), "metadata", "annotations", match[1])
     if (match := _FIELD.match(message)) is not None:

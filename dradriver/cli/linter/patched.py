@@ -13,21 +13,21 @@ def patched(data: dict[str, Any], ops: Iterable[Mapping[str, Any]]) -> dict[str,
     Raises:
         KeyError, IndexError, ValueError, TypeError: The patch is not of this object.
     """
-    made: dict[str, Any] = copy.deepcopy(data)
+    copied: dict[str, Any] = copy.deepcopy(data)
     for op in ops:
         match op["op"]:
             case "add":
-                _add(made, _path(op["path"]), op["value"])
+                _add(copied, _path(op["path"]), op["value"])
             case "remove":
-                _take(made, _path(op["path"]))
+                _remove(copied, _path(op["path"]))
             case "replace":
-                _take(made, _path(op["path"]))
-                _add(made, _path(op["path"]), op["value"])
+                _remove(copied, _path(op["path"]))
+                _add(copied, _path(op["path"]), op["value"])
             case "move":
-                _add(made, _path(op["path"]), _take(made, _path(op["from"])))
+                _add(copied, _path(op["path"]), _remove(copied, _path(op["from"])))
             case other:
                 raise ValueError(f"no operation of ours: {other}")
-    return made
+    return copied
 
 
 def _path(pointer: str) -> list[str]:
@@ -48,6 +48,6 @@ def _add(data: Any, path: list[str], value: Any) -> None:
         parent[last] = copy.deepcopy(value)
 
 
-def _take(data: Any, path: list[str]) -> Any:
+def _remove(data: Any, path: list[str]) -> Any:
     parent, last = _parent(data, path), path[-1]
     return parent.pop(int(last)) if isinstance(parent, list) else parent.pop(last)

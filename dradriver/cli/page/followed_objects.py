@@ -278,6 +278,7 @@ class Mirror(Client):
 
         def on_trouble(trouble: DriverError | None) -> None:
             """Note what keeps the objects from being read; None once they can be read."""
+            # 401: the credentials have expired. 403: the user may not list the kind.
             before, followed.trouble = followed.trouble, trouble
             if isinstance(trouble, ApiError) and trouble.status == 401:
                 self.unauthorized.set()

@@ -140,28 +140,29 @@ class Live:
 
     def _take(self, resource: Resource, key: Key) -> set[str]:
         """Update the cluster by one object that changed. Returns the names of the nodes that look different."""
-        new = self._mirror.find(resource, key)
-        record = new
-        dirty: set[str] = set()
+        new = self._mirror.find(resource, key)  # None once it is deleted
+        record = new  # what the controller's cluster cache keeps of it
+        changed_nodes: set[str] = set()
         if resource == NODES:
-            dirty = {key[1]}
+            changed_nodes = {key[1]}
         elif resource == RESOURCE_CLAIMS:
-            dirty = self._put_claim(key, new)
+            changed_nodes = self._put_claim(key, new)
         elif resource == PODS:
             self._put_pod(key, new)
         else:  # a slice
+            # Another driver may allocate the GPUs from now on: then everything is read again.
             if self._may_change_driver(new):
                 self._anew = True
-                return dirty
+                return changed_nodes
             with bound(self.scene.ledger):
                 record = None if new is None else slice_records.slice_record(new)
-            dirty = self._put_piece(key[1], new)
+            changed_nodes = self._put_piece(key[1], new)
         try:
             self.scene.take(resource, key, record)
         except Exception:  # an error that one object meets must not keep the others from the page
             logger.exception("%s %s could not be taken in; all is read anew", resource.plural, "/".join(key))
             self._anew = True
-        return dirty
+        return changed_nodes
 
     def _may_change_driver(self, piece: ResourceSlice | None) -> bool:
         """Return whether a slice may change which driver allocates GPUs: then the whole cache is filled again."""

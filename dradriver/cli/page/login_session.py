@@ -47,16 +47,16 @@ async def keep(
     """
     while True:
         try:
-            server = await asyncio.to_thread(login)
+            server = await asyncio.to_thread(login)  # an exec plugin may take seconds
             await _run_login(page, server, policies, driver_namespace)
-            said = f"{server.url}: the credentials are refused; a new login is tried"
+            message = f"{server.url}: the credentials are refused; a new login is tried"
         except DriverError as error:
-            said = str(error)
+            message = str(error)
         except Exception as error:
             logger.exception("the cluster cannot be followed")
-            said = f"an error in this program: {type(error).__name__}: {error}"
-        logger.warning("%s", said)
-        _tell(page, said)
+            message = f"an error in this program: {type(error).__name__}: {error}"
+        logger.warning("%s", message)
+        _tell(page, message)
         await asyncio.sleep(LOGIN_S)
 
 

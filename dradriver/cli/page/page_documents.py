@@ -11,7 +11,7 @@ from dradriver.view.terminal_text import plain
 
 def health(live: Live) -> Document:
     """Return the page's document on health: GPUs out of service, nodes that take no new pods, and what looks wrong."""
-    # 1. The rows of the three tables.
+    # 1. The rows of the three tables. A view is a node as people see it, with its GPUs and their holders in words.
     blocked_gpus: list[tuple[Cell, ...]] = []
     closed_nodes: list[tuple[Cell, ...]] = []
     mig_gpus: list[tuple[Cell, ...]] = []
@@ -23,7 +23,7 @@ def health(live: Live) -> Document:
                 is_in_mig_mode = gpu.blocked.startswith("in MIG mode")
                 (mig_gpus if is_in_mig_mode else blocked_gpus).append(row)
         blocked_gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
-        if why := live.closed(name):
+        if why := live.closed(name):  # why the node takes no new pods; empty if it does
             closed_nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
     gone = sorted(live.gone.values(), key=lambda node: natural(node.name))
     closed_nodes += [words(node.name, node.why, str(len(node.gpus)), "0") for node in gone]

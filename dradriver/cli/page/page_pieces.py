@@ -67,13 +67,14 @@ def node_piece(live: Live, name: str) -> bytes | None:
     view = live.views.get(name)
     if view is None:
         return _gone_piece(live, name)
+    # By the GPU's index; None for a GPU that the node lost.
     by_number: list[tuple[int, GpuView | None]] = [(gpu.gpu.index, gpu) for gpu in view.gpus]
     by_number += [(lost.index, None) for lost in view.lost]
-    cells = [gpu for _, gpu in sorted(by_number, key=lambda entry: entry[0])]
+    gpus_in_order = [gpu for _, gpu in sorted(by_number, key=lambda entry: entry[0])]
     shown: dict[str, Any] = {
         "product": cut(view.machine.product, _LONG),
-        "gpus": "".join("m" if gpu is None else _letter(gpu) for gpu in cells),
-        **_held_by(() if gpu is None else gpu.taken_by for gpu in cells),
+        "gpus": "".join("m" if gpu is None else _letter(gpu) for gpu in gpus_in_order),
+        **_held_by(() if gpu is None else gpu.taken_by for gpu in gpus_in_order),
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
         "zone": _zone(live, name),
         "closed": live.closed(name),
@@ -198,6 +199,7 @@ def _waiting(live: Live, queue: list[Waits]) -> Iterator[tuple[str, bytes]]:
     position_of = {waits.name: waits.position for waits in queue}
     gangs = live.scene.picture.gangs
 
+    # A position is of a workload: all pods of a gang have the same.
     def order(key: tuple[str, str]) -> tuple[float, str, tuple[str, str]]:
         membership = gangs.of(key)
         workload = plain("/".join(key if membership is None else membership.gang))

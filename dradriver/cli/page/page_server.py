@@ -60,7 +60,7 @@ class Page:
 
     def _handler(self) -> Handler:
         async def answer(request: BaseRequest) -> StreamResponse:
-            refused = self.guard.refusal(request)
+            refused = self.guard.refusal(request)  # a wrong key, or another host name; None if it may pass
             if refused is not None:
                 return refused
             path = request.path.removeprefix("/") or "index.html"

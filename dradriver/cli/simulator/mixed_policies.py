@@ -172,13 +172,13 @@ class FirstFit:
         """Take a place for a mixed request by the first-fit policy (a scheduler alone); None without a place."""
         order = range(len(self._nodes))
         for node in sorted(order, key=self._load.__getitem__) if self._least_allocated else order:
-            taken = self._on(node, request)
+            taken = self._place_on_node(node, request)
             if taken is not None:
                 self._load[node] += _size(taken)
                 return taken
         return None
 
-    def _on(self, node: int, request: Request) -> Taken | None:
+    def _place_on_node(self, node: int, request: Request) -> Taken | None:
         gpus = self._nodes[node]
         if isinstance(request, Whole):
             free = tuple(number for number, gpu in gpus.items() if gpu.empty)[: request.gpus]
@@ -194,6 +194,7 @@ class FirstFit:
                 else gpu.slice(number, request.profiles[0][0], by_counts=self._by_counts)
             )
             if part is not None:
+                # With ``by_counts`` the scheduler may give a slice that has no placement: the request is not served.
                 gpu.parts.append(part)
                 served = not isinstance(part, MigPart) or part.start != _NOWHERE
                 return Taken(node, (number,), part, served=served)

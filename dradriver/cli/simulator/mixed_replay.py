@@ -79,19 +79,19 @@ def drawn(
     """
     rng = random.Random(seed)  # noqa: S311  # chance, no secret
     profiles = _profiles(machines[0])
-    requests = [_asked(rng, profiles, parts=parts, sliced=sliced if profiles else 0.0) for _ in range(count)]
+    requests = [_draw_request(rng, profiles, parts=parts, sliced=sliced if profiles else 0.0) for _ in range(count)]
 
     # The rate of arrivals per second that gives the load: GPUs of the cluster by the mean GPU time of a request.
     mean_duration_s = _MEDIAN_S * 2.718281828 ** (_SPREAD**2 / 2)  # of a log-normal distribution
     mean_gpus = sum(gpus for _, gpus in requests) / count
     cluster_gpus = sum(len(machine.gpus) for machine in machines)
-    rate = load * cluster_gpus / (mean_gpus * mean_duration_s)
+    arrivals_per_s = load * cluster_gpus / (mean_gpus * mean_duration_s)
 
-    now = 0.0
+    now_s = 0.0
     arrivals = []
     for request, gpus in requests:
-        now += rng.expovariate(rate)
-        arrivals.append(Arrival(now, request, _MEDIAN_S * rng.lognormvariate(0, _SPREAD), gpus))
+        now_s += rng.expovariate(arrivals_per_s)
+        arrivals.append(Arrival(now_s, request, _MEDIAN_S * rng.lognormvariate(0, _SPREAD), gpus))
     return arrivals
 
 
@@ -101,7 +101,7 @@ def _profiles(machine: Machine) -> dict[tuple[int, int], MigProfile]:
     return {size: by_size[size] for size in SLICES if size in by_size}
 
 
-def _asked(
+def _draw_request(
     rng: random.Random, profiles: dict[tuple[int, int], MigProfile], *, parts: float, sliced: float
 ) -> tuple[Request, float]:
     if rng.random() >= parts:
@@ -150,7 +150,7 @@ def replay(
             empty_quad_s += passed_s * count_quads(empty_gpus)
 
         started = time.perf_counter()
-        taken = books.place(arrival.request)
+        taken = books.place(arrival.request)  # the GPUs, or None if there is no place
         decision_times_s.append(time.perf_counter() - started)
 
         kind = type(arrival.request)

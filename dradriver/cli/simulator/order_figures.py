@@ -126,21 +126,27 @@ class Figures:
     def result(self, order: str) -> OrderResult:
         """Return the figures of an order that were counted."""
         sizes = [(name, waits, self._began[name]) for name, waits in self._waits.items()]
-        every = [wait for waits in self._waits.values() for wait in waits]
-        total = self._gpus * self._last
-        got, weight = sum(self._got), sum(self._weights)
-        away = [abs(own / got - each / weight) for own, each in zip(self._got, self._weights, strict=True) if got]
+        all_waits_s = [wait for waits in self._waits.values() for wait in waits]
+        cluster_gpu_s = self._gpus * self._last
+        # While all tenants had jobs waiting: how far each tenant's part of the GPU time was from its part of the
+        # weights.
+        contended_gpu_s, weight_sum = sum(self._got), sum(self._weights)
+        unfairness_of_tenant = [
+            abs(tenant_gpu_s / contended_gpu_s - tenant_weight / weight_sum)
+            for tenant_gpu_s, tenant_weight in zip(self._got, self._weights, strict=True)
+            if contended_gpu_s
+        ]
         return OrderResult(
             order=order,
-            waits=tuple(_waits(*size) for size in (*sizes, (ALL, every, sum(self._began.values()))) if size[1]),
-            utilisation=self._busy / total if total else 0.0,
+            waits=tuple(_waits(*size) for size in (*sizes, (ALL, all_waits_s, sum(self._began.values()))) if size[1]),
+            utilisation=self._busy / cluster_gpu_s if cluster_gpu_s else 0.0,
             best_share=mean(worth >= _SAME for worth in self._worths) if self._worths else 1.0,
             bandwidth=mean(self._worths) if self._worths else 1.0,
-            unfairness=max(away) if away and len(away) > 1 else None,
-            one_job=self._largest / got if got else None,
+            unfairness=max(unfairness_of_tenant) if unfairness_of_tenant and len(unfairness_of_tenant) > 1 else None,
+            one_job=self._largest / contended_gpu_s if contended_gpu_s else None,
             contended=self._contended / self._last if self._last else 0.0,
             reservations=self.reservations,
-            reserved_idle=self._reserved_idle / total if total else 0.0,
+            reserved_idle=self._reserved_idle / cluster_gpu_s if cluster_gpu_s else 0.0,
             ended=self.ended,
         )
 

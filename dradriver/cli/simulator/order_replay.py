@@ -207,6 +207,8 @@ class OrderReplay:
         The first jobs of the queue start, on reserved GPUs too, until one finds no place. GPUs are reserved for that
         job. Then the jobs behind it start on the other GPUs.
         """
+        # 1. The first jobs of the queue. ``lift`` makes the reserved GPUs free for the attempt, ``close`` reserves them
+        # again.
         while (head := min(self._heads(), key=self._sort_key, default=None)) is not None:
             self._reserving.lift()
             is_started = self._start(head, self._no_place_anywhere)
@@ -214,11 +216,16 @@ class OrderReplay:
             if not is_started:
                 break
             freed = True  # the reservation was planned without this job: plan it again
+
+        # 2. Reserve for the first job without a place, or end the reservation if there is none. Kinds of jobs that
+        # found no place are then tried again, because other GPUs are reserved.
         if head is None:
             self._reserving.drop()
             self._no_place_unreserved.clear()
         elif (freed or self._reserving.waiting is not head) and self._reserving.make(head, self._figures.now):
             self._no_place_unreserved.clear()
+
+        # 3. The jobs behind it.
         if self._start_in_turn() is not None and self._reserving.held is not None:
             self._reserving.look(self._figures.now)
 
@@ -261,6 +268,7 @@ class OrderReplay:
         """
         if self._reserving.held is None or not self._reserving.idle:
             return
+        # A job may run there if its declared duration ends before the reservation begins.
         longest_s = self._reserving.longest(self._figures.now)
         if everybody:
             short_jobs = list(self._queues.ended_within(longest_s, lambda kind: kind not in self._no_place_anywhere))

@@ -147,16 +147,17 @@ class Replay:
 
     def _start(self) -> None:
         """Every waiting job in its order; whoever finds no place is passed by."""
-        full: set[int] = set()  # sizes of pods that found no place in this round
+        sizes_without_place: set[int] = set()  # sizes of pods that found no place in this round
         left: list[_Waiting] = []
         for waiting in self._waiting:
-            if waiting.not_before <= self._now_s and self._place(waiting, full):
+            if waiting.not_before <= self._now_s and self._place(waiting, sizes_without_place):
                 self._begin(waiting)
             else:
                 left.append(waiting)
         self._waiting = left
 
-    def _place(self, waiting: _Waiting, full: set[int]) -> bool:
+    def _place(self, waiting: _Waiting, sizes_without_place: set[int]) -> bool:
+        # 1. The policy for gangs plans pods of one size together.
         if self._policy == GANGS and len(waiting.sizes) > 1 and len(set(waiting.sizes)) == 1:
             parts = gang(self._cluster, waiting.sizes[0], len(waiting.sizes))
             if parts is None:
@@ -164,12 +165,14 @@ class Replay:
             self._cluster.take(parts)
             waiting.parts = parts
             return True
+
+        # 2. The other policies place one pod after another. Pods that have GPUs keep them while the others wait.
         for size in waiting.sizes[len(waiting.parts) :]:
-            if any(size >= other for other in full):
+            if any(size >= other for other in sizes_without_place):
                 return False
             part = POLICIES[self._policy](self._cluster, size, self._rng)
             if part is None:
-                full.add(size)
+                sizes_without_place.add(size)
                 return False
             if not waiting.parts:
                 waiting.holds_since = self._now_s

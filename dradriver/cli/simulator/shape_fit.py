@@ -60,16 +60,24 @@ def fit(name: str) -> Fit:
     against 0.199 for single GPUs (16.4 / 82.4): they last 4.5 times as long.
     """
     shape = SHAPES[name]
-    sizes, shares, gpu_time = _by_size(shape)
-    relative = gpu_time / shares / np.array(sizes)
-    relative /= (shares * relative).sum()
-    steps = (np.arange(_STEPS) + 0.5) / _STEPS
-    wanted = _published(shape, steps)
-    quantiles = wanted.copy()
+    sizes, job_shares, gpu_time_shares = _by_size(shape)
+    # 1. The mean duration of each size, as a factor of the mean of all.
+    relative_means = gpu_time_shares / job_shares / np.array(sizes)
+    relative_means /= (job_shares * relative_means).sum()
+
+    # 2. The quantiles of one spread for all sizes. Correct them by half the error (as a ratio) in each round. Quantiles
+    # must not fall, so the maximum is taken.
+    probabilities = (np.arange(_STEPS) + 0.5) / _STEPS
+    published_quantiles = _published(shape, probabilities)
+    quantiles = published_quantiles.copy()
     for _ in range(_ROUNDS):
-        have = _mixture(shares, relative * shape.mean_s / quantiles.mean(), quantiles, steps)
-        quantiles = np.maximum.accumulate(quantiles * np.sqrt(wanted / have))
-    return Fit(sizes=sizes, shares=shares, scales=relative * shape.mean_s / quantiles.mean(), quantiles=quantiles)
+        mixture_quantiles = _mixture(
+            job_shares, relative_means * shape.mean_s / quantiles.mean(), quantiles, probabilities
+        )
+        quantiles = np.maximum.accumulate(quantiles * np.sqrt(published_quantiles / mixture_quantiles))
+    return Fit(
+        sizes=sizes, shares=job_shares, scales=relative_means * shape.mean_s / quantiles.mean(), quantiles=quantiles
+    )
 
 
 def _by_size(shape: Shape) -> tuple[tuple[int, ...], Floats, Floats]:

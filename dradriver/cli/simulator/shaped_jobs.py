@@ -41,6 +41,7 @@ def drawn(
     if cut is not None:
         wanted_sizes, index = np.unique(sizes, return_inverse=True)  # few sizes: ``cut`` is called once for each
         sizes = np.array([cut(size) for size in wanted_sizes.tolist()], dtype=np.int64)[index]
+    # The time in which the cluster can do so much GPU time at this load.
     span_s = float((sizes * durations_s).sum()) / (load * gpus)
     times = arrivals(rng, count, span_s)
     jobs = zip(times.tolist(), sizes.tolist(), durations_s.tolist(), strict=True)

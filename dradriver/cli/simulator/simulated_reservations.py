@@ -162,22 +162,33 @@ class Reserving:
         Of a node it is the GPUs that are free first: free ones, those with the earliest declared ends, then those whose
         endless jobs have run for the shortest.
         """
+        # 1. One pod: a candidate on each node.
         nodes = range(len(self._users))
         if len(kind) == 1:
-            sets = (self._first(node, kind[0], now) for node in nodes)
-            return [self._candidate([(node, place) for _, place in own], now) for node, own in enumerate(sets) if own]
+            sets = (self._earliest_free_gpus(node, kind[0], now) for node in nodes)
+            return [
+                self._candidate([(node, place) for _, place in gpus_of_node], now)
+                for node, gpus_of_node in enumerate(sets)
+                if gpus_of_node
+            ]
+
+        # 2. Several pods: for each of them, the node where its GPUs are all free first.
         chosen: list[tuple[int, int]] = []
         left = set(nodes)
         for gpus in kind:
-            ready = [(own[-1][0], node, own) for node in sorted(left) if (own := self._first(node, gpus, now))]
+            ready = [
+                (gpus_of_node[-1][0], node, gpus_of_node)
+                for node in sorted(left)
+                if (gpus_of_node := self._earliest_free_gpus(node, gpus, now))
+            ]
             if not ready:
                 return []
-            _, node, own = min(ready)
+            _, node, gpus_of_node = min(ready)
             left.remove(node)
-            chosen += [(node, place) for _, place in own]
+            chosen += [(node, place) for _, place in gpus_of_node]
         return [self._candidate(sorted(chosen), now)]
 
-    def _first(self, node: int, gpus: int, now: float) -> list[tuple[_Key, int]]:
+    def _earliest_free_gpus(self, node: int, gpus: int, now: float) -> list[tuple[_Key, int]]:
         """Return the GPUs of a node that are free first, the last one last; none where it has not as many."""
         users = self._users[node]
         if len(users) < gpus:

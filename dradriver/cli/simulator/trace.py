@@ -61,14 +61,15 @@ def drawn(count: int, *, gpus: int, load: float, seed: int, mix: Mapping[int, fl
     sizes = [size for size in mix if size <= gpus]
     weights = [mix[size] for size in sizes]
     mean_gpus = sum(size * weight for size, weight in zip(sizes, weights, strict=True)) / sum(weights)
-    mean_s = _MEDIAN_S * 2.718281828 ** (_SPREAD**2 / 2)
-    rate = load * gpus / (mean_gpus * mean_s)
-    now = 0.0
+    # The mean of a log-normal distribution, from its median and spread; then the rate that gives the load.
+    mean_duration_s = _MEDIAN_S * 2.718281828 ** (_SPREAD**2 / 2)
+    arrivals_per_s = load * gpus / (mean_gpus * mean_duration_s)
+    now_s = 0.0
     jobs = []
     for number in range(count):
-        now += rng.expovariate(rate)
+        now_s += rng.expovariate(arrivals_per_s)
         size = rng.choices(sizes, weights)[0]
-        jobs.append(Job(number, now, size, _MEDIAN_S * rng.lognormvariate(0, _SPREAD)))
+        jobs.append(Job(number, now_s, size, _MEDIAN_S * rng.lognormvariate(0, _SPREAD)))
     return jobs
 
 

@@ -20,24 +20,24 @@ _CRIO: Final = "run/crio/crio.sock"
 _RESTART: Final = "restart the node agent's pod, and look at its log, which says why a GPU is left out"
 
 
-def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path, own: bool) -> Iterator[Finding]:
+def findings(machine: Machine | None, *, host_root: Path, cdi_root: Path, is_ours: bool) -> Iterator[Finding]:
     """Yield the findings of the container checks on the way of GPUs into containers: toolkit, CDI, runtime.
 
     Args:
         machine: This one; without it no specification can be compared.
         host_root: Where the host's files are.
         cdi_root: Where the runtime looks for CDI specifications.
-        own: Whether the driver's own devices are handed out: beside another's, the agent writes no specification.
+        is_ours: Whether the driver's own devices are handed out: beside another's, the agent writes no specification.
     """
     if machine is not None and machine.vendor is not NVIDIA:
         yield _runtime(host_root)
-        if own:
+        if is_ours:
             yield _device_nodes(machine, cdi_root)
         return
     yield _toolkit(host_root)
     yield _runtime(host_root)
     if machine is not None:
-        if own:
+        if is_ours:
             yield from _specification(machine, host_root, cdi_root)
         yield from _others(machine, host_root, cdi_root)
 
@@ -61,12 +61,14 @@ def _runtime(host_root: Path) -> Finding:
             "cdi", "grpcio, by which the runtime is asked, is not here",
             "run the Job that gputopo verify --job NODE prints, or pip install 'gpu-topology-dra[node]'",
         )  # fmt: skip
-    said = asyncio.run(runtime.trouble(host_root))
-    asked = [place for place in runtime.SOCKETS if (host_root / place).is_socket()]
-    if said is not None:
-        return failed("cdi", said, "set enable_cdi = true for the CRI plugin in containerd's configuration, restart it")
-    if asked:
-        return passed("cdi", f"/{asked[0]} gives containers CDI devices, or does not say that it does not")
+    trouble = asyncio.run(runtime.trouble(host_root))
+    sockets = [place for place in runtime.SOCKETS if (host_root / place).is_socket()]
+    if trouble is not None:
+        return failed(
+            "cdi", trouble, "set enable_cdi = true for the CRI plugin in containerd's configuration, restart it"
+        )
+    if sockets:
+        return passed("cdi", f"/{sockets[0]} gives containers CDI devices, or does not say that it does not")
     if (host_root / _CRIO).is_socket():
         return passed("cdi", "CRI-O always gives containers CDI devices")
     return warned(

@@ -49,13 +49,15 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
     Returns:
         The reading, or a finding that says why the machine cannot be read.
     """
+    # ``refused``: why the node publishes no GPUs, such as GPUs of two vendors and no choice of one in the chart.
     vendors = vendor_of_node.look(host_root)
     if vendors.refused is not None:
         return failed("driver", vendors.refused, "say which by the chart's discovery, or take the others' GPUs out")
 
     if vendors.vendor is AMD:
         try:
-            reading = amd_reading.read(host_root, kept=_kept(host_root))
+            # Network cards that are in pods' network namespaces now are known from the node agent's file.
+            reading = amd_reading.read(host_root, kept=_nics_of_this_boot(host_root))
         except (DriverError, OSError) as error:
             cure = "load the amdgpu driver and look at amd-smi on the node, and at dmesg"
             return failed("driver", str(error), cure)
@@ -69,7 +71,7 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
         # another container (GPU Operator): make them as they are below the driver's root or the host's.
         device_nodes.add_nodes(root / "dev" for root in (driver_root, host_root) if root is not None)
     try:
-        nvidia = nvidia_reading.read(driver_root=driver_root, host_root=host_root, kept=_kept(host_root))
+        nvidia = nvidia_reading.read(driver_root=driver_root, host_root=host_root, kept=_nics_of_this_boot(host_root))
     except (DriverError, OSError) as error:
         return failed(
             "driver", str(error),
@@ -79,7 +81,7 @@ def read(*, driver_root: Path | None, host_root: Path) -> Read | Finding:
     return Read(nvidia.machine, nvidia.problems, nvidia.faults)
 
 
-def _kept(host_root: Path) -> KeptNics:
+def _nics_of_this_boot(host_root: Path) -> KeptNics:
     """Return the network cards that the agent saw in this boot, which pods may have now; none where it has no file.
 
     Raises:

@@ -106,8 +106,8 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
 
     Args:
         leases: The leases of the driver's namespace.
-        used: The policies that webhook and node agents use.
-        stored: The policies in the chart's ConfigMap.
+        used: The policies that webhook and node agents use, as digests (``fingerprints``) by the pod's name.
+        stored: The policies in the chart's ConfigMap; ``trouble`` says why they cannot be used.
         namespace: The driver's namespace.
     """
     check, stored_digest = "policies", stored.policies.fingerprint

@@ -105,18 +105,18 @@ def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *,
         namespace: The driver's.
         now: Seconds since the epoch.
     """
-    found = False
-    for one in configurations:
-        name = str(one["metadata"]["name"])
+    has_webhook = False
+    for configuration in configurations:
+        name = str(configuration["metadata"]["name"])
         bundles = {
             str(hook["clientConfig"].get("caBundle") or "")
-            for hook in one.get("webhooks") or ()
+            for hook in configuration.get("webhooks") or ()
             if (hook["clientConfig"].get("service") or {}).get("namespace") == namespace
         }
         for bundle in sorted(bundles):
-            found = True
+            has_webhook = True
             yield _ends(name, bundle, now)
-    if not found:
+    if not has_webhook:
         yield failed(
             "certificates", f"no webhook configuration names a service of namespace {namespace}",
             "install the chart, or name its namespace: --driver-namespace NAME",
