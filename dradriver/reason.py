@@ -33,10 +33,12 @@ class Reason(msgspec.Struct, frozen=True):
     Attributes:
         cause: For programs.
         text: For people.
+        stable: The text without figures that change all the time; empty if it has none of these.
     """
 
     cause: Cause
     text: str
+    stable: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -46,4 +48,12 @@ class Reason(msgspec.Struct, frozen=True):
 
     def add(self, text: str, cause: Cause | None = None) -> Reason:
         """Return the same reason with a further sentence; it has another cause if that says more."""
-        return Reason(cause or self.cause, f"{self.text}; {text}" if text else self.text)
+        if not text:
+            return Reason(cause or self.cause, self.text, self.stable)
+        stable = f"{self.stable}; {text}" if self.stable else ""
+        return Reason(cause or self.cause, f"{self.text}; {text}", stable)
+
+    @property
+    def without_figures(self) -> Reason:
+        """Return the same reason without figures that change all the time."""
+        return Reason(self.cause, self.stable) if self.stable else self

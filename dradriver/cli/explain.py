@@ -115,7 +115,7 @@ async def _print_explanation(
     for trouble in pod_verdict.unread:
         warn(trouble)
     if output == "table":
-        second_part = explain_document.rest(pod_subject, pod_verdict)
+        second_part = explain_document.rest(pod_verdict)
         if second_part.sections:
             click.echo()
             show(second_part, no_color=no_color)

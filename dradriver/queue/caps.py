@@ -110,7 +110,7 @@ class Caps(Limit):
             WordError: The workload's request cannot be read.
         """
         if not self._tenants.known(workload.key[0]):
-            raise LimitError(lambda: NoPlaceError(UNKNOWN, cause=Cause.CAP), UNKNOWN)
+            raise LimitError(lambda: NoPlaceError(UNKNOWN, cause=Cause.CAP))
         tenant = self._tenants.of(workload.key[0])
         if not self._tenants.caps(tenant):
             return allowance
@@ -121,19 +121,20 @@ class Caps(Limit):
         exceeded_cap = self._over(tenant, asked, self._leaving(workload))
         if _possible(asked) <= closed:
             # Who uses the cap is added up from all claims, and most callers do not read it.
-            explain = partial(self._refusal, tenant, exceeded_cap, _most(asked, exceeded_cap))
-            raise LimitError(explain, f"{CAP} {self._tenants.caps(tenant).index(exceeded_cap)}")
+            raise LimitError(partial(self._refusal, tenant, exceeded_cap, _most(asked, exceeded_cap)))
         why = Reason(Cause.CAP, f"GPUs left out by its tenant's cap: {self._told(tenant, exceeded_cap)}")
         return Allowance(members, allowance.closed | closed, why)
 
     def _refusal(self, tenant: str, cap: Cap, gpus: float) -> NoPlaceError:
         """Return the refusal of a workload that asks for this many GPUs of a cap."""
-        text = f"{CAP}: {self._told(tenant, cap)}; this asks for {_plain(gpus)}"
+        asks = f"this asks for {_plain(gpus)}"
+        text = f"{CAP}: {self._told(tenant, cap)}; {asks}"
+        stable = f"{CAP}: tenant {tenant} has no room in its {_plain(cap.gpus)} GPUs{_of(cap)}; {asks}"
         if gpus > cap.gpus + _ROUNDING:
-            text += ", more than it may ever have"
-        elif users := self._who(tenant, cap):
-            text += f": {users}"
-        return NoPlaceError(text, cause=Cause.CAP)
+            never = ", more than it may ever have"
+            return NoPlaceError(text + never, stable=stable + never, cause=Cause.CAP)
+        users = self._who(tenant, cap)
+        return NoPlaceError(f"{text}: {users}" if users else text, stable=stable, cause=Cause.CAP)
 
     def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
         """Return as many members as the cap leaves GPUs for, and the closed products; all members if it leaves none."""
@@ -216,8 +217,7 @@ class Caps(Limit):
 
     def _told(self, tenant: str, cap: Cap) -> str:
         """Return how much of a cap a tenant uses, in words."""
-        of = f" of {', '.join(cap.products)}" if cap.products else ""
-        return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {_plain(cap.gpus)} GPUs{of}"
+        return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {_plain(cap.gpus)} GPUs{_of(cap)}"
 
     def _who(self, tenant: str, cap: Cap) -> str:
         """Return which pods or gangs use most of a cap, in words. The answer may be ``_FRESH_S`` seconds old."""
@@ -241,6 +241,11 @@ class Caps(Limit):
         text = ", ".join(f"{name} {_plain(gpus)}" for name, gpus in ranked[:_NAMED]) + more
         self._users[tenant, cap] = now, text
         return text
+
+
+def _of(cap: Cap) -> str:
+    """Return of which products the GPUs of a cap are, in words; empty for all."""
+    return f" of {', '.join(cap.products)}" if cap.products else ""
 
 
 def _counts_for(cap: Cap, product: str) -> bool:

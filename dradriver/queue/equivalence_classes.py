@@ -44,11 +44,12 @@ class Line:
         heap: They by order; those that left are dropped when they come to the top, or when they are many.
         size: How many they are.
         queued: The order that they stand under among the asker's lines; None while they do not.
-        reason: What they were told last; of a new line what its kind was.
-        about: The same without figures that change all the time.
+        reason: What the first of them was told last; of a new line what its kind was. The others were told the same
+            without figures that change all the time.
+        informed: Which of them were told the figures.
     """
 
-    __slots__ = ("about", "asker", "group", "heap", "kinds", "queued", "reason", "size")
+    __slots__ = ("asker", "group", "heap", "informed", "kinds", "queued", "reason", "size")
 
     def __init__(self, kinds: Kinds, asker: Asker, group: Group) -> None:
         self.kinds = kinds
@@ -59,7 +60,7 @@ class Line:
         self.size = 0
         self.queued: Order | None = None
         self.reason = group.reason
-        self.about = "" if group.reason is None else group.reason.text
+        self.informed: set[Key] = set()
 
 
 class Group:

@@ -6,7 +6,7 @@ Nothing asks a limit that is not in force.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,15 +25,12 @@ NOWHERE: Final[Closed] = frozenset({"\0"})
 
 
 class LimitError(LazyNoPlaceError):
-    """A limit keeps a workload from all GPUs that it requests.
+    """A limit keeps a workload from all GPUs that it requests."""
 
-    Attributes:
-        about: The message without figures that change all the time.
-    """
-
-    def __init__(self, explain: Callable[[], NoPlaceError], about: str) -> None:
-        super().__init__(explain)
-        self.about = about
+    @property
+    def why(self) -> Reason:
+        """Return the reason of a workload that a limit keeps waiting; its figures change all the time."""
+        return Reason(self.cause, str(self), self.stable if self.stable != str(self) else "")
 
 
 class Allowance(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from dradriver.api.claims.pins import Key
@@ -98,7 +98,7 @@ class Queue:
         asker = Asker(self._tenant(namespace), namespace, workload.is_gang)
         known = self._workloads.get(workload.key)
         if known is not None and known[0] is workload and known[1].kinds == kinds and known[1].asker == asker:
-            return known[1].reason
+            return self._reason_of(workload, known[1])
         self.drop(workload.key)
         line = self._lines.get((kinds, asker))
         if line is None:
@@ -110,7 +110,7 @@ class Queue:
         heapq.heappush(line.heap, (workload.order, workload.key))
         if line.group.failed_at == NEVER or line.group.queued:
             self._queue(line)
-        return line.reason
+        return self._reason_of(workload, line)
 
     def drop(self, key: Key) -> None:
         """Remove a waiting workload from the queue; an unknown one is no error."""
@@ -160,21 +160,16 @@ class Queue:
             self._queue(entry[1])
 
     def block(
-        self,
-        workload: PendingWorkload,
-        reason: Reason | None,
-        about: str = "",
-        *,
-        work: int = 0,
-        by_limit: bool = False,
-    ) -> list[PendingWorkload]:
-        """Note that a waiting workload found no place, nor will its class. Return those that must be told so.
+        self, workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
+    ) -> list[tuple[PendingWorkload, Reason]]:
+        """Note that a waiting workload found no place, nor will its class. Return those that must be told so, and what.
+
+        Figures that change all the time would cost a write of each workload again and again. So only the first workload
+        of each line is told them, whenever they change, and the others are told the reason without them.
 
         Args:
             workload: The workload.
             reason: Why; None if the reason has not changed.
-            about: The reason without figures that change all the time; empty if it has none. If only the figures
-                change, only the first workload of each line is told the new ones.
             work: What the look cost, in evaluations of nodes.
             by_limit: Whether a limit, such as a cap, left it no GPUs, so that no node was asked.
         """
@@ -190,8 +185,7 @@ class Queue:
         if reason is None:
             return []
         group.reason = reason
-        text = about or reason.text
-        return [uninformed for line in group.lines.values() for uninformed in self._told(line, reason, text)]
+        return [news for line in group.lines.values() for news in self._news(line, reason)]
 
     def _found_no_place(self, group: Group) -> None:
         """Take all workloads of a group out of those that may find a place."""
@@ -201,16 +195,30 @@ class Queue:
             if self._head(line) is None:
                 self._forget(line)
 
-    def _told(self, line: Line, reason: Reason, about: str) -> list[PendingWorkload]:
-        """Set the reason of a line, and return its workloads that must be told it."""
-        if line.reason == reason:
+    def _news(self, line: Line, reason: Reason) -> list[tuple[PendingWorkload, Reason]]:
+        """Set the reason of a line, and return its workloads that must be told it, and what."""
+        head = self._head(line)
+        if head is None:
             return []
-        have_only_figures_changed = line.about == about
-        line.reason, line.about = reason, about
-        if have_only_figures_changed:
-            head = self._head(line)
-            return [] if head is None else [head]
-        return [self._workloads[item[1]][0] for item in line.heap if self._member(item, line)]
+        before, had_figures = line.reason, line.informed
+        have_figures = {head.key} if reason.stable else set[Key]()
+        if before == reason and had_figures == have_figures:
+            return []
+        line.reason, line.informed = reason, have_figures
+        keys: Iterable[Key] = had_figures | have_figures
+        if before is None or before.without_figures != reason.without_figures:
+            keys = [item[1] for item in line.heap if self._member(item, line)]
+        entries = filter(None, map(self._workloads.get, keys))
+        return [(each, self._reason_of(each, line) or reason) for each, own_line in entries if own_line is line]
+
+    def _reason_of(self, workload: PendingWorkload, line: Line) -> Reason | None:
+        """Return what a workload of a line is told: only the first one is told figures that change all the time."""
+        if line.reason is None or not line.reason.stable:
+            return line.reason
+        if self._head(line) is not workload:
+            return line.reason.without_figures
+        line.informed.add(workload.key)
+        return line.reason
 
     def closed(self, key: Key) -> Closed:
         """Return the GPUs that a cap denied a waiting workload when its class was asked last."""
@@ -229,7 +237,7 @@ class Queue:
             if group.failed_at == NEVER or group.queued:
                 self._queue(line)
             elif group.reason:
-                news += [(workload, group.reason) for workload in self._told(line, group.reason, group.reason.text)]
+                news += self._news(line, group.reason)
         return news
 
     def _move(self, line: Line, closed: Closed) -> None:

@@ -16,6 +16,7 @@ LIMIT_S: Final = {
     "beside_domains": 240,
     "beside_nics": 300,
     "beside_nvidia": 240,
+    "gang_rules": 400,
     "held_claims": 400,
     "several_vendors": 240,
     "siblings": 400,

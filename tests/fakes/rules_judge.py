@@ -1,7 +1,6 @@
 """What kube-scheduler says of a pod's rules about other pods, written after its plugins and not after the driver.
 
-Kubernetes 1.35, pkg/scheduler/framework/plugins: interpodaffinity/filtering.go, podtopologyspread/filtering.go and
-nodeports.
+Kubernetes 1.35, pkg/scheduler/framework/plugins: interpodaffinity, podtopologyspread and nodeports.
 """
 
 from __future__ import annotations

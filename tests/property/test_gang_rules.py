@@ -59,6 +59,8 @@ def rules(draw: st.DrawFn) -> Object:
     if draw(st.booleans()):
         constraint = rule() | {"maxSkew": draw(st.integers(1, 2)), "whenUnsatisfiable": "DoNotSchedule"}
         spec["topologySpreadConstraints"] = [constraint]
+    if draw(st.sampled_from([False, False, True])):
+        spec["ports"] = [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]
     return spec
 
 
@@ -89,7 +91,9 @@ async def cluster_of(scene: Scene) -> tuple[GpuCluster, list[str]]:
     for number, (count, gpus, app, spec) in enumerate(scene.kinds):
         for index in range(count):
             name = f"train-{number}-{index}"
-            pod = cluster.admitted(name, gpus, wishes={"gang": "train", "gang-size": str(size)}, **spec)
+            fields = {key: value for key, value in spec.items() if key != "ports"}
+            pod = cluster.admitted(name, gpus, wishes={"gang": "train", "gang-size": str(size)}, **fields)
+            pod["spec"]["containers"][0]["ports"] = spec.get("ports", [])
             pod["metadata"]["labels"]["app"] = app
             cluster.store.put(PODS, pod)
             pods.append(name)

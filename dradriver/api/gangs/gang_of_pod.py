@@ -48,8 +48,7 @@ def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:
     """
     if (why := impossible_gangs.why_never(pod.labels, pod.annotations, pod.scheduler, gang)) is not None:
         return Alone(why=why, never=True)
-    # Kubernetes' PodGroup that the pod names; None without one.
-    group = of_group(pod, asks=gang is not None and gang.asked)
+    group = of_group(pod, asks=gang is not None and gang.asked)  # the PodGroup of the pod; None without one
     if gang is None:
         return group or Alone()
     found = group or made(pod)

@@ -41,7 +41,7 @@ def head(subject: Subject) -> Document:
     return Document(title=title, sections=(Section(title=title, blocks=(_plain_table(rows),)),))
 
 
-def rest(subject: Subject, verdict: Verdict) -> Document:
+def rest(verdict: Verdict) -> Document:
     """Return the rest of the document of ``gputopo explain``: a section for each known part of the verdict."""
     # Parts of the verdict that are empty or None were not found out, or do not apply to the pod.
     sections = []
@@ -61,7 +61,7 @@ def rest(subject: Subject, verdict: Verdict) -> Document:
     if verdict.static is not None:
         add("Its claim", _static(verdict.static))
     if verdict.place is not None:
-        add("Its place" if subject.state != "waits" else "It would get", _place(verdict.place))
+        add("Its place" if verdict.turn is None else "It would get", _place(verdict.place))
     if verdict.better:
         add("Better sets", _helps(verdict.better, free="free now: a pod that is created anew would get it"))
     if verdict.free is not None:

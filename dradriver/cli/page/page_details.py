@@ -77,7 +77,7 @@ class Asked:
         about = subject(pod)
         head = explain_document.head(about)
         judged = await verdict(self._mirror, self._server, pod, self._live.scene.policies, self._namespace)
-        rest = explain_document.rest(about, judged)
+        rest = explain_document.rest(judged)
         first = Section(blocks=head.sections[0].blocks)
         shown = Document(title=head.title, sections=(first, *rest.sections, *_troubles(judged.unread).sections))
         return {"title": shown.title, "html": fragment(shown)}

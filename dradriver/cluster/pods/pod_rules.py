@@ -112,7 +112,7 @@ def rules_of(pod: Pod) -> Rules | None:
     Returns:
         None if the pod has no such rules. Rules of which a pod has more than the controller looks at are left out.
     """
-    if not _has_rules(pod):
+    if not has_rules(pod):
         return None
     ports = host_ports.host_ports(pod.spec.containers, pod.spec.init_containers)
     ports = ports if len(ports) <= host_ports.MOST else ()
@@ -133,7 +133,7 @@ def rules_of(pod: Pod) -> Rules | None:
     return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread, ports)
 
 
-def _has_rules(pod: Pod) -> bool:
+def has_rules(pod: Pod) -> bool:
     """Return whether a pod may have rules about other pods. Most pods have none."""
     spec = pod.spec
     if spec.topology_spread_constraints or any(

@@ -57,6 +57,8 @@ def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: 
 
 
 def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
+    if not pod_rules.has_rules(pod):
+        return None
     if pod_rules.has_many_labels(pod):
         return _reason(f"what pod affinity and topology spread with more than {pod_rules.MOST} labels select")
     if pod_rules.has_many_ports(pod):

@@ -105,10 +105,8 @@ class Placer:
         """Say that a workload found no place, and tell all to which that is news: those that request the same."""
         reason = self._planner.why(workload, error, rows)
         is_limit = isinstance(error, LimitError)
-        about = error.about if isinstance(error, LimitError) else ""
-        for other in self._queue.block(workload, reason, about, work=self._planner.work, by_limit=is_limit):
-            if reason is not None:
-                self.without_place(other, reason)
+        for other, news in self._queue.block(workload, reason, work=self._planner.work, by_limit=is_limit):
+            self.without_place(other, news)
 
     def widen(self) -> None:
         """Have workloads placed or told again to whom a limit leaves more now."""

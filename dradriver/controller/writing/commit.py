@@ -99,7 +99,8 @@ class Commit:
 
         began = asyncio.get_running_loop().time()
         try:
-            await self._each((partial(create, member, placement) for member, placement in plan.items()), slot)
+            for places in _in_order(plan):
+                await self._each((partial(create, member, placement) for member, placement in places), slot)
             self._check(plan, made)
             # The pods that a late pod came to have ended meanwhile: it must start with all others of its gang.
             if any(self._picture.gangs.gathers(member.key) for member in placed_alone):
@@ -182,7 +183,8 @@ class Commit:
                 await self._writer.pods.lift(pod, placement)
 
         try:
-            await self._each((partial(remove_gate, member, place) for member, place in places.items()), slot)
+            for some_places in _in_order(places):
+                await self._each((partial(remove_gate, member, place) for member, place in some_places), slot)
         except (ApiError, Unreachable) as error:
             concern = outcome(error)
             # Of many gates, some may be gone although no answer came.
@@ -383,3 +385,15 @@ class Commit:
     def _heed(self, error: Exception) -> None:
         if isinstance(error, ApiError) and error.retry_after_s and outcome(error) is Outcome.SERVER:
             self._lanes.failed(error)
+
+
+def _in_order(places: Mapping[Member, Placement]) -> list[list[tuple[Member, Placement]]]:
+    """Return placements in the order in which the scheduler must see the pods; those of one list in any order.
+
+    A pod with required affinity comes after the pods that it may have to be next to. If the scheduler refuses it before
+    these are placed, it looks at it again only after minutes: pods at the gang barrier cause no event that wakes it.
+    """
+    rules = {member: member.wish.rules for member in places}
+    has_affinity = {member: some is not None and bool(some.together) for member, some in rules.items()}
+    groups = ([item for item in places.items() if has_affinity[item[0]] == is_later] for is_later in (False, True))
+    return [group for group in groups if group]

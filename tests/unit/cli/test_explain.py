@@ -342,10 +342,13 @@ async def test_a_pod_that_the_scheduler_refused_is_told_so_beside_its_place(
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     said["message"] = "0/1 nodes are available: 1 node(s) didn't have free ports for the requested pod ports."
     pod = cluster.get_pod("next")
+    pod["metadata"]["annotations"][names.REASON] = "the scheduler finds no room on its nodes: an earlier try"
     cluster.put(PODS, pod | {"status": pod["status"] | {"conditions": [said]}})
+    assert "Its place" in (await shell.run("explain", "next")).stdout, "the place is promised to it, and tried again"
     cluster.put(RESOURCE_CLAIMS, (cluster.claim("next") or {}) | {"status": {}})
     cluster.remove(RESOURCE_CLAIMS, "gpus-next", "default")
     cluster.deliver()
+    assert "It would get" in (await shell.run("explain", "next")).stdout
     found = await shell.data("explain next")
     assert found["reason"] == (
         "the promise that it had has ended: the scheduler finds no room on its nodes: node(s) didn't have free ports "

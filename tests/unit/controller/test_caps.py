@@ -427,3 +427,28 @@ async def test_what_is_reserved_for_one_whom_its_cap_parks_is_others() -> None:
     await cluster.run("small", 4, nodeSelector={"kubernetes.io/hostname": "b"}, priority=1)
     await cluster.look()
     assert (cluster.runs("small"), cluster.held) == (True, ())
+
+
+async def test_figures_in_a_reason_are_of_the_last_minute_and_only_the_first_in_line_has_any() -> None:
+    cluster = cluster_of(capped(6), a="dgx1-v100")
+    cluster.pod("first", 3)
+    async with working(cluster):
+        await asyncio.sleep(1)
+        cluster.schedule()
+        for name in ("second", "third", "fourth"):
+            cluster.pod(name, 4)
+        await asyncio.sleep(40)
+        assert cluster.note("third", "reason") == cluster.note("fourth", "reason") == (
+            "its tenant's cap: tenant vision has no room in its 6 GPUs; this asks for 4"
+        )  # fmt: skip
+        for number, used in enumerate((4, 5)):
+            cluster.pod(f"more-{number}", 1, namespace="dev")
+            await asyncio.sleep(2)
+            cluster.schedule()
+            await asyncio.sleep(45)
+            assert f"tenant vision holds {used} of 6 GPUs" in (cluster.note("second", "reason") or "")
+        writes = [name for verb, name in cluster.client.writes if verb == "patch" and name in ("third", "fourth")]
+        assert len(writes) == 2, "one for each: nothing that they say has changed"
+        cluster.remove(PODS, "second", "default")
+        await asyncio.sleep(45)
+        assert "tenant vision holds 5 of 6 GPUs" in (cluster.note("third", "reason") or "")

@@ -52,7 +52,10 @@ def add(
     """Create pods of a gang with a label and rules."""
     for name in pods:
         words = {"gang": gang, "gang-size": size or str(len(pods))} if gang else {}
-        pod = cluster.admitted(name, gpus, wishes=words, **spec)
+        fields = dict(spec)
+        host_ports = fields.pop("ports", [])
+        pod = cluster.admitted(name, gpus, wishes=words, **fields)
+        pod["spec"]["containers"][0]["ports"] = host_ports
         pod["metadata"]["labels"]["app"] = app
         cluster.put(PODS, pod)
     return list(pods)
@@ -171,6 +174,18 @@ async def test_pods_that_want_to_be_with_others_of_their_gang_come_to_these() ->
     assert found, "a zone of a worker has room for the leader"
 
 
+async def test_gates_of_pods_that_want_to_be_with_others_are_removed_last() -> None:
+    """The scheduler refuses a pod that comes before those it must be next to, and nothing wakes it soon."""
+    cluster = zones(x="ab", y="cd")
+    cluster.barrier()
+    add(cluster, "a-leader", gpus=2, size="3", app="leader", **together(ZONE, "worker"))
+    add(cluster, "w1", "w2", gpus=4, size="3", app="worker")
+    await cluster.settle()
+    gates = [name for verb, name in cluster.client.writes if verb == "patch"]
+    assert sorted(gates[:2]) == ["w1", "w2"]
+    assert gates[2] == "a-leader"
+
+
 async def test_a_launcher_apart_from_its_workers_gets_a_node_of_its_own() -> None:
     cluster = nodes("abc")
     (launcher,) = add(cluster, "launcher", gpus=1, size="4", app="launcher", **apart(HOST, "worker"))
@@ -217,6 +232,49 @@ async def test_a_pod_that_joins_a_gang_keeps_its_rules() -> None:
     (late,) = add(cluster, "r", size="2-3", **apart(ZONE))
     (node,) = await nodes_of(cluster, [late])
     assert len({"x" if name in "abc" else name for name in (*first, node)}) == 3
+
+
+def ports(*numbers: int, address: str = "") -> Object:
+    """Return a pod's fields for host ports."""
+    entries = [{"containerPort": n, "hostPort": n, "protocol": "TCP"} | ({"hostIP": address} if address else {})
+               for n in numbers]  # fmt: skip
+    return {"hostNetwork": True, "ports": entries}
+
+
+async def test_pods_with_the_same_host_port_are_on_different_nodes() -> None:
+    cluster = nodes("abcdefgh")
+    pods = add(cluster, "p", "q", gpus=4, **ports(29500))
+    assert len(set(await nodes_of(cluster, pods))) == 2
+
+
+async def test_pods_with_different_host_ports_share_a_node() -> None:
+    cluster = nodes("ab")
+    pods = [
+        *add(cluster, "p", gpus=4, size="3", **ports(29500)),
+        *add(cluster, "q", gpus=4, size="3", **ports(29501)),
+        *add(cluster, "r", gpus=4, size="3", **ports(29500, 29501)),
+    ]
+    first, second, third = await nodes_of(cluster, pods)
+    assert first == second != third
+
+
+async def test_addresses_of_one_port_are_in_conflict_with_all_addresses_only() -> None:
+    cluster = nodes("ab")
+    pods = [
+        *add(cluster, "p", gpus=2, size="3", **ports(80, address="10.0.0.1")),
+        *add(cluster, "q", gpus=2, size="3", **ports(80, address="10.0.0.2")),
+        *add(cluster, "r", gpus=2, size="3", **ports(80)),
+    ]
+    first, second, third = await nodes_of(cluster, pods)
+    assert first == second != third
+
+
+async def test_a_node_whose_port_is_in_use_is_left_out() -> None:
+    cluster = nodes("abc")
+    add(cluster, "alone", gpus=1, gang="", nodeSelector={HOST: "b"}, **ports(29500))
+    await cluster.settle()
+    pods = add(cluster, "p", "q", gpus=4, **ports(29500))
+    assert set(await nodes_of(cluster, pods)) == {"a", "c"}
 
 
 def refuse(cluster: GpuCluster, pod: str, cause: str) -> None:

@@ -256,12 +256,16 @@ async def test_a_claim_of_another_driver_that_no_node_with_gpus_can_use_is_a_rea
 
 @pytest.mark.parametrize("zone", [None, ""])
 async def test_a_claim_of_another_driver_that_is_not_allocated_or_anywhere_leaves_all_nodes(zone: str | None) -> None:
+    """Of one that is not allocated the controller does not know the nodes, so the pod is confined to none."""
     cluster = GpuCluster()
     zones(cluster, each=2)
     other_claim(cluster, "fpga", zone)
     with_claim(cluster, "p", "fpga")
     await cluster.settle()
-    assert len(allowed(cluster, "p")) == 6
+    if zone is None:
+        assert "affinity" not in cluster.get_pod("p")["spec"]
+    else:
+        assert len(allowed(cluster, "p")) == 6
     unknown = cluster.worker.picture.only_scheduler_knows(cluster.worker.picture.pods["default", "p"])
     assert (unknown is not None) == (zone is None)
 

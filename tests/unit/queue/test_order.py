@@ -332,10 +332,11 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
                 while (head := waiting.next()) is not None:
                     each = head[0]
                     if closed(each):
-                        tell(waiting.block(each, Reason(Cause.GPUS, f"cap {used}"), "cap"), "cap")
+                        news = waiting.block(each, Reason(Cause.GPUS, f"cap {used}", "cap"))
+                        tell([other for other, _ in news], "cap")
                     elif _gpus(each) > room[0]:
                         lacking.add(_gpus(each))
-                        tell(waiting.block(each, Reason(Cause.GPUS, "full")), "full")
+                        tell([other for other, _ in waiting.block(each, Reason(Cause.GPUS, "full"))], "full")
                         expected = min(filter(may, there.values()), key=lambda one: one.order, default=None)
                     else:
                         assert each is expected

@@ -115,7 +115,7 @@ def test_one_that_finds_no_place_speaks_for_all_of_its_kind() -> None:
         queue.put(workload(name))
     head = queue.next()
     assert head is not None
-    assert {e.key[1] for e in queue.block(head[0], FULL)} == {"a", "b", "c"}
+    assert {e.key[1]: reason for e, reason in queue.block(head[0], FULL)} == dict.fromkeys("abc", FULL)
     assert queue.next() is None
     assert queue.put(workload("d")) == FULL
     assert queue.next() is None
@@ -310,6 +310,7 @@ class Capped:
     def __init__(self) -> None:
         self.nodes = Nodes("a", "b")
         self.shut = True
+        self.says: dict[str, str] = {}
         self.queue = Queue(
             self.nodes.table,
             lambda: self.nodes.free,
@@ -318,14 +319,15 @@ class Capped:
             open_rows=lambda closed: np.zeros(self.nodes.table.rows, dtype=np.bool_) if closed else None,
         )
 
-    def asked(self, reason: str = "cap 1", about: str = "cap") -> list[str]:
-        """Block whoever is asked, and return their names with those that have to be told."""
+    def asked(self, reason: str = "cap 1", stable: str = "cap") -> list[str]:
+        """Block whoever is asked, and return their names with those that have to be told; ``says`` has what."""
         found = []
         while self.queue.rechecks.outdated:
             self.queue.rechecks.look(1)
         while (head := self.queue.next()) is not None:
-            news = self.queue.block(head[0], Reason(Cause.CAP, reason), about)
-            found.append(f"{head[0].key[1]}: {''.join(sorted(each.key[1] for each in news))}")
+            news = self.queue.block(head[0], Reason(Cause.CAP, reason, stable if stable != reason else ""))
+            self.says |= {each.key[1]: str(reason) for each, reason in news}
+            found.append(f"{head[0].key[1]}: {''.join(sorted(each.key[1] for each, _ in news))}")
         return found
 
 
@@ -357,16 +359,27 @@ def test_it_is_not_asked_when_something_becomes_free_but_when_its_tenant_has_les
     assert (head[0].key[1], head[1]) == ("a", None)
 
 
-def test_of_many_only_the_first_is_told_new_figures_and_who_comes_later_the_newest() -> None:
+def test_of_many_only_the_first_is_told_figures_and_always_the_newest() -> None:
     capped = Capped()
-    for name in "abc":
+    for name in "bcd":
         capped.queue.put(workload(name))
-    assert capped.asked("cap 1") == ["a: abc"]
+    assert capped.asked("cap 1") == ["b: bcd"]
+    assert capped.says == {"b": "cap 1", "c": "cap", "d": "cap"}
     capped.queue.widen("n")
-    assert capped.asked("cap 2") == ["a: a"]
-    assert str(capped.queue.put(workload("d"))) == "cap 2"
+    assert capped.asked("cap 2") == ["b: b"]
+    assert str(capped.queue.put(workload("e"))) == "cap", "who comes later is told no figures, which it would keep"
+    assert str(capped.queue.put(workload("a", priority=1))) == "cap 2", "but for one that is the first by now"
     capped.queue.widen("n")
-    assert capped.asked("full", "full") == ["a: abcd"]
+    assert capped.asked("cap 2") == ["a: ab"]
+    assert (capped.says["a"], capped.says["b"]) == ("cap 2", "cap"), "who is the first no more"
+    capped.queue.drop(("n", "a"))
+    capped.queue.widen("n")
+    assert capped.asked("cap 2") == ["b: b"]
+    assert capped.says["b"] == "cap 2"
+    capped.queue.widen("n")
+    assert capped.asked("full", "full") == ["b: bcde"]
+    assert capped.queue.widen("n") == []
+    assert capped.asked("full", "full") == ["b: "]
 
 
 def test_once_the_cap_leaves_it_gpus_it_is_as_blocked_as_others_of_its_kind_and_told_so() -> None:
