@@ -44,6 +44,7 @@ def check(resolved: Resolved, *, by_template: bool) -> list[str]:
                 f"{key}: {value}: in this cluster {driver.driver} hands out the GPUs, and its devices do not say what "
                 f"the scheduler alone would have to know; remove the annotation"
             )
+    # These settings are carried out by the node agent that prepares the GPUs. The others ask for nothing.
     if resolved.nccl in ("file", "env", "near-nics"):
         return [f"{names.NCCL}: {driver.driver} prepares the GPUs in this cluster; NCCL is told nothing by this driver"]
     return []

@@ -53,6 +53,7 @@ def write(
     --query-gpu=pci.bus_id prints them, with those of the NICs behind.
     """
     machine = read(source, driver_root=driver_root, product=product, cpu=cpu)
+    # For a virtual machine: the PCIe paths are those of the server that it runs on.
     host_server = None if like is None else read_machine(like)
     if bus_ids:
         machine = complete(machine, bus_ids=[short_bus_id(busid.strip()) for busid in bus_ids.split(",")])

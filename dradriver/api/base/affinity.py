@@ -158,25 +158,14 @@ def put_required(
         node_affinity: The members of its ``nodeAffinity``; None without one.
         value: The selector as JSON; None takes it away, and with it what would be left empty.
     """
+    full_path = (*_NODE_AFFINITY_PATH, REQUIRED)
     # A JSON Patch can only add below parents that exist: add at the first one that is missing, with the others inside.
     if value is not None:
-        path = (
-            (*_NODE_AFFINITY_PATH, REQUIRED)
-            if node_affinity is not None
-            else _NODE_AFFINITY_PATH
-            if affinity is not None
-            else _NODE_AFFINITY_PATH[:2]
-        )
-        for key in reversed((*_NODE_AFFINITY_PATH, REQUIRED)[len(path) :]):
+        depth = 4 if node_affinity is not None else 3 if affinity is not None else 2
+        for key in reversed(full_path[depth:]):
             value = {key: value}
-        patch.add(*path, value=value)
+        patch.add(*full_path[:depth], value=value)
     elif affinity is not None and node_affinity is not None and REQUIRED in node_affinity:
         # Remove the topmost object that would be left empty.
-        emptied_path = (
-            _NODE_AFFINITY_PATH[:2]
-            if len(affinity) == len(node_affinity) == 1
-            else _NODE_AFFINITY_PATH
-            if len(node_affinity) == 1
-            else (*_NODE_AFFINITY_PATH, REQUIRED)
-        )
-        patch.remove(*emptied_path)
+        depth = 2 if len(affinity) == len(node_affinity) == 1 else 3 if len(node_affinity) == 1 else 4
+        patch.remove(*full_path[:depth])

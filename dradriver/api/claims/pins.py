@@ -228,6 +228,7 @@ def pin(claim: Claim) -> Pin | None:
         uuids=uuids,
         placed=placed_uuids,
         nccl=claim_config.nccl,
+        # The configuration names the requests that the controller chose for. Other selectors are their author's.
         nics=_nics(nic_candidates, our_configs[0].requests) if nic_candidates else {},
     )
 

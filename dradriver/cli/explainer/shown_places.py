@@ -43,7 +43,7 @@ def place_by_scheduler(scene: Scene, key: Key, request: Request) -> Place | None
     """Return the place that is shown for a claim whose GPUs the scheduler chose, not the controller.
 
     Args:
-        scene: The cluster.
+        scene: The cluster; ``scene.picture`` is the cluster cache, as the controller has it.
         key: The claim.
         request: The request of its pod.
 

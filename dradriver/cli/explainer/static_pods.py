@@ -33,7 +33,7 @@ async def static(scene: Scene, pod: Pod, claim: Claim | None) -> Verdict:
     """Return the verdict of ``gputopo explain`` on a static pod, which the scheduler alone places.
 
     Args:
-        scene: The cluster, read.
+        scene: The cluster, read; ``scene.picture`` is the cluster cache, as the controller has it.
         pod: The pod.
         claim: The claim that Kubernetes made for it; None if there is none yet.
     """

@@ -64,7 +64,7 @@ async def read(scene: Scene, pod: Pod, gang: GangPods | None) -> Workload:
     """Read and return the workload that the controller would place for a pod: its gang, or the pod alone.
 
     Args:
-        scene: The cluster.
+        scene: The cluster; ``scene.picture`` is the cluster cache, as the controller has it.
         pod: The pod that the user asks about.
         gang: Its gang; None if it is in none. A pod of a gang that has started is placed alone.
 

@@ -60,6 +60,7 @@ def findings(
         yield from _link_loss_findings(after)
     if machine is not None:
         yield from _nearest_nic_findings(machine)
+        # Only cards with RDMA (``verbs``) can write into a GPU's memory.
         if any(port.verbs for nic in cards for port in nic.ports):
             yield from _gpudirect_findings(machine, host_root)
 
