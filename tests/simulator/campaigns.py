@@ -23,6 +23,7 @@ from tests.fakes.control_plane import fit
 from tests.fakes.control_plane.devices import results
 from tests.resources import DEVICE_TAINT_RULES
 from tests.simulator import cast, machines
+from tests.simulator.adversaries import Adversaries
 from tests.simulator.faults import ETCD, QUOTA_CONFLICT, Storm
 from tests.simulator.gang_life import GangLife
 from tests.simulator.idle_rules import IdleRules
@@ -301,6 +302,11 @@ def preempting(world: World, rng: random.Random, at: float) -> None:
     GangLife(world, rng).begin(barrier=rng.random() < 0.7, owned=rng.random() < 0.3)
 
 
+def adversaries(world: World, rng: random.Random, at: float) -> None:
+    """Decoys with budgets, an owner of many pods, and others that use up the evictions of a minute; leaders change."""
+    Adversaries(world, rng).begin()
+
+
 def idle(world: World, rng: random.Random, at: float) -> None:
     """Pods and Jobs that ask to be ended when their GPUs do nothing, agents that say so or go wrong, and budgets."""
     life = Idling(world, rng)
@@ -328,7 +334,7 @@ CAMPAIGNS: Final[dict[str, Campaign]] = {
     for campaign in (
         nulls, surrogates, bound_by_hand, forged_notes, etcd_timeouts, quota_conflicts, queue_in_trouble, fat_templates,
         shapes, taint_rules, apart, open_pods, gangs, gangs_before, gangs_owned, partitions, caps, caps_gangs,
-        reservations, preempting, idle, idle_gangs, idle_preempting,
+        reservations, preempting, adversaries, idle, idle_gangs, idle_preempting,
     )
 }  # fmt: skip
 
@@ -341,6 +347,7 @@ LATER: Final = (
     "gangs_owned",
     "reservations",
     "preempting",
+    "adversaries",
     "idle",
     "idle_gangs",
     "idle_preempting",

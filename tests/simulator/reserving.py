@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from dradriver.api.claims import reservation_config_map as stored
@@ -18,6 +18,7 @@ from tests.fakes.apistore import Event, Key, Object
 from tests.fakes.control_plane import fit
 from tests.simulator import cast
 from tests.simulator.replicas import Replica, Replicas
+from tests.simulator.state import State
 from tests.simulator.taking import Gpu, asked
 from tests.simulator.world import Node, World
 
@@ -26,6 +27,7 @@ NAMESPACE: Final = "gpu-topology"
 SAMPLE_S: Final = 0.25
 UNDER_WAY_S: Final = 45.0  # from a decision to the claim, where writes hang
 LATE_S: Final = 1.5  # of a look, and of a step
+ENDS_S: Final = 30.0  # that a reservation may outlast its reason
 Broken = Callable[[str, str], None]
 
 
@@ -35,6 +37,7 @@ class Reserving:
     * Two reservations never overlap.
     * Nobody is placed on reserved GPUs but whom they are for, who has a higher priority, or who is ended by then.
     * Reserved GPUs stand idle no longer than they may.
+    * A reservation ends soon after its pod has a node, or is gone.
     * Whoever leads next goes on with what was written.
     """
 
@@ -52,6 +55,7 @@ class Reserving:
         world, rng = self._world, self._rng
         world.policies = POLICIES
         world.watchers.append(self._watch)
+        world.states.append(self._states)
         world.server.listeners.append(self._happened)
         for number in range(rng.randint(1, 2)):
             world.add_node(Node(f"r{number + 1}", "rtx-a6000-x4-pairs", cpu=16))
@@ -119,6 +123,15 @@ class Reserving:
             self._world.truth.keep(kept, 1)
             self._kept = kept
         self._world.loop.call_later(SAMPLE_S, self._look)
+
+    def _states(self) -> Iterator[State]:
+        """Give what may not last: reservations whose pods do not wait any more."""
+        leader = None if self._replicas is None else self._replicas.leader
+        for held in () if leader is None else self._of(leader):
+            pod = self._world.pod(key_of(held.who))
+            waits = pod is not None and pod["metadata"]["uid"] == held.who.rpartition("/")[2]
+            if pod is None or not waits or pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
+                yield State("a reservation ends with its reason", held.who, ENDS_S, f"GPUs are reserved for {held.who}")
 
     def _of(self, replica: Replica) -> tuple[reservation_rules.Reservation, ...]:
         return replica.controller.features.limits.reservations.all()

@@ -109,7 +109,7 @@ class Workload(msgspec.Struct, frozen=True, eq=False, dict=True):
         first = self.pods[0]
         return f"{first.key[0]}/{owner_of(first.pod) or first.key[1]}"
 
-    @property
+    @cached_property
     def lineage(self) -> str:
         """Return what stays the same if the workload is made again, as ``namespace/ReplicaSet/notebook``."""
         return lineage_of(self.pods[0].pod, self.key)

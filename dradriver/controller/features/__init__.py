@@ -3,6 +3,7 @@
 registry        which features there are, and what each registers: read this first
 recorders       writers of all Events
 reservations    reserves GPUs for a workload that waits long; moves and ends reservations
+reserved_workloads  whether a workload with a reservation waits still
 namespaces      labels of namespaces, while tenants are chosen by them
 idle_pods       pods whose GPUs do nothing: notes, warns, ends them
 idle_step       the next step for pods whose GPUs do nothing

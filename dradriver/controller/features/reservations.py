@@ -20,6 +20,7 @@ from dradriver.api.claims.pins import Device, Key
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
+from dradriver.controller.features.reserved_workloads import claims_of, is_placed, nodes_of, waits
 from dradriver.controller.placing.reservable import SLICE_S, Reservable
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.errors import DriverError
@@ -127,7 +128,7 @@ class Reservations(Limit):
     def looked_at(self, key: Key) -> None:
         """Take in that a pod or a gang was looked at: if it does not wait any more, its reservation ends at once."""
         who = self._by_key.get(key)
-        if who is not None and not self._waits(who):
+        if who is not None and not waits(self._picture, who):
             self._woken.set()
 
     def told(self, workload: PendingWorkload, reason: Reason) -> Reason:
@@ -193,14 +194,14 @@ class Reservations(Limit):
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()
         before = self._held[who]
         # 1. When will its GPUs be free? If that has changed, other pods can run there now, and are told another reason.
-        here = self._reservable.here(before.gpus, besides=() if workload is None else _claims(workload))
+        here = self._reservable.here(before.gpus, besides=() if workload is None else claims_of(workload))
         held = self._held[who] = reservation_rules.seen(before, here)
         if held is not before:
             for node in dict.fromkeys(node for node, _ in held.gpus):
                 self._picture.nodes.helped(node)
             self._apply(who, news=False)
         # 2. Does the workload still wait for GPUs that it could have? Are these still there, or others sooner?
-        is_needed = self.terms is not None and self._waits(who)
+        is_needed = self.terms is not None and waits(self._picture, who)
         gone, elsewhere = list[Device](), None
         if is_needed and workload is not None and workload.who == who:
             try:
@@ -223,10 +224,10 @@ class Reservations(Limit):
             return
         if step is Step.MOVE and elsewhere is not None:
             self._held[who] = reservation_rules.move(held, elsewhere, now, for_cost=not gone)
-            logger.info("reserved for %s: other GPUs, on %s: %s", who, _nodes(self._held[who]), why)
+            logger.info("reserved for %s: other GPUs, on %s: %s", who, nodes_of(self._held[who]), why)
         else:
             del self._held[who]
-            is_in_vain = is_needed or (not self._is_placed(who) and reservation_waits.is_in_vain(held, terms))
+            is_in_vain = is_needed or (not is_placed(self._picture, who) and reservation_waits.is_in_vain(held, terms))
             if is_in_vain and not gone and self.terms is not None:
                 self._waiting.fail(who, self._account(key_of(who)[0]), terms, now)
             logger.info("nothing is reserved for %s any more: %s", who, why)
@@ -258,7 +259,7 @@ class Reservations(Limit):
 
     def _forget_others(self, now: float) -> None:
         """Forget since when workloads were blocked that wait no more, and which were hopeless some time ago."""
-        self._waiting.keep(self._waits, now)
+        self._waiting.keep(lambda who: waits(self._picture, who), now)
         self._hopeless = {who: until for who, until in self._hopeless.items() if now < until <= now + HOPELESS_S}
 
     async def _reservable_workloads(self) -> list[PendingWorkload]:
@@ -315,7 +316,7 @@ class Reservations(Limit):
         if (
             self._workloads.get(workload.key) is not workload
             or workload.key not in self._queue
-            or not self._waits(workload.who)
+            or not waits(self._picture, workload.who)
         ):
             return  # it has its place, or is gone
         # What is free already does not lack GPUs, and keeping these from others would not help it.
@@ -325,27 +326,6 @@ class Reservations(Limit):
         held = self._held[workload.who] = reservation_rules.reserve(blocked, found, self._clock())
         logger.info("reserved for %s: %s", workload.who, reservation_rules.reason(held))
         self._apply(workload.who)
-
-    def _waits(self, who: str) -> bool:
-        """Return whether somebody has no place yet, whoever else has looked at it so far."""
-        key, uid = key_of(who), who.rpartition("/")[2]
-        if not uid:
-            return key in self._picture.gangs and not self._picture.gangs.started(key)
-        pod = self._picture.pods.get(key)
-        if pod is None or pod.metadata.uid != uid or pod.finished or pod.metadata.deletion_timestamp is not None:
-            return False
-        return not self._is_placed(who)
-
-    def _is_placed(self, who: str) -> bool:
-        """Return whether a pod has its GPUs or its node, or a gang has started."""
-        key, uid = key_of(who), who.rpartition("/")[2]
-        if not uid:
-            return key in self._picture.gangs and self._picture.gangs.started(key)
-        pod = self._picture.pods.get(key)
-        if pod is None or pod.metadata.uid != uid:
-            return False
-        claim = self._picture.claim_of(pod)
-        return bool(pod.spec.node_name or (claim is not None and claim.owned_by(uid) and claim.devices))
 
     # What it costs.
 
@@ -440,18 +420,3 @@ class Reservations(Limit):
             self._last = news
         else:
             self._more_idle = True
-
-
-def _claims(workload: PendingWorkload) -> list[Key]:
-    """Return the claims of a workload's own."""
-    found = []
-    for member in workload.members:
-        try:
-            found.append(member.wish.claim)
-        except WordError:
-            continue
-    return found
-
-
-def _nodes(held: Reservation) -> str:
-    return ", ".join(list(dict.fromkeys(node for node, _ in held.gpus))[:16])

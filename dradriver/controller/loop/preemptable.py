@@ -128,10 +128,12 @@ class Preemptable:
             may = [pair for pair in may if pair[0].key not in spared]
         scene = Scene(may, ends, now)
         scene = msgspec.structs.replace(scene, whose=self._limits.whose(wanting, scene.grace_s))
-        refusals = [self._evictions.refusals(workload.key) for workload, _ in may]
-        levels = sorted(set(refusals))
+        if not (refusals := self._evictions.refusals()):
+            return [scene], min(changes, default=math.inf)
+        times = [refusals.get(workload.key, 0) for workload, _ in may]
+        levels = sorted(set(times))
         fewer = [
-            [pair for pair, times in zip(may, refusals, strict=True) if times <= level]
+            [pair for pair, count in zip(may, times, strict=True) if count <= level]
             for level in levels[: min(2, len(levels) - 1)]
         ]
         scenes = [*(msgspec.structs.replace(scene, workloads=some) for some in fewer), scene]

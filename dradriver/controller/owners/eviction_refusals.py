@@ -33,10 +33,6 @@ class EvictionRefusals:
         """Know of no refusal."""
         self._refusals: dict[Key, _Refusal] = {}
 
-    def __bool__(self) -> bool:
-        """Return whether any refusal is remembered."""
-        return bool(self._refusals)
-
     def add(self, workloads: Iterable[Key], now: float) -> None:
         """Note that workloads could not be evicted: they are left alone, each time in a row for twice as long.
 
@@ -54,10 +50,9 @@ class EvictionRefusals:
         """Forget that a workload could not be evicted: nothing prevented it this time."""
         self._refusals.pop(workload, None)
 
-    def times(self, workload: Key, now: float) -> int:
-        """Return how often in a row a workload could not be evicted, as far as that still says something."""
-        known = self._refusals.get(workload)
-        return 0 if known is None or now >= known.until + KEPT_S else known.times
+    def times(self, now: float) -> dict[Key, int]:
+        """Return how often in a row each workload could not be evicted, as far as that still says something."""
+        return {key: known.times for key, known in self._refusals.items() if now < known.until + KEPT_S}
 
     def left_alone_s(self, workload: Key, now: float) -> float:
         """Return for how many seconds more evictions leave a workload alone; 0 if they do not."""

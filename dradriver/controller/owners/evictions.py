@@ -93,9 +93,9 @@ class Evictions:
         """Return for how many seconds more a workload is not evicted because it could not be ended; 0 for none."""
         return self._refusals.left_alone_s(workload, asyncio.get_running_loop().time())
 
-    def refusals(self, workload: Key) -> int:
-        """Return how often in a row a workload could not be ended, as far as that still says something."""
-        return self._refusals.times(workload, asyncio.get_running_loop().time()) if self._refusals else 0
+    def refusals(self) -> dict[Key, int]:
+        """Return how often in a row each workload could not be ended, as far as that still says something."""
+        return self._refusals.times(asyncio.get_running_loop().time())
 
     def ended(self) -> tuple[tuple[Key, float], ...]:
         """Return the workloads that were evicted within the last minute, each with how many seconds ago."""

@@ -1,0 +1,53 @@
+"""Workloads for which GPUs are reserved, by the name that every leader knows them by. ``Reservations`` asks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dradriver.api.base.errors import WordError
+from dradriver.api.claims.pins import Key
+from dradriver.cluster.cache.cluster_cache import Picture
+from dradriver.queue.pending import PendingWorkload
+from dradriver.queue.reservation_access import key_of
+from dradriver.queue.reservation_rules import Reservation
+
+MOST_NODES: Final = 16  # that a text names
+
+
+def waits(picture: Picture, who: str) -> bool:
+    """Return whether a workload has no place yet, whoever else has looked at it so far."""
+    key, uid = key_of(who), who.rpartition("/")[2]
+    if not uid:
+        return key in picture.gangs and not picture.gangs.started(key)
+    pod = picture.pods.get(key)
+    if pod is None or pod.metadata.uid != uid or pod.finished or pod.metadata.deletion_timestamp is not None:
+        return False
+    return not is_placed(picture, who)
+
+
+def is_placed(picture: Picture, who: str) -> bool:
+    """Return whether a pod has its GPUs or its node, or a gang has started."""
+    key, uid = key_of(who), who.rpartition("/")[2]
+    if not uid:
+        return key in picture.gangs and picture.gangs.started(key)
+    pod = picture.pods.get(key)
+    if pod is None or pod.metadata.uid != uid:
+        return False
+    claim = picture.claim_of(pod)
+    return bool(pod.spec.node_name or (claim is not None and claim.owned_by(uid) and claim.devices))
+
+
+def claims_of(workload: PendingWorkload) -> list[Key]:
+    """Return the claims of a workload's own for which GPUs are reserved."""
+    claims = []
+    for member in workload.members:
+        try:
+            claims.append(member.wish.claim)
+        except WordError:
+            continue
+    return claims
+
+
+def nodes_of(held: Reservation) -> str:
+    """Return the nodes of reserved GPUs in words."""
+    return ", ".join(list(dict.fromkeys(node for node, _ in held.gpus))[:MOST_NODES])
