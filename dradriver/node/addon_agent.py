@@ -44,15 +44,19 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     client = client_of(options, server)
     objects = NodeObjects(client, options.node)
     backend = hardware.backend(options, objects.released, prepares=False)
+
+    # Reads the machine again and again, and keeps the number of each GPU by the slot that it is in.
     machines = MachineWatch(
         backend.discovery,
         interval_s=options.rediscover_s,
         slots=Slots(None, published=objects.published, is_removed=objects.is_removed),
     )
+
+    # The faults of GPUs. A simulated machine has no kernel log.
     record = Record()
     health = HealthWatch(record, backend.discovery, backend.log)
 
-    # Only a real machine has a kernel log. The NICs of a simulated one cannot be watched.
+    # The NICs of a simulated machine cannot be watched.
     is_real = backend.log is not None
     sys_root = options.sys_root or options.host_root
     nic_watches = [nic_watch.of_host(sys_root, machines.last_known, node=options.node)] if is_real else []
@@ -67,6 +71,8 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         refused=backend.refused,
         lost=health,
     )
+
+    # ``looked``, ``changed``: events with functions that are called after each reading, or after a change.
     machines.looked.add(lambda: health.looked(machines.machine, machines.trouble))
     machines.changed.add(publisher.poke)
     # A GPU that has been lost for long is not published any more.
@@ -79,6 +85,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         client,
         asyncio.TaskGroup() as group,
     ):
+        # An administrator's SIGHUP has the machine read now.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
         for part in (machines, health, publisher):
             group.create_task(part.run())

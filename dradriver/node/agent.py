@@ -70,12 +70,16 @@ class Agent:
         self._new_policies: Event[[Policies]] = Event()  # called with the policies whenever the file changes them
         self._policies = PoliciesFile(options.policies, on_change=self._new_policies)
         self._objects = NodeObjects(client, options.node)
+
+        # What each GPU is published as (whole, shared, sliced), which the policies file can change.
         self._modes = ModeTransitions(
             lambda: self._policies.in_force,
             node=options.node,
             mps=options.mps,
             remembered=Remembered(options.state_dir / "modes.json"),
         )
+
+        # The vendor's code that reads the hardware, and the GPUs' numbers, which stay the same when others are lost.
         self._hardware = hardware.backend(options, self._objects.released, xids=lambda: self._policies.in_force.xids)
         self._discovery = self._hardware.discovery
         self._slots = Slots(
@@ -83,6 +87,7 @@ class Agent:
             published=self._objects.published,
             is_removed=lambda uuid: self._objects.is_removed(uuid) or self._hardware.is_foreign(uuid),
         )
+        # ``withdraw`` is called when the driver was loaded again: device numbers that were written may be wrong now.
         self._machines = MachineWatch(
             self._discovery,
             interval_s=options.rediscover_s,
@@ -92,6 +97,8 @@ class Agent:
             slots=self._slots,
         )
         self._processes = gpu_processes.asked_of(self._discovery)
+
+        # The order matters: each part uses those that were created before it.
         self._watch_health()
         self._prepare()
         self._serve(check_s)
@@ -135,6 +142,9 @@ class Agent:
         nccl = Nccl(lambda: policies.in_force.nccl.tuning, self._active_ports)
         self._not_told = NotTold(self._events)
         nccl.not_told.add(self._not_told.put)
+
+        # ``below`` finds the physical server below a virtual machine. If a device plugin hands out the same GPUs,
+        # processes outside of claims are right to be there.
         self._preparer = Preparer(
             node=options.node,
             state_dir=options.state_dir,
@@ -168,7 +178,7 @@ class Agent:
             place=self._health.place,
         )
 
-        # Connections between the parts.
+        # Connections between the parts: what is called once a claim can be used, and once it is released.
         self._preparer.made_ready.add(
             self._in_use, self._statuses.put, lambda _claim, _prepared: self._pod_events.poke()
         )

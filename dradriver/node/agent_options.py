@@ -40,6 +40,7 @@ class Options(options.Common):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the node agent's command-line options."""
+    # The options that all processes of the driver have, then those of the agent.
     made = options.parser(
         "python -m dradriver node",
         "The agent of one node: publishes its GPUs as ResourceSlices and prepares claims for the kubelet.",

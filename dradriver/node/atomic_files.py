@@ -30,6 +30,7 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
+            # ``os.write`` may write less than it is given.
             view = memoryview(data)
             while view:
                 view = view[os.write(descriptor, view) :]
@@ -46,7 +47,7 @@ def write(path: Path, data: bytes, *, durable: bool = True) -> None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     if durable:
-        _sync(path.parent)
+        _sync(path.parent)  # the rename itself, too
 
 
 def touch(path: Path) -> os.stat_result:

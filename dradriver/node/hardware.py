@@ -82,6 +82,8 @@ def backend(
     """
     if options.discovery == "simulated":
         return _simulated(options)
+
+    # An option can name the vendor; else the PCI devices of the node tell.
     root = options.sys_root or options.host_root
     forced_vendor = _VENDOR_OF_OPTION.get(options.discovery)
     present = vendor_of_node.look(root) if forced_vendor is None else vendor_of_node.Present(forced_vendor)
@@ -89,6 +91,8 @@ def backend(
         return Backend(present.vendor, Nothing(root), lambda: present.refused)
     if present.left_out is not None:
         logger.warning("GPUs of another vendor: %s", present.left_out)
+
+    # NICs that were seen before: a NIC that a pod has is not in the host's network namespace.
     nics = KeptNics(options.state_dir / "nics.json", boot=boot_of(options)) if prepares else None
     if present.vendor is AMD:
         return _amd(options, root, nics, prepares=prepares)
@@ -177,6 +181,7 @@ def device_manager(
         released: Gives the reason why the driver's library must be closed now; None if it may stay open.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
+    # Gives what a container needs for a GPU: device nodes and libraries.
     edits = found.discovery.edits
     can_be_divided = found.vendor.parts
     if not can_be_divided:

@@ -108,6 +108,7 @@ class Journal(Generic[T]):
             # The stamp is read before the text. If the file is written in between, the stamp is too old, and the next
             # call reads it again.
             stamp = _stamp(path.stat())
+            # An unchanged file needs no second decoding.
             known = self._decoded.get(key)
             if known is not None and known.stamp == stamp:
                 return known
@@ -116,6 +117,7 @@ class Journal(Generic[T]):
             self._foreign.discard(key)
             return None
         except OSError as error:
+            # Damage is of this one file. Other errors (the disk is gone) say nothing of the entry.
             if error.errno not in _DAMAGE:
                 raise
             self._handle_damaged(path, error)
@@ -145,7 +147,7 @@ class Journal(Generic[T]):
         """Return the number of entries, those included that cannot be read."""
         return sum(1 for _ in self._folder.glob(f"*{_SUFFIX}"))
 
-    def kept(self) -> set[str]:
+    def unreadable_keys(self) -> set[str]:
         """Return the keys of journal files that cannot be read and have no entry, as the keys may still be in use."""
         aside = {path.name.split(_SUFFIX + ".", 1)[0] for path in self._aside()}
         return {key for key in aside if _KEY.fullmatch(key) and not self._path(key).exists()} | self._foreign
@@ -160,7 +162,7 @@ class Journal(Generic[T]):
         Raises:
             OSError: None can be read.
         """
-        kept = self.kept()
+        kept = self.unreadable_keys()
         texts = {}
         for path in sorted(self._folder.glob(f"*{_SUFFIX}.newer-*")):
             match = _NEWER.fullmatch(path.name)

@@ -80,9 +80,13 @@ def sets_by_node(
     for role, nodes in enumerate(nodes_by_role):
         at[role, np.searchsorted(ranks, nodes.name_rank)] = np.arange(len(nodes.kind))
     one_node = _OneNode(asked, nodes_by_role, at, gpus[ranks], amounts, effort)
+
+    # By cell the fewest new nodes that hold it: before any node is added only the cell of no pods is reached.
     fewest_nodes = np.full([count + 1 for count in asked.counts], _MANY, dtype=np.int64)
     fewest_nodes[(0,) * fewest_nodes.ndim] = 0
     max_nodes = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
+
+    # How many new nodes with the same options were added.
     uses_of_options: dict[bytes, int] = {}
 
     # 2. Of each step: the node, the combinations of pods it can hold, and by cell the combination that was used.

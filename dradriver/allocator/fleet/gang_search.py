@@ -310,22 +310,25 @@ class _Domain(NamedTuple):
         """
         if effort is not None and effort.is_spent:
             return None
+
+        # What placed members and the roles before this one use.
         so_far = self.taken.copy()
         plans: list[Plan | None] = [None] * len(self.nodes_by_role)
         for at in order:
-            role, left = self.request.members[at], self._free_inside(at, so_far)
-            cost = ROLE_CALLS * CALL + 10 * len(self.nodes_by_role[at].kind) + 400 * len(left.kind)
+            role, free_nodes = self.request.members[at], self._free_inside(at, so_far)
+            cost = ROLE_CALLS * CALL + 10 * len(self.nodes_by_role[at].kind) + 400 * len(free_nodes.kind)
             if effort is not None and not effort.spend(cost):
                 return None
             demand = _demand(self.request, role, self.counts[at], so_far.nodes)
-            surroundings = _surroundings(self.fleet, left, self.level, so_far)
-            found = plan(left, np.zeros(len(left.kind), dtype=np.int64), demand, surroundings)
-            if found is None:
+            surroundings = _surroundings(self.fleet, free_nodes, self.level, so_far)
+            # The nodes are of one domain already, hence the zeros.
+            role_plan = plan(free_nodes, np.zeros(len(free_nodes.kind), dtype=np.int64), demand, surroundings)
+            if role_plan is None:
                 return None
-            plans[at] = found
-            for node, sets in zip(found.at.tolist(), found.sets(), strict=True):
+            plans[at] = role_plan
+            for node, sets in zip(role_plan.at.tolist(), role_plan.sets(), strict=True):
                 for mask in sets:
-                    so_far.add(int(left.name_rank[node]), int(left.row[node]), mask, role)
+                    so_far.add(int(free_nodes.name_rank[node]), int(free_nodes.row[node]), mask, role)
         return None if violated_limit(self.fleet, self.request, so_far, has_all=True) else tuple(plans)
 
     def in_any_way(self, effort: Effort) -> RolePlans | None:

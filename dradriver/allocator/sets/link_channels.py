@@ -85,8 +85,7 @@ class Wires:
             [next(n for n, node in enumerate(self.nodes) if node >> gpu & 1) for gpu in gpus]
         )
 
-        # Channels that fit at each speed: over links, between sockets, over PCIe.
-        # ``most_trees`` is the most PCIe trees below one NUMA node.
+        # Channels that fit at each speed: over links, between sockets, over PCIe. ``most_trees``: of one NUMA node.
         most_trees = max(sum(tree & node != 0 for tree in self.trees) for node in self.nodes)
         pcie = np.array(shape.pcie_gbps, dtype=np.float64)
         speed_gbps = np.array(speeds, dtype=np.float64)
@@ -94,8 +93,8 @@ class Wires:
         sockets = _fitting(np.array([shape.socket_gbps], dtype=np.float64), speed_gbps)
 
         # A GPU's PCIe link carries traffic within its tree and through the host bridge. If a set spans several trees it
-        # carries both, and the two figures alone do not give the sum: ``_crossing`` counts it.
-        # By kind of traffic: within the tree, through the bridge, then both in a set of 2, 3, ... trees.
+        # carries both, and the two figures alone do not give the sum: ``_crossing`` counts it. So these are, by kind of
+        # traffic: within the tree, through the bridge, then both in a set of 2, 3, ... trees.
         pcie_counts = [_fitting(pcie, speed_gbps), _fitting(pcie, speed_gbps * bridge_overhead)]
         pcie_counts += [_crossing(pcie, speed_gbps, count, bridge_overhead) for count in range(2, most_trees + 1)]
 

@@ -82,10 +82,11 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
 
-    # By what the best rings so far go over (links, third GPUs, PCIe): the channels that fit, and what they go over.
+    # The first index is what the best rings so far go over: 0 before any, then ``_LINKS``, ``_THROUGH`` (a third GPU)
+    # or ``_PCIE``. ``options``: channels that may fit, (4, rows, n). ``over_what``: what these go over.
     options, over_what = _options(room, at, least)
     doubtful = _doubtful(room, at, options, over_what)
-    channels, over_option = np.zeros((2, len(at)), dtype=np.int16)
+    channels, best_goes_over = np.zeros((2, len(at)), dtype=np.int16)
     gbps, best_total = np.zeros((2, len(at)), dtype=np.float32)
 
     # A speed may be tried if the fastest way between two GPUs reaches it, and ``least`` channels of it are no more than
@@ -99,26 +100,31 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
         candidates = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (best_total < total))
         if not candidates.size:
             continue
-        # A slower speed fits more often. It is better if all of its channels together carry more.
-        fitting_channels = options[over_option[candidates], row, candidates]
+        # ``row``: the speeds at which equally many channels fit share one. A slower speed fits more often. It is better
+        # if all of its channels together carry more.
+        fitting_channels = options[best_goes_over[candidates], row, candidates]
         is_better = fitting_channels * speed > best_total[candidates] + _TINY
         candidates, fitting_channels = candidates[is_better], fitting_channels[is_better]
-        way = over_what[over_option[candidates], row, candidates]
+        goes_over = over_what[best_goes_over[candidates], row, candidates]
         # The count of some sets is only an upper bound: count their rings exactly.
-        doubts = doubtful[over_option[candidates], row, candidates].nonzero()[0]
+        doubts = doubtful[best_goes_over[candidates], row, candidates].nonzero()[0]
         if doubts.size:
             for index in doubts.tolist():
-                through = bool(way[index] == _THROUGH)
+                through = bool(goes_over[index] == _THROUGH)
                 fitting_channels[index] = room.packed(
                     row, int(at[candidates[index]]), int(fitting_channels[index]), through=through
                 )
             is_better = (fitting_channels >= least[candidates]) & (
                 fitting_channels * speed > best_total[candidates] + _TINY
             )
-            candidates, fitting_channels, way = candidates[is_better], fitting_channels[is_better], way[is_better]
+            candidates, fitting_channels, goes_over = (
+                candidates[is_better],
+                fitting_channels[is_better],
+                goes_over[is_better],
+            )
 
         # Slower speeds may go no farther than these rings do.
-        over_option[candidates] = way
+        best_goes_over[candidates] = goes_over
         channels[candidates] = fitting_channels
         gbps[candidates] = speed
         best_total[candidates] = fitting_channels * speed

@@ -90,7 +90,7 @@ class Making:
         left: list[Made] = []
         try:
             async with locked(self._lock):
-                left = self._ledgers.left()
+                left = self._ledgers.changes_without_claim()
             refused = await self._shielded("", self._clean) if left else {}
         except (DriverError, OSError) as error:
             refused = {one.uuid: str(error) for one in left}
@@ -167,22 +167,25 @@ class Making:
         """Make the devices of a planned claim on the hardware, and return its entry.
 
         Each change is noted in the ledger before it is made, so that an agent that starts after a crash can undo it.
+        ``_alone`` is the lock of the hardware, which takes seconds to change. ``self._lock`` is the node's lock of the
+        ledgers, which other claims wait for: it is held for moments only.
         """
         async with self._alone():
             # 1. Undo what an earlier attempt for this claim left. The first error ends this attempt.
             async with locked(self._lock):
                 left = self._ledgers.made.of(plan.claim.uid)
-            for error in (await self._undo(left)).values():
+            errors = await self._undo(left)
+            for error in errors.values():
                 raise error
 
             # 2. Choose places next to the devices of others, and note them. The claim's devices are checked again,
             # because other claims may have been prepared in between.
             async with locked(self._lock):
-                self._ledgers.refuse_taken(plan.claim)
+                self._ledgers.raise_if_taken(plan.claim)
                 known = self._known()
             intents = await self._device_manager.settle(plan.intents, known)
             async with locked(self._lock):
-                self._ledgers.refuse_taken(plan.claim)
+                self._ledgers.raise_if_taken(plan.claim)
                 for intent in intents:
                     self._ledgers.made.write(intent)
 
@@ -190,6 +193,7 @@ class Making:
             made = list(intents)
             try:
                 for number, intent in enumerate(intents):
+                    # Each state of the device on the way (MIG mode is on, the GPU instance is there) is noted at once.
                     async for made[number] in self._device_manager.make(intent):
                         async with locked(self._lock):
                             self._ledgers.made.write(made[number])
@@ -227,7 +231,7 @@ class Making:
     async def _clean(self) -> dict[str, str]:
         async with self._alone():
             async with locked(self._lock):
-                left = self._ledgers.left()
+                left = self._ledgers.changes_without_claim()
             refused = await self._undo(left)
             return {one.uuid: str(refused[one.key]) for one in left if one.key in refused}
 

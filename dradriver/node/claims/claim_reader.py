@@ -54,6 +54,7 @@ class ClaimReader:
             AnotherError: The claim of this name has another uid.
             NotYetError: The server does not answer, or not with a claim.
         """
+        # The kubelet's call may be near its end: even then the server gets ``_LEAST_GET_S``.
         left_s = until - asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(max(min(at_most_s, left_s), _LEAST_GET_S)):
@@ -64,6 +65,7 @@ class ClaimReader:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: {error}") from error
         except (Unreachable, TimeoutError) as error:
             raise NotYetError(f"claim {namespace}/{name} cannot be read: no answer from the API server") from error
+        # A claim of the same name may have been created since the kubelet was told of the one that is meant.
         if claim.metadata.uid != uid:
             raise AnotherError(f"claim {namespace}/{name} is another one now: uid {claim.metadata.uid}, not {uid}")
         return claim

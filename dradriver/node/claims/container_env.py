@@ -36,7 +36,7 @@ class ClaimRequest(NamedTuple):
     config: ClaimConfig | None
 
 
-class Told(NamedTuple):
+class EnvAndFiles(NamedTuple):
     """What a request's containers are given as a whole, and the files that are mounted, by name, but for metadata."""
 
     edits: Edits
@@ -57,38 +57,43 @@ class ContainerEnv:
         self._nccl = nccl
         self._attributes: tuple[Machine | None, dict[str, dict[str, Any]]] = (None, {})
 
-    def tell(
+    def env_and_files(
         self, claim: ResourceClaim, request: str, asked: ClaimRequest, machine: Machine, *, below: Machine | None
-    ) -> Told:
+    ) -> EnvAndFiles:
         """Return the environment variables and files that the containers of a request are given.
 
         Args:
             claim: The claim.
             request: The request's name.
-            asked: Its part of the allocation.
+            asked: Its part of the allocation: its GPUs and its configuration.
             machine: The machine as it is now.
             below: The server below it, if it is a virtual machine and that is known.
 
         Raises:
             ClaimError: A file was asked for and cannot be written.
         """
+        # Variables that the image or the pod sets, and that must not change.
         kept = set(asked.config.keep_env) if asked.config is not None else set()
-        described = metadata.path(claim, request)
-        mounts = [Mount(self._path(claim.metadata.uid, _file(request, described)), described)]
+        metadata_path = metadata.path(claim, request)
+        # The device metadata file is mounted here, but written by the caller, who knows the prepared devices.
+        mounts = [Mount(self._path(claim.metadata.uid, _file_name(request, metadata_path)), metadata_path)]
         files: dict[str, bytes] = {}
+        # What is requested of NCCL's settings, and the request's GPUs by their position in the machine.
         mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
         positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
         env: list[str] = []
-        if machine.vendor is NVIDIA:  # else neither its runtime nor CUDA nor NCCL is there to be told
+
+        # Other vendors' containers have no NVIDIA runtime, no CUDA and no NCCL.
+        if machine.vendor is NVIDIA:
             nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
             for path, data in nccl.files.items():
-                name = _file(request, path)
+                name = _file_name(request, path)  # on the host; ``path`` is in the container
                 files[name] = data
                 mounts.append(Mount(self._path(claim.metadata.uid, name), path))
-            env += [*_env(request, asked.gpus, asked.config, kept), *nccl.env]
+            env += [*_cuda_env(request, asked.gpus, asked.config, kept), *nccl.env]
         if mode == NEAR_NICS and near_nics.VARIABLE not in kept:
             env += self._near_nics(claim, machine, positions, below)
-        return Told(Edits(env=tuple(env), mounts=tuple(mounts)), files)
+        return EnvAndFiles(Edits(env=tuple(env), mounts=tuple(mounts)), files)
 
     def _near_nics(
         self, claim: ResourceClaim, machine: Machine, positions: Sequence[int], below: Machine | None
@@ -105,7 +110,7 @@ class ContainerEnv:
         return [variable] if variable else []
 
     def about(self, claim: ResourceClaim, done: PreparedClaim, machine: Machine) -> dict[str, bytes]:
-        """Return the device metadata files that ``tell`` mounts into the containers of each request, by file name.
+        """Return the device metadata files that ``env_and_files`` mounts for each request, by file name.
 
         Args:
             claim: The claim.
@@ -121,7 +126,7 @@ class ContainerEnv:
                 own = resource_slices.of_part(own, device.told)
             by_request.setdefault(device.request, []).append(Described(result, own))
         return {
-            _file(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
+            _file_name(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
             for request, some in by_request.items()
         }
 
@@ -131,11 +136,11 @@ class ContainerEnv:
         return self._attributes[1]
 
 
-def _file(request: str, path: str) -> str:
+def _file_name(request: str, path: str) -> str:
     return f"{request}-{path.rpartition('/')[2]}"
 
 
-def _env(request: str, gpus: Sequence[Gpu], settings: ClaimConfig | None, kept: set[str]) -> tuple[str, ...]:
+def _cuda_env(request: str, gpus: Sequence[Gpu], settings: ClaimConfig | None, kept: set[str]) -> tuple[str, ...]:
     env = {} if _HIDE[0] in kept else {_HIDE[0]: _HIDE[1]}
     order = settings.order.get(request) if settings is not None else None
     if order and not kept & {_ORDER, _VISIBLE}:

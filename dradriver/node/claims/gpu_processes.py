@@ -54,7 +54,7 @@ async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: A
     return {}
 
 
-async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
+async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
     """Raise if processes are on GPUs that the claim gets whole, or that it gets the first share of.
 
     If the driver refuses to list processes nothing is raised, because it may never list them. If it does not answer the
@@ -74,21 +74,25 @@ async def refuse(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Pa
         OSError: A file cannot be read.
     """
     async with locked(lock):
-        held = ledgers.held([gpu.uuid for gpu in planned.gpus])
+        claimed = ledgers.claimed_gpus([gpu.uuid for gpu in planned.gpus])
+
+    # Only GPUs on which nobody may be yet: wholes, and GPUs of which this claim gets the first share.
     earliest_end = asyncio.get_running_loop().time() + _LEAST_ASK_S
-    occupation = await _occupied(processes, _own(planned, held), until=max(until, earliest_end))
+    occupation = await _processes_in_words(
+        processes, _gpus_without_user(planned, claimed), until=max(until, earliest_end)
+    )
     if occupation is None:
         return
     async with locked(lock):
         # If another claim has the GPU the processes are that claim's, and its name is the better message.
-        ledgers.refuse_taken(planned.claim)
+        ledgers.raise_if_taken(planned.claim)
         # If this claim's entry cannot be read, the processes may be its own.
-        has_unread_entry = planned.claim.uid in ledgers.claims.kept()
+        has_unread_entry = planned.claim.uid in ledgers.claims.unreadable_keys()
     if not has_unread_entry:
         raise OccupiedError(occupation)
 
 
-def _own(planned: Plan, held: Collection[str]) -> list[str]:
+def _gpus_without_user(planned: Plan, held: Collection[str]) -> list[str]:
     """Return the uuids of the GPUs on which nobody may be yet, each once."""
     own: dict[str, None] = {}
     for device, gpu in zip(planned.claim.devices, planned.gpus, strict=True):
@@ -98,7 +102,7 @@ def _own(planned: Plan, held: Collection[str]) -> list[str]:
     return list(own)
 
 
-async def _occupied(processes: Processes, own: Sequence[str], *, until: float) -> str | None:
+async def _processes_in_words(processes: Processes, own: Sequence[str], *, until: float) -> str | None:
     """Return which processes are on these GPUs; None where there are none."""
     if not own:
         return None

@@ -76,24 +76,31 @@ class Ledgers:
             OSError: A file cannot be read, written or removed.
         """
         last_error: OSError | None = None
+
+        # 1. Remove what a killed writer left. MIG instances and shares of an earlier boot do not exist any more.
         self.claims.sweep()
         self.made.sweep()
         for key, made in self.made.read().items():
             if made.value.boot != self._boot:
                 self.made.remove(key)
+
+        # 2. Write the specs of the claims of which all that was made still exists.
         entries = self.claims.read()
-        whole = {uid for uid, entry in entries.items() if self.whole(entry.value)}
-        for uid in whole:
+        complete = {uid for uid, entry in entries.items() if self.is_complete(entry.value)}
+        for uid in complete:
             try:
                 self._write_spec(entries[uid].value)
             except OSError as error:
                 last_error = error
-        away = {uid for uid in whole if missing_devices.is_away(entries[uid].value, self._machine())}
-        gone = self.cdi.sweep(keep=whole - away | self.claims.kept())
-        self.mounted.sweep(keep=entries.keys() | self.claims.kept())
+
+        # 3. Remove all other specs and files. What belongs to an entry that cannot be read stays: its pod may run.
+        with_absent_gpu = {uid for uid in complete if missing_devices.is_away(entries[uid].value, self._machine())}
+        unreadable = self.claims.unreadable_keys()
+        removed = self.cdi.sweep(keep=complete - with_absent_gpu | unreadable)
+        self.mounted.sweep(keep=entries.keys() | unreadable)
         metrics.CLAIMS_PREPARED.set(len(entries))
-        if gone or not self._recovered:
-            logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), gone or "none other")
+        if removed or not self._recovered:
+            logger.info("%d claims are prepared; removed CDI specs of %s", len(entries), removed or "none other")
         self._recovered = True
         if last_error is not None:
             raise last_error
@@ -108,7 +115,7 @@ class Ledgers:
             OSError: A file cannot be read.
         """
         entry = self.claims.get(uid)
-        if entry is None or not self.whole(entry.value):
+        if entry is None or not self.is_complete(entry.value):
             return None
         has_files = any(device.edits.mounts for device in entry.value.devices)
         return None if has_files and entry.value.boot != self._boot else entry
@@ -122,7 +129,7 @@ class Ledgers:
         self._write_spec(claim)
         return self.claims.touch(claim)
 
-    def whole(self, claim: PreparedClaim) -> bool:
+    def is_complete(self, claim: PreparedClaim) -> bool:
         """Return whether, by the ledgers, all that was made for a claim still exists behind the device nodes it opens.
 
         Nothing of it is after a reboot, nor after the driver's module was loaded anew.
@@ -207,16 +214,16 @@ class Ledgers:
         self.mounted.remove(uid)
         metrics.CLAIMS_PREPARED.set(len(self.claims))
 
-    def left(self) -> list[Made]:
+    def changes_without_claim(self) -> list[Made]:
         """Return from the ledgers the hardware changes that may have been made for claims that are not prepared.
 
         Raises:
             OSError: A file cannot be read.
         """
-        entries = self.claims.read().keys() | self.claims.kept()
+        entries = self.claims.read().keys() | self.claims.unreadable_keys()
         return [entry.value for entry in self.made.read().values() if entry.value.owner not in entries]
 
-    def held(self, gpus: Collection[str]) -> set[str]:
+    def claimed_gpus(self, gpus: Collection[str]) -> set[str]:
         """Return which of these GPUs, by uuid, some claim in the ledgers has or may have.
 
         Who looks on has nothing of a GPU.
@@ -227,12 +234,12 @@ class Ledgers:
         claims = [entry.value for entry in self.claims.read().values()]
         uuids = {entry.value.uuid for entry in self.made.read().values()}
         uuids |= {device.uuid for claim in claims for device in claim.devices if not device.admin}
-        for uid in self.claims.kept():
-            unread = self._unread(uid, gpus)
+        for uid in self.claims.unreadable_keys():
+            unread = self._gpus_of_unreadable_claim(uid, gpus)
             uuids |= set(gpus) if unread is None else unread
         return uuids & set(gpus)
 
-    def _unread(self, uid: str, gpus: Collection[str]) -> set[str] | None:
+    def _gpus_of_unreadable_claim(self, uid: str, gpus: Collection[str]) -> set[str] | None:
         """Return which of these GPUs a claim has whose entry cannot be read; None where nothing says.
 
         What was made for it is in the other ledger, and its spec names its devices.
@@ -243,7 +250,7 @@ class Ledgers:
             return None
         return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
-    def refuse_taken(self, planned: PreparedClaim) -> None:
+    def raise_if_taken(self, planned: PreparedClaim) -> None:
         """Raise if a planned claim's device is taken by the ledgers: by another claim, or as its GPU is exclusive.
 
         Parts of an exclusive GPU are used by one namespace at a time. This is not checked for a claim that has an entry
@@ -258,26 +265,30 @@ class Ledgers:
         entries = self.claims.read()
         for entry in entries.values():
             for theirs in entry.value.devices if entry.value.uid != planned.uid else ():
-                _refuse(planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})")
+                _raise_if_same_device(
+                    planned, theirs, f"claim {entry.value.namespace}/{entry.value.name} (uid {entry.value.uid})"
+                )
 
         # 2. Exclusive GPUs of which claims of other namespaces, or claims that cannot be read, have parts.
         for entry in entries.values() if planned.uid not in entries else ():
             if entry.value.namespace != planned.namespace:
-                of_it = {device.uuid for device in entry.value.devices if not device.admin}
-                self._refuse_exclusive(planned, of_it, f"{entry.value.namespace} (claim {entry.value.name})")
-        for uid in self.claims.kept() - {planned.uid} if planned.uid not in entries else ():
-            unread = self._unread(uid, [device.uuid for device in planned.devices])
-            self._refuse_exclusive(planned, unread or (), f"a claim whose entry cannot be read (uid {uid})")
+                their_gpus = {device.uuid for device in entry.value.devices if not device.admin}
+                self._raise_if_exclusive(planned, their_gpus, f"{entry.value.namespace} (claim {entry.value.name})")
+        for uid in self.claims.unreadable_keys() - {planned.uid} if planned.uid not in entries else ():
+            gpus_of_unreadable = self._gpus_of_unreadable_claim(uid, [device.uuid for device in planned.devices])
+            self._raise_if_exclusive(
+                planned, gpus_of_unreadable or (), f"a claim whose entry cannot be read (uid {uid})"
+            )
 
-        # 3. Devices on the hardware of claims that are not prepared.
+        # 3. Devices (MIG instances, shares) on the hardware of claims that are not prepared.
         for made in (entry.value for entry in self.made.read().values()):
             if made.owner != planned.uid and made.owner not in entries:
                 theirs = PreparedDevice(
                     request="", pool="", device=made.device, uuid=made.uuid, part=made.kind, share_id=made.share_id
                 )
-                _refuse(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
+                _raise_if_same_device(planned, theirs, f"what is being made or undone for a claim (uid {made.owner})")
 
-    def _refuse_exclusive(self, planned: PreparedClaim, theirs: Collection[str], whose: str) -> None:
+    def _raise_if_exclusive(self, planned: PreparedClaim, theirs: Collection[str], whose: str) -> None:
         for device in planned.devices:
             if device.uuid in theirs and not device.admin and self._exclusive(device.uuid):
                 raise DeviceBusyError(
@@ -287,6 +298,6 @@ class Ledgers:
                 )
 
 
-def _refuse(planned: PreparedClaim, theirs: PreparedDevice, who: str) -> None:
+def _raise_if_same_device(planned: PreparedClaim, theirs: PreparedDevice, who: str) -> None:
     if any(ours.excludes(theirs) for ours in planned.devices):
         raise DeviceBusyError(f"GPU {theirs.device} is still held by {who}")

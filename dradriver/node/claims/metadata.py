@@ -51,6 +51,7 @@ def build(
         choice: The controller's choice of GPUs; None if the scheduler chose alone.
         ring: Names of the claim's devices in the order of the best ring through them; empty if unknown.
     """
+    # The form of KEP-5304: one entry for each device, with typed attributes as in ResourceSlices.
     devices = []
     for result, attributes in described:
         all_attributes = dict(attributes) | _of_choice(choice)
@@ -66,9 +67,10 @@ def build(
             "name": claim.metadata.name,
             "namespace": claim.metadata.namespace,
             "uid": claim.metadata.uid,
-            "generation": 1,
+            "generation": 1,  # of the file, which is written once
         },
     }
+    # The name that the pod has for a claim of a template; a claim with a name of its own has none.
     if (pod_claim := _pod_claim(claim)) is not None:
         file["podClaimName"] = pod_claim
     file["requests"] = [{"name": described[0].result.request, "devices": devices}]

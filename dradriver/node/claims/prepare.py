@@ -93,8 +93,8 @@ class Preparer:
         """
         self._node = node
         self._boot = boot
-        self._lock = state_dir / "serialize.lock"
-        self._calls = state_dir / "calls.lock"
+        self._lock = state_dir / "serialize.lock"  # the node's lock, of the ledgers
+        self._calls = state_dir / "calls.lock"  # the claims' locks
         self._ledgers = Ledgers(
             state_dir, cdi_root, boot=boot, driver=device_manager.driver, machine=machine, exclusive=exclusive
         )
@@ -102,8 +102,10 @@ class Preparer:
         self._processes = processes
         self._container_env = ContainerEnv(self._ledgers.mounted.path, nccl or Nccl())
         self._below = below
+        # Called when a claim can be used for the first time, and with the uid of a claim that was released.
         self.made_ready: Event[[ResourceClaim, PreparedClaim]] = Event()
         self.given_back: Event[[str]] = Event()
+
         self._making = Making(state_dir, self._lock, self._ledgers, device_manager)
         self._reader = ClaimReader(get_claim)
         self._rebuilder = Rebuilder(
@@ -111,8 +113,8 @@ class Preparer:
         )
         self._machine = machine
         self._budget_s = budget_s
-        self._changed = asyncio.Event()
-        self._machine_changed = asyncio.Event()
+        self._changed = asyncio.Event()  # set to have waiting prepare calls try again
+        self._machine_changed = asyncio.Event()  # set to have the CDI specs compared with the machine
         self._confirmed: dict[str, Stamp] = {}  # entries that this process compared with the API, by claim uid
         self._not_ready: set[str] = set()  # uids of claims that this process prepared and that cannot be used yet
 
@@ -206,7 +208,7 @@ class Preparer:
                     return False
                 async with locked(self._lock):
                     entry = self._ledgers.claims.get(uid)
-                    if entry is None or entry.value.boot != self._boot or self._ledgers.whole(entry.value):
+                    if entry is None or entry.value.boot != self._boot or self._ledgers.is_complete(entry.value):
                         return False
                 await self._attempt(prepared.namespace, prepared.name, uid, lock_fd, until=loop.time() + self._budget_s)
         except EarlierCallError:
@@ -301,12 +303,12 @@ class Preparer:
 
         # 2. It is prepared, for the allocation that it has. If the API server does not answer, the entry counts.
         try:
-            at_most_s = GET_S if entry is None else _DOUBT_S
+            at_most_s = GET_S if entry is None else _DOUBT_S  # with an entry there is an answer without the server
             claim = await self._reader.read(namespace, name, uid, until=until, at_most_s=at_most_s)
         except NotYetError:
             if entry is None:
                 raise
-            await self._making.check(uid)
+            await self._making.check(uid)  # raises unless what was made for it can be used now
             return entry.value
         if entry is not None and self._is_prepared_for(entry.value, claim):
             return await self._when_usable(claim, entry)
@@ -319,19 +321,20 @@ class Preparer:
         planned = plan(
             claim, machine, self._device_manager, self._container_env, node=self._node, boot=self._boot, below=below
         )
-        if not planned.claim.devices:
+        if not planned.claim.devices:  # all devices of the claim are other drivers'
             return planned.claim
 
         # 4. Prepare. An entry that is left here is of an earlier allocation of the claim.
         try:
             if entry is not None:
                 await self._release(uid, lock_fd)
-            await gpu_processes.refuse(self._processes, planned, self._ledgers, self._lock, until=until)
+            await gpu_processes.raise_if_occupied(self._processes, planned, self._ledgers, self._lock, until=until)
+            # Intents are MIG instances and shares that must be made on the hardware first.
             if planned.intents:
                 new_entry = await self._make(planned, lock_fd, until=until)
             else:
                 async with locked(self._lock):
-                    self._ledgers.refuse_taken(planned.claim)
+                    self._ledgers.raise_if_taken(planned.claim)
                     new_entry = self._ledgers.put(planned.claim, planned.files(planned.claim))
         except OSError as error:
             raise NotYetError(f"the node cannot write what it prepares: {error}") from error

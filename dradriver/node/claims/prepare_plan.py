@@ -102,6 +102,8 @@ def plan(
     """
     if claim.status.allocation is None:
         raise ClaimError("the claim is not allocated")
+
+    # By result of this driver: the GPU, and the device as the ledger will have it. ``intents`` are what must be made.
     gpus: list[Gpu] = []
     devices: list[PreparedDevice] = []
     intents: list[Made] = []
@@ -109,12 +111,13 @@ def plan(
 
     # 1. The device of each result. MIG instances and shares do not exist yet, so they become intents.
     for number, result in enumerate(claim.results):
+        # A pool is one node's devices, and has the node's name.
         if result.pool != node:
             raise ClaimError(f"device {result.device} is in pool {result.pool}, not on this node, {node}")
         request = request_of(result)
         claim_request = by_request.get(request) or ClaimRequest((), (), config_for(claim, result))
-        located = _located(result, claim_request.config, machine, device_manager, node=node)
-        device = _unmade(result, located)
+        located = _device_of_result(result, claim_request.config, machine, device_manager, node=node)
+        device = _prepared_device(result, located)
         if isinstance(located.kind, MadeKind):
             intents.append(_intent(claim, number, device, located, boot))
             device = msgspec.structs.replace(device, made=intents[-1].key)
@@ -126,21 +129,22 @@ def plan(
             results=(*claim_request.results, result), gpus=(*claim_request.gpus, located.gpu)
         )
 
-    # 2. The environment and files of each request. A container gets all devices of a request, so that the first device
-    # brings them.
+    # 2. The environment and files of each request. A container gets all devices of a request, so the first device
+    # brings them (``edits`` are what CDI adds to a container).
     files: dict[str, bytes] = {}
     for request, claim_request in by_request.items():
         first = next(n for n, device in enumerate(devices) if device.request == request)
-        container = container_env.tell(claim, request, claim_request, machine, below=below)
+        container = container_env.env_and_files(claim, request, claim_request, machine, below=below)
         devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + container.edits)
         files |= container.files
 
+    # 3. Device metadata has attributes that are known only once the devices are made: it is written then.
     meta = claim.metadata
     planned = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=boot, devices=tuple(devices))
     return Plan(planned, tuple(gpus), tuple(intents), lambda done: files | container_env.about(claim, done, machine))
 
 
-def _located(
+def _device_of_result(
     result: AllocationResult, config: ClaimConfig | None, machine: Machine, device_manager: DeviceManager, *, node: str
 ) -> Device:
     """Return the device of this machine that a result names.
@@ -157,7 +161,7 @@ def _located(
     return located
 
 
-def _unmade(result: AllocationResult, located: Device) -> PreparedDevice:
+def _prepared_device(result: AllocationResult, located: Device) -> PreparedDevice:
     """Return a result's device without what it brings to a container."""
     return PreparedDevice(
         request=request_of(result),

@@ -79,14 +79,17 @@ class Rebuilder:
             DriverError: Another instance does not release the lock.
             OSError: A file cannot be read or written.
         """
+        # 1. Which claims the unreadable files are of: a newer agent's say it themselves.
         async with locked(self._lock):
             self._ledgers.claims.read()  # sets unreadable entries aside, for the calls below
             newer = {uid: _identity([text], uid) for uid, text in self._ledgers.claims.newer().items()}
             damaged = {
                 uid: _identity(self._ledgers.mounted.read(uid), uid)
-                for uid in self._ledgers.claims.kept() - newer.keys()
-                if not self._ledgers.claims.foreign(uid)
+                for uid in self._ledgers.claims.unreadable_keys() - newer.keys()
+                if not self._ledgers.claims.foreign(uid)  # a newer agent runs next to this one, and looks after it
             }
+
+        # 2. Ask the API server whether each exists, and rebuild the entries of a newer agent.
         vanished = set()
         for uid, identity in (newer | damaged).items():
             machine = self._machine()
@@ -112,7 +115,7 @@ class Rebuilder:
         prepared = None if edits is None else self._rebuilt(claim, edits, machine)
         if prepared is None:
             logger.error("claim %s was prepared by a newer agent, which this one cannot copy; its pod goes on", who)
-        elif uid in self._ledgers.claims.kept():
+        elif uid in self._ledgers.claims.unreadable_keys():
             self._ledgers.put(prepared)
             metrics.CHECKPOINT_REBUILT.inc()
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
@@ -130,7 +133,9 @@ class Rebuilder:
         """
         unused_edits = dict(edits)
         meta = claim.metadata
-        bare = PreparedClaim(uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=self._boot, devices=())
+        without_devices = PreparedClaim(
+            uid=meta.uid, namespace=meta.namespace, name=meta.name, boot=self._boot, devices=()
+        )
         devices = []
         for result in claim.results:
             request = request_of(result)
@@ -145,6 +150,8 @@ class Rebuilder:
             except DriverError as error:
                 logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
                 return None
+            # ``kind``: whole GPU, MIG instance or share. Instances and shares that agents make cannot be rebuilt,
+            # because the spec does not say how they were made.
             kind, gpu = (None, None) if located is None else (located.kind, located.gpu)
             if result.pool != self._node or isinstance(kind, MadeKind):
                 return None
@@ -157,12 +164,14 @@ class Rebuilder:
                 share_id=result.share_id,
                 admin=bool(result.admin_access),
             )
+            # The spec's entry of this device, and what any container gets with such a GPU.
             base_devices = kind.edits(gpu).cdi if kind is not None and gpu is not None else ()
-            own_edits = unused_edits.pop(cdi.device_name(bare, device), Edits())
+            own_edits = unused_edits.pop(cdi.device_name(without_devices, device), Edits())
             devices.append(msgspec.structs.replace(device, edits=own_edits + Edits(cdi=base_devices)))
+        # A device of the spec that belongs to no result: this agent does not know what it is.
         if unused_edits or not devices:
             return None
-        return msgspec.structs.replace(bare, devices=tuple(devices))
+        return msgspec.structs.replace(without_devices, devices=tuple(devices))
 
 
 class _Identity(msgspec.Struct, frozen=True):

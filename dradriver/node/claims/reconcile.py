@@ -70,9 +70,13 @@ class Reconciler:
         self._processes = processes
         self._gpus = gpus
         self._interval_s = interval_s
+
+        # Called after each pass: GPUs kept from new pods and GPUs that should leave MIG mode, with the reasons by uuid;
+        # and each claim that is in use.
         self.held: Event[[Mapping[str, str]]] = Event()
         self.stuck: Event[[Mapping[str, str]]] = Event()
         self.used: Event[[ResourceClaim, PreparedClaim]] = Event()
+        # How many claims are read at the same time.
         self._asking = asyncio.Semaphore(_AT_ONCE)
         # Of the last pass:
         self._suspects: dict[str, Stamp] = {}  # claims that looked unused, by uid
@@ -115,11 +119,14 @@ class Reconciler:
     async def _compare(self) -> None:
         """Make one pass; see ``once``."""
         # 1. Claims whose entries cannot be read, and devices that claims left on the hardware.
-        await self._give_back_vanished(await self._preparer.rebuild())
+        vanished = await self._preparer.rebuild()  # uids of claims that do not exist
+        await self._give_back_vanished(vanished)
         left_devices = await self._preparer.clean()
         held = {uuid: f"what was made on it cannot be undone: {why}" for uuid, why in left_devices.items()}
 
-        # 2. Claims that no pod uses. All are asked for at the same time, so that a missing answer delays no other.
+        # 2. Claims that no pod uses. All are asked for at the same time, so that a missing answer delays no other. A
+        # claim is released when two passes in a row see it unused, with the same entry. ``doubt``: a prepare call must
+        # compare its entry with the API server first.
         entries = await self._preparer.prepared()
         reasons = await asyncio.gather(*(self._unused(entry.value) for entry in entries.values()))
         suspects: dict[str, Stamp] = {}
@@ -131,9 +138,9 @@ class Reconciler:
             looked_unused_before = self._suspects.get(uid) == entry.stamp
             if not looked_unused_before:
                 continue
-            users = await self._users(entry.value)
-            if users:
-                held |= users
+            processes_on_gpus = await self._users(entry.value)
+            if processes_on_gpus:
+                held |= processes_on_gpus
             elif await self._release(uid, entry, reason):
                 del suspects[uid]
         self._suspects = suspects
@@ -148,7 +155,8 @@ class Reconciler:
 
         # 4. GPUs that should leave MIG mode, and devices of used claims that disappeared.
         try:
-            self.stuck(await self._preparer.rest())
+            reasons_of_stuck_gpus = await self._preparer.rest()  # ends MIG mode where no instance is left
+            self.stuck(reasons_of_stuck_gpus)
         except (DriverError, OSError) as error:
             logger.warning("GPUs that should be whole cannot be looked after now: %s", error)
         used = [entry.value for entry, reason in zip(entries.values(), reasons, strict=True) if reason is None]

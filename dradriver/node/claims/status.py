@@ -78,7 +78,7 @@ class Statuses:
             return
         for device in prepared.devices:
             data = told.get((names.DRIVER, device.pool, device.device, device.share_id))
-            if data is None or not _what(device).items() <= _read(data).items():
+            if data is None or not _part_data(device).items() <= _read(data).items():
                 self.put(claim, prepared)
                 return
         if self._unsaid(claim, prepared):
@@ -172,6 +172,7 @@ def body(
         idle_since: Since when no device of the claim has worked; None if one works, or if unknown.
     """
     # 1. The data that all devices of the claim have in common.
+    # The controller's choice of GPUs, as the claim's annotation has it; None if the scheduler chose alone.
     choice = choice_of(claim)
     common: dict[str, Any] = {}
     if choice is not None:
@@ -189,11 +190,12 @@ def body(
     if ring:
         common["ring"] = list(ring)
     else:
-        common["uuids"] = [_uuid(device) for device in prepared.devices]
+        common["uuids"] = [_own_uuid(device) for device in prepared.devices]
     if idle_since is not None:
         common |= idleness.told(idle_since, now=now)
 
     # 2. An entry for each device.
+    # ``lastTransitionTime`` stays that of the first write, as Kubernetes' conventions require.
     condition = {
         "type": READY[0],
         "status": READY[1],
@@ -206,7 +208,7 @@ def body(
         entry: dict[str, Any] = {"driver": names.DRIVER, "pool": device.pool, "device": device.device}
         if device.share_id is not None:
             entry["shareID"] = device.share_id
-        data = {"uuid": _uuid(device), "request": device.request, **common} | _what(device)
+        data = {"uuid": _own_uuid(device), "request": device.request, **common} | _part_data(device)
         devices.append(entry | {"conditions": [condition], "data": data})
     metadata = {"name": prepared.name, "namespace": prepared.namespace, "uid": prepared.uid}
     return {
@@ -225,10 +227,10 @@ def _ready_since(claim: ResourceClaim) -> str:
     return times.pop() if len(times) == len(ready) == 1 else ""
 
 
-def _what(device: PreparedDevice) -> dict[str, Any]:
+def _part_data(device: PreparedDevice) -> dict[str, Any]:
     """Return what a device's data must say of it: its own uuid, and which part of a GPU it is."""
     part = {"parentUUID": device.uuid, **device.told} if device.told else {}
-    return {"uuid": _uuid(device), **part}
+    return {"uuid": _own_uuid(device), **part}
 
 
 def _read(data: msgspec.Raw) -> dict[str, Any]:
@@ -239,6 +241,6 @@ def _read(data: msgspec.Raw) -> dict[str, Any]:
         return {}
 
 
-def _uuid(device: PreparedDevice) -> str:
+def _own_uuid(device: PreparedDevice) -> str:
     """Return the device's own uuid: a MIG device has one, a share has its GPU's."""
     return str(device.told.get("uuid", device.uuid))

@@ -123,7 +123,7 @@ class HardwareJournal(Journal[Made]):
         Raises:
             OSError: The folder cannot be read, or a file not be written.
         """
-        for key in self.kept():
+        for key in self.unreadable_keys():
             self.get(key)
         return super().read()
 
@@ -135,7 +135,12 @@ class HardwareJournal(Journal[Made]):
             OSError: It cannot be read or written.
         """
         entry = super().get(key)
-        if entry is None and key in self.kept() and not self.foreign(key) and (anew := self._again(key)) is not None:
+        if (
+            entry is None
+            and key in self.unreadable_keys()
+            and not self.foreign(key)
+            and (anew := self._again(key)) is not None
+        ):
             self.write(anew)
             logger.warning("what was made for claim %s is known from the claim's own entry", anew.owner)
             entry = super().get(key)

@@ -58,19 +58,19 @@ class MachineWatch:
         """
         self._is_stale = is_stale
         self._withdraw = withdraw
-        self._was_stale = False
-        self.changed: Event[[]] = Event()
-        self.looked: Event[[]] = Event()
+        self._was_stale = False  # at the last look, so that ``withdraw`` is called once
+        self.changed: Event[[]] = Event()  # called when ``machine`` has changed
+        self.looked: Event[[]] = Event()  # called after every reading, also one that failed
         self._earlier = earlier
         self._slots = slots
-        self._failed = 0
-        self._said = ""
-        self.trouble: str | None = None
+        self._failed = 0  # readings in a row
+        self._said = ""  # the last error, which is logged once
+        self.trouble: str | None = None  # why the last reading failed
         self._discovery = discovery
         self._interval_s = interval_s
-        self._again = asyncio.Event()
+        self._again = asyncio.Event()  # set to have the machine read now
         self._reading = False
-        self.machine: Machine | None = None
+        self.machine: Machine | None = None  # with the slots' numbers
         self._found: Machine | None = None  # as the driver numbers the GPUs
 
     def last_known(self) -> Machine | None:

@@ -74,15 +74,19 @@ class Simulated:
         self._whole = load.read_machine(source, seed=node)
         self.vendor = self._whole.vendor
         self._given = given.get(self.vendor.word)
+
+        # Files in which an administrator or a test says which GPUs are lost, and which processes and work they have.
         self._lost = folder / LOST
         self._processes = folder / PROCESSES
         self._work = folder / WORK
         self._failures = simulated_failures.path(folder, node)
         self._seen = seen
         self._loaded = loaded
+
+        # A driver numbers the GPUs that it finds when it is loaded. The file keeps that over restarts of the agent.
         self._enumerated_file = folder / f"{node}.enumerated"
         self._enumerated: _Enumerated | None = None
-        self._is_noted = False
+        self._is_noted = False  # whether the file has ``_enumerated``
         self.faults: Faults = {}
 
     @property

@@ -120,12 +120,13 @@ class Slots:
         left = ((number, slot) for number, slot in self._unwritten.items() if number not in self._table)
         self._unwritten = {number: slot for number, slot in left if slot.uuid not in uuids}
         self._table |= self._unwritten
-        self._unread = frozenset(journal.kept())
+        self._unread = frozenset(journal.unreadable_keys())
 
     def _number(self, machine: Machine) -> Machine:
         """Return the machine with the slots of its GPUs as their numbers, and write new slots into the table.
 
         A GPU whose slot is unknown, because entries of the table cannot be read, gets a number that no slot has.
+        ``numbers`` is by uuid; the table is by slot number.
         """
         # 1. The slots in the table, without those that an administrator gave up. If the table is empty or damaged, the
         #    published slices give more.
@@ -135,7 +136,7 @@ class Slots:
         self.is_settled = True
         if without_slot and (self._unread or not table):
             published = self._published()
-            if published is None:
+            if published is None:  # not read from the API server yet
                 self.is_settled = False
             else:
                 table |= _adopted(table, published, machine, self._is_removed)

@@ -71,31 +71,44 @@ class Record:
     def tell(self, source: str, faults: Faults) -> None:
         """Update the faults in force by what a source sees now; what the source does not see any more is over for it.
 
-        It must look regularly, because what is seen for the first or the last time counts later only.
+        It must look regularly: a fault comes into force when it was seen for a while, and ends when it was gone for a
+        while.
+
+        Args:
+            source: Who looks, such as "driver".
+            faults: All faults that the source sees now, by the GPU's uuid.
         """
         self._sources[source] = {(uuid, fault.kind): fault for uuid, some in faults.items() for fault in some}
         now, wall = self._clock(), self._wall()
+
+        # 1. By uuid and kind, what some source sees. The first source's words count.
         present: dict[tuple[str, str], Fault] = {}
         for seen in self._sources.values():
-            for at, fault in seen.items():
-                present.setdefault(at, fault)
+            for key, fault in seen.items():
+                present.setdefault(key, fault)
+
+        # 2. Faults that have been seen for long enough come into force.
         changed = False
-        for at, fault in present.items():
-            known = self._seen.setdefault(at, _Seen(fault, now, now, self._leaves_s(at, now)))
+        for key, fault in present.items():
+            known = self._seen.setdefault(key, _Seen(fault, now, now, self._leaves_s(key, now)))
             known.last_s = now
             if known.since is None:
                 known.fault = fault
                 if now - known.first_s >= KINDS[fault.kind].comes_s:
-                    self._comes(at[0], known, wall)
+                    uuid, _ = key
+                    self._comes(uuid, known, wall)
                     changed = True
-        for at, known in list(self._seen.items()):
-            if at in present or (known.since is not None and now - known.last_s < known.leaves_s):
+
+        # 3. Faults that have been gone for long enough end. Others that were never in force are forgotten at once.
+        for key, known in list(self._seen.items()):
+            if key in present or (known.since is not None and now - known.last_s < known.leaves_s):
                 continue
-            del self._seen[at]
+            del self._seen[key]
             if known.since is not None:
-                self._over[at] = now, known.leaves_s
+                self._over[key] = now, known.leaves_s
                 changed = True
-                logger.info("GPU %s: no more: %s", at[0], known.fault.said)
+                uuid, _ = key
+                logger.info("GPU %s: no more: %s", uuid, known.fault.said)
         if changed:
             self._tell()
 

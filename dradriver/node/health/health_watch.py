@@ -136,6 +136,7 @@ class HealthWatch:
             self._waiting = published, earlier
             return
 
+        # ``_present`` and ``_known`` are uuids: of the last reading, and of all that were present or reported as lost.
         # 1. The PCI addresses of new GPUs. If the earlier machine is unknown, no GPU counts as new.
         old_uuids = self._present
         if earlier is not None:

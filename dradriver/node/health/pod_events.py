@@ -74,7 +74,7 @@ class PodEvents:
         self._place = place
         self._retry_s = retry_s
         self._claims: dict[str, PreparedClaim] = {}  # those prepared, by uid, when last looked
-        self._told: dict[str, frozenset[tuple[str, Fault]]] = {}  # to a claim's pods
+        self._told: dict[str, frozenset[tuple[str, Fault]]] = {}  # by claim: GPU and fault that its pods have Events of
         self._telling: set[str] = set()  # claims whose pods are being told: a namespace's webhook may hang on Events
         self._changed = asyncio.Event()
 

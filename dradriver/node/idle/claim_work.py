@@ -35,14 +35,18 @@ def worked(
         machine: The machine, which has the numbers of MIG instances.
         pod_of: Gives the pod of a process.
     """
+    # True, False or None (unknown) of each device.
     answers: set[bool | None] = set()
     for device in claim.devices:
         # Admin access watches a GPU, and does not use it.
         if device.admin:
             continue
+
+        # Of a GPU in MIG mode the numbers of the instances with processes are known, no more.
         gpu_work = work.get(device.uuid, UNKNOWN)
         if gpu_work.instances is not None or device.told.get("type") == "mig":
             answers.add(_instance(device, gpu_work, machine))
+        # A share of a GPU that worked: the processes tell whose work it was.
         elif gpu_work.works and device.part:
             answers.add(_share(claim.uid, gpu_work, users, sharing.get(device.uuid, ()), pod_of))
         else:

@@ -257,9 +257,12 @@ class Daemon:
         Raises:
             SetupError: The program is missing, fails, or hangs.
         """
+        # A process that could not be killed: no second one is started while it hangs in the driver.
         if self._hangs is not None and self._hangs.poll() is None:
             raise SetupError(f"{PROGRAM} hangs in the driver: process {self._hangs.pid} does not end")
         self._hangs = None
+
+        # With a root of its own the driver's program needs a mount namespace, which a small script makes.
         prefix: list[str] = []
         if self._root is not None:
             prefix = [sys.executable, "-I", mount_namespace.__file__, str(self._root), str(self.folder)]
@@ -274,6 +277,8 @@ class Daemon:
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError), process.stdin as process_input:
                 process_input.write(text.encode())  # does not block: a pipe has room for a line
+
+            # Killing may fail: a process that hangs in the kernel does not end.
             if why := _wait_for_end(process, output):
                 process.kill()
                 try:
@@ -282,13 +287,13 @@ class Daemon:
                     self._hangs = process
                 raise SetupError(f"{PROGRAM} {why}")
             output.seek(0)
-            said = output.read(_MOST_SAID).decode("utf-8", "replace")
+            printed = output.read(_MOST_SAID).decode("utf-8", "replace")
         if process.returncode:
-            last = said.strip().splitlines()[-1:] or ["no word"]
+            last = printed.strip().splitlines()[-1:] or ["no word"]
             raise SetupError(
                 f"{PROGRAM} {' '.join(words) or text.strip()} failed ({process.returncode}): {last[0][:200]}"
             )
-        return said
+        return printed
 
     def _until(self, holds: Callable[[], bool], patience_s: float, said: str) -> None:
         until = time.monotonic() + patience_s

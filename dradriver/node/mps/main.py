@@ -91,6 +91,7 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
                 wanted_daemons = await files_thread.run(supervisor.wanted)
                 files_read_at = time.monotonic()
                 for name, wanted in wanted_daemons.items():
+                    # A new check if the last one of this daemon is over; else it may hang.
                     check, began_at = checks.get(name, (None, 0.0))
                     if check is None or check.done():
                         thread = daemon_threads.setdefault(name, Thread(f"mps {name}"))

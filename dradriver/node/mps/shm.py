@@ -67,16 +67,21 @@ class SharedFolder:
         if began_s < self._next_s:
             return []
         self._next_s = began_s + _NEW_S
+
+        # Known files need a look only now and then (``_all_s``), new ones at once. ``_owners`` is by inode.
         files = self._files()
         if not files or (began_s < self._all_s and files.keys() <= self._owners.keys()):
             return []
         clients = self._clients()
-        daemons = {space for pid in daemon if (space := self._space(pid))}
+        daemon_namespaces = {namespace for pid in daemon if (namespace := self._mount_namespace(pid))}
         owners, removed = {}, []
         for inode, name in files.items():
             # All by mount namespace, which stands for a container.
-            users = {space for space, client in clients.items() if inode in client.mapped or name in client.opened}
-            users_ever = (self._owners.get(inode, set()) | users) - daemons
+            users = {
+                namespace for namespace, client in clients.items() if inode in client.mapped or name in client.opened
+            }
+            users_ever = (self._owners.get(inode, set()) | users) - daemon_namespaces
+            # Containers used it, none does now, and all that ever did have ended.
             if users_ever and not users and not users_ever & clients.keys():
                 self._remove(name, inode)
                 removed.append(name)
@@ -109,13 +114,13 @@ class SharedFolder:
         for pid in (int(path.name) for path in self._proc.iterdir() if path.name.isdecimal()):
             process = self._proc / str(pid)
             with contextlib.suppress(OSError):  # it is over
-                if _shared(process / "mountinfo") == device and (space := self._space(pid)):
-                    client = clients.setdefault(space, _Client())
+                if _shared(process / "mountinfo") == device and (namespace := self._mount_namespace(pid)):
+                    client = clients.setdefault(namespace, _Client())
                     client.mapped |= _mapped(process / "maps", device)
                     client.opened |= _opened(process / "fd")
         return clients
 
-    def _space(self, pid: int) -> int:
+    def _mount_namespace(self, pid: int) -> int:
         """Return a process's mount namespace, which a container's processes share; 0 of one that is over."""
         with contextlib.suppress(OSError):
             return (self._proc / str(pid) / "ns/mnt").stat().st_ino

@@ -52,38 +52,42 @@ class History:
         """Know nothing."""
         self._last: Mapping[At, Port] = {}
         self._steps: dict[At, deque[_Step]] = {}
-        self._ill: dict[tuple[At, str], Trouble] = {}
+        self._troubles: dict[tuple[At, str], Trouble] = {}
 
     def add(self, nics: Sequence[NicState], now_s: float) -> tuple[Trouble, ...]:
         """Add a reading to the ports' history, and return what is wrong with ports, in the words of when it began.
 
-        It ends once less than half of what it began with is left of the last hour, or once the port is switched off.
+        A trouble ends once less than half of what it began with is left of the last hour, or once the port is switched
+        off.
 
         Args:
             nics: The reading.
             now_s: Its time, of a clock that never goes back.
         """
-        here = {At(nic.name, port.number): port for nic in nics if not nic.function for port in nic.ports}
-        for at, port in here.items():
+        # 1. Compare each port with the last reading, and keep what was lost or grew. ``away``: a pod has the card.
+        ports_now = {At(nic.name, port.number): port for nic in nics if not nic.function for port in nic.ports}
+        for at, port in ports_now.items():
             if port.off:
                 self._steps.pop(at, None)
             elif not port.away and (before := self._last.get(at)) is not None:
                 step = _step(before, port, now_s)
                 if step.lost or step.grown:
                     self._steps.setdefault(at, deque()).append(step)
-        self._last = {at: port for at, port in here.items() if not (port.off or port.away)}
-        ill: dict[tuple[At, str], Trouble] = {}
+        self._last = {at: port for at, port in ports_now.items() if not (port.off or port.away)}
+
+        # 2. Judge the steps of the last hour. A trouble that goes on keeps its first words, and less is enough for it.
+        troubles: dict[tuple[At, str], Trouble] = {}
         for at, steps in self._steps.items():
             while steps and steps[0].when <= now_s - HOUR_S:
                 steps.popleft()
             for kind, judge in ((FLAPPING, _losses), (ERRORS, _errors)):
-                told = self._ill.get((at, kind))
-                said = judge(at, steps, now_s, _LEFT if told else 1.0)
-                if said:
-                    ill[at, kind] = told or Trouble(at, kind, said, _CURES[kind])
+                known_trouble = self._troubles.get((at, kind))
+                reason = judge(at, steps, now_s, _LEFT if known_trouble else 1.0)
+                if reason:
+                    troubles[at, kind] = known_trouble or Trouble(at, kind, reason, _CURES[kind])
         self._steps = {at: steps for at, steps in self._steps.items() if steps}
-        self._ill = ill
-        return tuple(ill.values())
+        self._troubles = troubles
+        return tuple(troubles.values())
 
 
 def _step(before: Port, port: Port, now_s: float) -> _Step:

@@ -85,11 +85,11 @@ class NicWatch:
         self._clock = clock
         self._history = History()
         self._readings = 0
-        self._direct: Answer | None = None
+        self._direct: Answer | None = None  # whether GPUDirect RDMA works, by the last answer
         self._last_error = ""  # logged once
-        self._known_up: set[At] = set()
-        self._errors: dict[tuple[At, str], int] = {}
-        self._reported: dict[tuple[At, str], Trouble] = {}
+        self._known_up: set[At] = set()  # ports that were active in some reading
+        self._errors: dict[tuple[At, str], int] = {}  # the last value of each error counter, by port and name
+        self._reported: dict[tuple[At, str], Trouble] = {}  # by port and kind
         self._differing: dict[tuple[At, str], int] = {}  # readings in a row that differ from what was reported
         self.nics: Sequence[NicState] | None = None
 
@@ -200,11 +200,13 @@ def of_host(
     """
 
     def direct() -> Answer | None:
-        found = machine()
-        if found is None or not found.gpus:
+        current = machine()
+        if current is None or not current.gpus:
             return None
+
+        # A captured host has its own /proc; else this process's own is the host's.
         proc_root = root if (root / sysfs.CPUINFO).exists() else Path("/")
-        return gpudirect.answer(root, found.vendor, proc_root=proc_root)
+        return gpudirect.answer(root, current.vendor, proc_root=proc_root)
 
     return NicWatch(
         lambda: ports.read(root), node=node, gpudirect=direct, events=events, about=about, interval_s=interval_s

@@ -162,6 +162,8 @@ class ModeTransitions:
             allocated: Names of the node's devices that are allocated, by the API server's answer; None if it was not
                 asked or did not answer.
         """
+        # ``to_confirm``: GPUs of which the caller asks the API server next. ``allocated`` is its answer of the last
+        # time.
         asked_about, self.to_confirm = self.to_confirm, set()
         self.mig_off = set()
         policies = self._policies()
@@ -172,11 +174,14 @@ class ModeTransitions:
             # 1. The mode that the policies want, if the GPU can have it.
             before = self._before(gpu, published)
             mode = resource_slices.as_handed_out(gpu, self._mode_by_policies(gpu, labels, before), able)
+            # In these modes instances are made for claims. Before Hopper MIG mode needs a reset, so that a GPU with MIG
+            # mode off (``mig`` is None) stays whole.
             if mode.mig in ("dynamic", "placements") and gpu.mig is None and not mig_devices.can_be_whole(gpu):
                 self.mig_off.add(gpu.uuid)
                 mode = Mode()
 
             # 2. A GPU whose form changes keeps its mode, with a taint, until nobody uses it.
+            # ``form``: what of a mode cannot change while a claim uses the GPU.
             if before is None or mode.form == before.form:
                 self.waiting.pop(gpu.uuid, None)
             else:
@@ -187,6 +192,7 @@ class ModeTransitions:
                     mode, taints[gpu.uuid] = before, [taint(KEY, self.waiting[gpu.uuid].since_wall)]
             decided[gpu.uuid] = mode
 
+        # 3. Remember the decisions, and forget GPUs that are not in the machine.
         if self.to_confirm:
             self._next_question = self._clock() + ASK_S
         self.modes |= decided

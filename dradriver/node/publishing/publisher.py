@@ -110,8 +110,7 @@ class Publisher:
                 that stay whole although the policies file says otherwise.
             used: Gives the names of the devices of prepared claims, by the GPU's uuid.
             beside_device_plugin: Whether to publish even if another program allocates the same GPUs.
-            refused: Gives the reason why none of the machine's GPUs can be handed out; None if some can, or if there
-                are none.
+            refused: Gives the reason why no GPU of the machine can be handed out; None if some can, or if it has none.
             lost: Gives the GPUs that the node lost; None if they are not watched.
         """
         self._client = client
@@ -138,8 +137,8 @@ class Publisher:
         self._repair_at: asyncio.TimerHandle | None = None  # the next delayed repair of slices that others changed
         self._tolerated: dict[str, frozenset[str]] = {}  # by slice: fields that the API server does not keep
         self._disturbed: collections.deque[float] = collections.deque(maxlen=64)  # when somebody changed our slices
-        self.published = False
-        self.withheld: str | None = None
+        self.published = False  # whether the API server has all slices as they should be
+        self.withheld: str | None = None  # why nothing is published on purpose
 
     @property
     def settled(self) -> bool:
@@ -213,6 +212,7 @@ class Publisher:
             return
 
         # 1. Is there a reason to withhold the GPUs?
+        # The ledger is the DRA driver that allocates the GPUs, which may be another one.
         other_slices = self._objects.others(current_ledger().driver)
         owner = None if self._beside else other_owner(node, other_slices, machine.vendor)
         withheld = owner or self._refused() or of_another_vendor(machine)
@@ -243,8 +243,11 @@ class Publisher:
 
     async def _with_devices(self, node: Node, machine: Machine) -> list[pool.Object]:
         """Return the slices of a machine whose GPUs this driver allocates."""
+        # 1. Which fields of slices the API server keeps: older ones drop what they do not know.
         features = self._features or await feature_probe.ask(self._client, node=self._node, node_uid=node.metadata.uid)
         await self._learn(features)
+
+        # 2. The mode of each GPU. A GPU that changes its mode has a taint until no claim uses it.
         current_slices, used = self._objects.ours, await self._prepared()
         decide = functools.partial(
             self._modes.decide,
@@ -259,6 +262,8 @@ class Publisher:
         # The API server is asked only if its answer may let a GPU change: it reads all claims of the cluster for it.
         if self._modes.to_confirm:
             taints_of_change = decide(allocated=await allocated_devices.devices(self._client, pool=self._node))
+
+        # 3. Events about what the policies ask for and GPUs cannot do; the taints.
         await self._notices.mig_off(node, self._modes.mig_off)
         await self._notices.no_parts(node, self._modes.uncut, machine.vendor)
         taints_of_faults = {} if self._taints is None else self._taints.taints()

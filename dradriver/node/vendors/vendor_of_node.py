@@ -52,6 +52,7 @@ def look(root: Path) -> Present:
     large: set[Vendor] = set()
     forks = 0
     for busid in sysfs.entries(devices):
+        # PCI class and vendor id. A class of displays or of compute devices is a GPU.
         kind, made_by = tree.pci_class(busid), tree.vendor(busid)
         forks += made_by == _HYGON and kind.startswith((_DISPLAY, *_COMPUTES))
         vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)

@@ -115,6 +115,7 @@ class AmdGpus:
 
         # 4. The faults. A GPU that was seen before and is still on the bus has the fault that the driver lacks it. If
         #    another GPU is at its bus id now, it is gone.
+        # ``nodes`` is by uuid: what the driver (KFD) says of each GPU that it has.
         pci_of = {uuid: node.pci for uuid, node in read.nodes.items()}
         taken = set(pci_of.values())
         self._seen = {uuid: pci for uuid, pci in self._seen.items() if pci not in taken} | pci_of
@@ -127,6 +128,8 @@ class AmdGpus:
         if self.is_stale():
             raise SetupError("the driver was loaded anew while its GPUs were read")
         self._tell((*read.problems, *left_out))
+
+        # Some changes count only when several readings show them.
         return self._steady.machine(machine) if machine.gpus else machine
 
     def is_stale(self) -> bool:

@@ -90,6 +90,7 @@ def discover(
         kept: NICs of earlier readings, which stay in the machine while pods use them; updated with those of this one.
     """
     # 1. What the driver (KFD) describes.
+    # KFD lists CPUs and GPUs as nodes. ``silent`` are the numbers of nodes whose properties cannot be read.
     topology = kfd.read(root)
     empty = Machine(name=sysfs.product_name(root), gpus=(), links=(), paths=())
     if topology is None:
@@ -120,6 +121,7 @@ def discover(
         return Reading(machine=empty, refused=refused, problems=tuple(problems), silent=silent)
 
     # 4. Leave out GPUs that no container could use.
+    # ``minors``: the numbers of each GPU's device nodes. ``_usable`` adds a problem for each GPU that it leaves out.
     minors = {gpu.uuid: amd_device_nodes.read(root, gpu.pci, gpu.render) for gpu in topology.gpus}
     gpus = _usable(topology.gpus, minors, problems)
     if not gpus:
@@ -214,6 +216,7 @@ def _machine(
         earlier: See ``discover``.
         kept: See ``discover``.
     """
+    # A seat is where /sys has a device in the PCI tree: root complex and switches. PCIe paths follow from it.
     tree = PciTree(root)
     nodes = sysfs.numa_nodes(root)
     with_cpus = [node.id for node in nodes if node.cpus]
@@ -222,6 +225,8 @@ def _machine(
     places = tuple(Place(numa=numa) if seat is None else seat.place for seat, numa in zip(seats, numas, strict=True))
     nics = nic_discovery.read_nics(root, tree, problems, kept)
     links = _links(gpus, problems, earlier)
+
+    # A ring is as fast as its slowest link. ``gfx`` names the architecture (gfx942).
     link_gbps_of_slowest = min((link_gbps(gpu.gfx) for gpu in gpus), default=0.0)
     has_links = any(map(any, links))
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
@@ -252,6 +257,7 @@ def _machine(
 def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
     """Return the GPU of a KFD node. The built-in product table fills in what the driver does not say."""
     device = root / "sys/bus/pci/devices" / gpu.pci
+    # The table entry of the PCI device id, and the place in the PCI tree; either may be missing.
     product_entry, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
     board = sysfs.text(device / "product_name")
     if not _TEXT.fullmatch(board):

@@ -48,6 +48,7 @@ class AmdSpecification:
         """
         wrong: dict[str, str] = {}
         devices: list[dict[str, Any]] = []
+        # 1. The device nodes of each GPU, as the host has them. A GPU with a missing node is left out.
         for uuid, minors in gpus.items():
             nodes = []
             for path in (amd_device_nodes.KFD, *minors.paths):
@@ -57,8 +58,10 @@ class AmdSpecification:
                 nodes.append(node)
             else:
                 devices.append({"name": uuid, "containerEdits": _edits(nodes)})
-        groups = any("additionalGids" in device["containerEdits"] for device in devices)
-        version = WITH_GROUPS if groups else VERSION
+
+        # 2. Write the file if it changed; without any GPU remove it. Groups need a newer version of the CDI format.
+        has_groups = any("additionalGids" in device["containerEdits"] for device in devices)
+        version = WITH_GROUPS if has_groups else VERSION
         data = msgspec.json.encode({"cdiVersion": version, "kind": GPU_KIND, "devices": devices})
         try:
             if not devices:

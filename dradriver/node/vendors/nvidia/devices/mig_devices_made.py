@@ -126,6 +126,8 @@ class Mig:
         profiles = control.profiles(gpu)
 
         # 1. What takes room on the GPU: instances that exist, and those that agents have noted and not made yet.
+        # ``existing`` are the GPU's instances by number. ``driver`` is the present load of the driver, with which
+        # instances of an earlier load are gone. ``owned`` are placements that agents made.
         existing, driver = _instances(control, gpu), control.driver()
         noted = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
         owned = [entry.wanted.placed for entry in noted if entry.in_load(driver)]
@@ -141,7 +143,9 @@ class Mig:
             if start is None:
                 without_start.append((n, profile))
                 continue
+            # A request that names the profile is for an instance that is published as a device of its own.
             at, is_published = Placed(profile.id, start), intent.wanted.profile is not None
+            # Use the instance that is there. If it has gone it is made again, but only if this GPU's are made at all.
             if is_published and at in existing.values() and at not in owned:
                 places[n] = MigPlace.of(profile, start, found=True)
                 continue

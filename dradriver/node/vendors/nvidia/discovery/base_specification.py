@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -59,6 +59,25 @@ def driver_id(cdi_root: Path) -> str:
     if DRIVER not in named:
         raise NotYetError(f"{path} does not bring the driver's libraries alone; the node agent's log says why")
     return cdi_id(DRIVER)
+
+
+class _Candidate(NamedTuple):
+    """What one specification offers.
+
+    Attributes:
+        specification: The specification.
+        gpus: Its devices of whole GPUs, by uuid.
+        common: Its device without a GPU, which brings the libraries; None if it has none.
+    """
+
+    specification: Specification
+    gpus: dict[str, dict[str, Any]]
+    common: dict[str, Any] | None
+
+    @property
+    def rank(self) -> tuple[int, bool]:
+        """Return by what candidates for the base specification compare: the number of GPUs, then the common device."""
+        return len(self.gpus), self.common is not None
 
 
 class BaseSpecification:
@@ -116,28 +135,30 @@ class BaseSpecification:
         if not self._remembered:
             self._remember()
 
-        # 1. Make the file again if it must be.
-        lacks = self._lacks(whole, driver_version)
+        # 1. Make the file again if it must be. ``lacks`` are the uuids that it does not have, or not as they are now,
+        # and ``DRIVER`` if it lacks the device that brings the libraries alone. ``about`` and the stamps of the files
+        # tell whether anything changed since an attempt that did not help.
+        lacks = self._missing_in_file(whole, driver_version)
         about = (driver_version, tuple((gpu.uuid, gpu.minor) for gpu in whole), self._patient)
         is_outdated = self._outdated()
         may_try = self._asked != (about, self._stamps()) or self._clock() >= self._again_s
         if is_outdated or (lacks and may_try):
             try:
-                self._why = self._alone(whole, driver_version, anew=is_outdated)
+                self._why = self._make_under_lock(whole, driver_version, anew=is_outdated)
                 self._again_s = self._clock() + AGAIN_S
             except OSError as error:
                 self._why = dict.fromkeys([DRIVER, *_uuids(whole)], f"{self._path} cannot be written: {error}")
                 self._again_s = self._clock() + SOON_S
-            lacks = self._lacks(whole, driver_version)
+            lacks = self._missing_in_file(whole, driver_version)
             self._asked = (about, self._stamps()) if lacks else None
             if lacks == {DRIVER}:
-                logger.warning("parts of GPUs cannot be prepared: %s", self._said(DRIVER))
+                logger.warning("parts of GPUs cannot be prepared: %s", self._reason(DRIVER))
 
         # 2. Remove copies of the toolkit that no specification names any more.
         if self._own_toolkit is not None and self._clock() >= self._tidy_s:
             self._own_toolkit.tidy(self._path)
             self._tidy_s = self._clock() + STAYS_S
-        return {uuid: self._said(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
+        return {uuid: self._reason(uuid) for uuid in self._left_out(lacks, whole, driver_version)}
 
     def withdraw(self) -> None:
         """Remove the base specification: by its numbers a container would get another GPU.
@@ -159,7 +180,7 @@ class BaseSpecification:
         self._renew_s = self._clock() + AGAIN_S if outdated else math.inf
         return outdated
 
-    def _lacks(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
+    def _missing_in_file(self, gpus: list[Gpu], driver_version: str, *, on_paper: bool = False) -> set[str]:
         """Return what our own file, as it stands, lacks or has wrong: uuids, and ``driver``.
 
         Args:
@@ -175,7 +196,7 @@ class BaseSpecification:
 
     def _left_out(self, lacks: set[str], gpus: list[Gpu], driver_version: str) -> list[str]:
         """Return the uuids that no container can have now; a toolkit that is being replaced is given its time."""
-        on_paper = self._lacks(gpus, driver_version, on_paper=True) if lacks else lacks
+        on_paper = self._missing_in_file(gpus, driver_version, on_paper=True) if lacks else lacks
         if on_paper == lacks:
             if self._gone_s is not None:
                 self._note(gone=False)
@@ -203,14 +224,14 @@ class BaseSpecification:
             else:
                 self._gone.unlink(missing_ok=True)
 
-    def _said(self, name: str) -> str:
+    def _reason(self, name: str) -> str:
         return self._why.get(name, f"{self._path} does not hold it")
 
     @property
     def _patient(self) -> bool:
         return self._gone_s is None or self._clock() - self._gone_s < ALONE_S
 
-    def _alone(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
+    def _make_under_lock(self, gpus: list[Gpu], driver_version: str, *, anew: bool) -> dict[str, str]:
         """Make the file under a lock: in a rolling update another agent has read, and would write, the same one.
 
         The folder itself is the lock, so that nothing has to be written where the file is right on a full disk.
@@ -223,7 +244,7 @@ class BaseSpecification:
                 if time.monotonic() >= until:
                     raise OSError(errno.EAGAIN, "another agent is still making it", str(self._path))
                 time.sleep(_LOOK_S)
-            return self._make(gpus, driver_version) if anew or self._lacks(gpus, driver_version) else {}
+            return self._make(gpus, driver_version) if anew or self._missing_in_file(gpus, driver_version) else {}
         finally:
             os.close(descriptor)
 
@@ -232,32 +253,41 @@ class BaseSpecification:
 
         The best source is the first that has all GPUs and the common device, else the one with the most GPUs.
         """
-        best: tuple[Specification, dict[str, dict[str, Any]], dict[str, Any] | None] | None = None
+        # 1. Try the sources in order. ``wrong`` has the reasons of all of them, by uuid, ``DRIVER``, or empty for all.
+        best: _Candidate | None = None
         wrong: dict[str, str] = {}
         for specification in self._sources(gpus, driver_version, wrong):
             by_uuid, reasons = specification.devices(gpus, driver_version)
-            common = specification.driver(DRIVER, driver_version)
-            if common is None:
+            candidate = _Candidate(specification, by_uuid, specification.driver(DRIVER, driver_version))
+            if candidate.common is None:
                 reasons[DRIVER] = (
                     specification.unfit(driver_version) or f"{specification.source} has no nodes for every container"
                 )
             wrong = reasons | wrong
-            if best is None or (len(by_uuid), common is not None) > (len(best[1]), best[2] is not None):
-                best = specification, by_uuid, common
-            if len(by_uuid) == len(gpus) and common is not None:
+            if best is None or candidate.rank > best.rank:
+                best = candidate
+            if candidate.rank == (len(gpus), True):
                 break
-        if best is not None and (best[1] or best[2] is not None):
-            devices = [best[1][uuid] for uuid in sorted(best[1])] + ([best[2]] if best[2] is not None else [])
-            made = best[0].raw | {"kind": GPU_KIND, "devices": devices, "containerEdits": best[0].edits}
+
+        # 2. Write the best one under this driver's own kind, so that names of devices stay whatever others do to
+        # theirs.
+        if best is not None and (best.gpus or best.common is not None):
+            devices = [best.gpus[uuid] for uuid in sorted(best.gpus)]
+            devices += [best.common] if best.common is not None else []
+            source = best.specification
+            made = source.raw | {"kind": GPU_KIND, "devices": devices, "containerEdits": source.edits}
             data = msgspec.json.encode(made)
             if not _holds(self._path, data):
                 atomic_files.write(self._path, data)
-                logger.info("%s has %d GPUs, from %s", self._path, len(best[1]), best[0].source)
+                logger.info("%s has %d GPUs, from %s", self._path, len(best.gpus), source.source)
+
+        # 3. The reasons, with what the administrator can do.
         advice = ctk.advice(ctk.find(self._host_root), driver=self._driver() or ctk.Driver("/", "/", ""))
-        none = f"no CDI specification in {' or '.join(map(str, self._folders))}"
-        said = wrong.get("", "")
+        no_specification = f"no CDI specification in {' or '.join(map(str, self._folders))}"
+        reason_for_all = wrong.get("", "")
         return {
-            name: "; ".join(filter(None, (said, wrong.get(name, none), advice))) for name in (DRIVER, *_uuids(gpus))
+            name: "; ".join(filter(None, (reason_for_all, wrong.get(name, no_specification), advice)))
+            for name in (DRIVER, *_uuids(gpus))
         }
 
     def _own(self, *, on_paper: bool) -> Specification | None:
@@ -312,7 +342,7 @@ class BaseSpecification:
     def _awaited(self, gpus: list[Gpu], driver_version: str) -> bool:
         """Return whether all would be well if the host's toolkit came back."""
         own = self._own_toolkit is not None and self._own_toolkit.named(self._path)
-        return not own and self._patient and not self._lacks(gpus, driver_version, on_paper=True)
+        return not own and self._patient and not self._missing_in_file(gpus, driver_version, on_paper=True)
 
     def _driver(self) -> ctk.Driver | None:
         """Return where the host has the driver now; None where its root is not below the host's file system."""

@@ -95,9 +95,9 @@ class Specification:
             text: All of it.
             json: Whether it is JSON, else YAML.
             host_root: The host's files, where all must be that it names.
-            on_paper: Whether what is not there is believed to be.
-            ours: Whether we had it made, so that modes of device nodes are those of the host of that day; in others'
-                specifications somebody may have meant them.
+            on_paper: Whether to believe that the host has all that it names, without looking.
+            ours: Whether this driver had it made, so that modes of device nodes are those of the host of that day; in
+                others' specifications somebody may have meant them.
 
         Raises:
             ValueError: It is no specification.
@@ -109,6 +109,8 @@ class Specification:
         try:
             # A JSON text is no YAML in all cases, and is read thirty times as fast as one.
             self.raw: dict[str, Any] = msgspec.json.decode(text) if json else _yaml(text)
+            # ``raw`` is written again, ``_typed`` has the fields that are judged. The common edits go into every
+            # container.
             self._typed = msgspec.convert(self.raw, _Specification)
             if not json:
                 msgspec.json.encode(self.raw)  # what YAML can say and JSON cannot, no runtime reads either

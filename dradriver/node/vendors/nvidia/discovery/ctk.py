@@ -179,6 +179,7 @@ def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> byt
     Raises:
         SetupError: It failed, took too long, printed too much, or this process may not change its root.
     """
+    # A small program changes the root first, so that paths are the host's own. It needs no file of this image then.
     prefix = [] if root == Path("/") else [sys.executable, "-I", "-c", _IN_ROOT, str(root)]
     until = time.monotonic() + timeout_s
     try:
@@ -194,17 +195,18 @@ def run(root: Path, command: Sequence[str], timeout_s: float = TIMEOUT_S) -> byt
         raise SetupError(f"{command[0]}: {error}") from error
     with process:
         try:
-            out, said = _printed(process, until=until)
+            output, error_output = _printed(process, until=until)
             status = process.wait(max(0.0, until - time.monotonic()))
         except (ValueError, subprocess.TimeoutExpired) as error:
             raise SetupError(f"{command[0]}: {error}") from error
-        finally:  # with what it started: the GPU operator's is a shell script, which would leave the tool behind
+        # With what it started: the GPU operator's tool is a shell script, which would leave the real one behind.
+        finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
     if status:
-        lines = said.decode("utf-8", "replace").strip().splitlines()
+        lines = error_output.decode("utf-8", "replace").strip().splitlines()
         raise SetupError(f"{command[0]} cdi generate failed ({status}): {lines[-1] if lines else 'no word'}")
-    return out
+    return output
 
 
 def _temporary(root: Path) -> dict[str, str]:

@@ -110,6 +110,7 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
     answering: list[GpuFacts] = []
     lost = silent = 0
     for index in range(nvml.count()):
+        # A query notes what fails. ``query.lost`` is set if NVML calls the GPU lost, or in need of a reset.
         query = NvmlQuery(f"GPU {index}", problems, answers)
         gpu = _read(nvml, index, query)
         if gpu is None or query.lost:
@@ -117,6 +118,8 @@ def read_gpus(nvml: Nvml, problems: list[Problem], answers: Answers | None = Non
             lost += query.lost
             silent += not query.lost
             continue
+
+        # Two GPUs with one identity: one of the answers is wrong, and containers might get each other's GPU.
         twin = next((g for g in answering if g.uuid == gpu.uuid or g.minor == gpu.minor), None)
         if twin is not None:
             query.note("GPU", f"left out; it has uuid or minor number of GPU {twin.index}")
@@ -142,6 +145,8 @@ def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
         nvml: The open library.
         index: NVML's number of the GPU.
         query: Asks about this GPU and notes failures. Gets the GPU's uuid here, so that earlier answers are found.
+            ``ask`` gives the last good answer if NVML fails, else ``default``; codes in ``quiet`` are no failure.
+            ``ask_once`` asks only until it has an answer, for facts that do not change.
     """
     # 1. Its identity. The bus id may be missing, uuid and minor number may not.
     handle = query.ask(nvml.gpu, index, default=None, quiet=frozenset())
@@ -174,14 +179,17 @@ def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
         effect = "as where it has the CPU's; it is not shared, and no pod gets it that asks for memory"
         query.note("nvmlDeviceGetMemoryInfo", f"it tells no memory of its own, {effect}")
 
-    # 3. Links, MIG devices and the rest.
+    # 3. Links, MIG devices and the rest. From Hopper on one call reads all links.
     at_once = capability is not None and capability[0] >= _HOPPER
     links = _links(nvml, handle, query, at_once=at_once)
     # NCCL derives the bandwidth of a link from the compute capability. The rate is needed only without one.
     link_mbps = 0
     if links and not capability:
-        link_mbps = query.ask(nvml.link_mbps, handle, links[0][0], default=0, quiet=NEWER)
+        first_link, _ = links[0]
+        link_mbps = query.ask(nvml.link_mbps, handle, first_link, default=0, quiet=NEWER)
     sliced = mig_state.read(nvml, handle, query, on=in_mig_mode)
+
+    # C2C: the coherent link to the GPU's own CPU (Grace).
     lanes = query.ask_once(nvml.c2c_lanes, handle, default=0, quiet=NEWER | {INVALID_ARGUMENT})
     c2c_gbps = 0.0
     if lanes:
@@ -214,7 +222,9 @@ def _links(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, at_once: bool) -> list[
     Args:
         nvml: The open library.
         gpu: The GPU.
-        query: Asks about this GPU. What a link ends in is asked again only after the link was down.
+        query: Asks about this GPU. ``ask`` gives the last good answer if NVML fails, else ``default``; codes in
+            ``quiet`` are no failure. ``ask_once`` keeps the first answer, until ``unsettle`` forgets it: what a link
+            ends in is asked again only after the link was down.
         at_once: Whether one call reads the states of all links.
     """
     count = query.ask_once(nvml.link_count, gpu, default=None, quiet=NEWER | {INVALID_ARGUMENT})
@@ -244,6 +254,7 @@ def _links(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, at_once: bool) -> list[
         if not query.ask(link_active, gpu, number, default=False, quiet=quiet, at=at):
             query.unsettle(at)
             continue
+        # The other end: a GPU, by its bus id, or a switch.
         ends_in = query.ask_once(nvml.link_remote_type, gpu, number, default=REMOTE_UNKNOWN, quiet=NEWER, at=at)
         remote = ""
         if ends_in in (REMOTE_GPU, REMOTE_UNKNOWN):

@@ -90,6 +90,7 @@ def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> l
         except NvmlError as error:
             if error.code not in (INVALID_ARGUMENT, NOT_SUPPORTED):
                 raise
+            # A number that the library does not know is "invalid argument"; one without an answer "not supported".
             gaps += error.code == NOT_SUPPORTED
             if error.code == INVALID_ARGUMENT and number >= known:
                 if not answers and not gaps:
@@ -108,6 +109,7 @@ def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int)
 def _profile(calls: NvmlCalls, gpu: object, info: Any) -> MigProfile | None:
     """Return a profile with its placements; None where the GPU has none for it, or its name is none that is known."""
     form = calls.module.c_nvmlGpuInstancePlacement_t
+    # 1. The placements: first memory slice and size of each. A profile has one size.
     try:
         placements = listed(calls.ask, _PLACEMENTS, form, _MOST_PLACEMENTS, gpu, info.id)
     except NvmlError as error:
@@ -119,10 +121,14 @@ def _profile(calls: NvmlCalls, gpu: object, info: Any) -> MigProfile | None:
         return None
     if len(sizes) > 1:
         raise NvmlError(_PLACEMENTS, UNKNOWN, f"profile {info.id} has placements of sizes {sorted(sizes)}")
+
+    # 2. The name, ``1g.10gb``, which NVML writes with a prefix.
     name = str(info.name).removeprefix("MIG ")
     if not is_mig_profile(name):
         _tell(int(info.id), f"its name, {name!r}, is of no form that this version knows")
         return None
+
+    # 3. The profile. Numbers that cannot be are the library's error, not a reason to publish them.
     profile = MigProfile(
         id=int(info.id),
         name=name,

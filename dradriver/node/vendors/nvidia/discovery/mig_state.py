@@ -26,16 +26,16 @@ class Mig(NamedTuple):
     profiles: tuple[MigProfile, ...]
 
 
-def mode(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> bool:
+def mode(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> bool:
     """Return from a GPU's MIG state whether MIG mode is on. The GPU's other facts hold while that stays so."""
-    now, wanted = asked.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
-    asked.hold_while(now)
+    now, wanted = query.ask(nvml.mig_mode, gpu, default=(False, False), quiet=NEWER)
+    query.hold_while(now)
     if now != wanted:
-        asked.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
+        query.note("MIG mode", f"goes {'on' if wanted else 'off'} at the GPU's next reset")
     return now
 
 
-def read(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, on: bool) -> Mig:
+def read(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, on: bool) -> Mig:
     """Return a GPU's MIG mode, profiles and devices by NVML; instances that cannot be given are noted.
 
     Profiles are a fact: NVML's answer holds for as long as the mode lasts. A GPU that does not tell them is as good a
@@ -44,48 +44,54 @@ def read(nvml: Nvml, gpu: Handle, asked: NvmlQuery, *, on: bool) -> Mig:
     Args:
         nvml: The open library.
         gpu: Whom to ask.
-        asked: The questions about it.
+        query: The questions about it.
         on: Whether MIG mode is on.
     """
-    profiles = asked.ask_once(nvml.mig_profiles, gpu, on, default=_NO_PROFILES, quiet=NEWER, needed=False)
+    profiles = query.ask_once(nvml.mig_profiles, gpu, on, default=_NO_PROFILES, quiet=NEWER, needed=False)
     if not on:
         return Mig(None, profiles)
-    devices = _devices(nvml, gpu, asked)
+    devices = _devices(nvml, gpu, query)
     handed_out = {device.slot for device, _ in mig_devices.existing(devices, profiles)}
     for device in devices:
         if device.slot not in handed_out:
             said = f"its GPU instance {device.gpu_instance} is not one compute instance of a profile that is known"
-            asked.note("MIG device", f"left out; {said}", at=f"MIG {device.slot}")
+            query.note("MIG device", f"left out; {said}", at=f"MIG {device.slot}")
     return Mig(devices, profiles)
 
 
-def _devices(nvml: Nvml, gpu: Handle, asked: NvmlQuery) -> tuple[MigDevice, ...]:
+def _devices(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> tuple[MigDevice, ...]:
+    # ``ask`` returns ``default`` if NVML fails; codes in ``quiet`` are no failure. A slot may be empty.
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
     devices = []
-    for slot in range(asked.ask_once(nvml.mig_slots, gpu, default=0)):
+    for slot in range(query.ask_once(nvml.mig_slots, gpu, default=0)):
         at = f"MIG {slot}"
-        device = asked.ask(nvml.mig_device, gpu, slot, default=None, quiet=empty, at=at)
+        device = query.ask(nvml.mig_device, gpu, slot, default=None, quiet=empty, at=at)
         if device is None:
             continue
-        ids = asked.ask(nvml.mig_ids, device, default=None, quiet=frozenset(), at=at)
-        uuid = asked.ask(nvml.uuid, device, default="", quiet=frozenset(), at=at)
+        ids = query.ask(nvml.mig_ids, device, default=None, quiet=frozenset(), at=at)
+        uuid = query.ask(nvml.uuid, device, default="", quiet=frozenset(), at=at)
         if ids is None or not uuid:
             continue
+        gpu_instance, compute_instance = ids
         if not is_mig_uuid(uuid):
-            asked.note("nvmlDeviceGetUUID", f"{uuid!r} is no MIG device's uuid", at=at)
+            query.note("nvmlDeviceGetUUID", f"{uuid!r} is no MIG device's uuid", at=at)
             continue
-        product = asked.ask(nvml.product, device, default="", at=at)
-        placed = asked.ask(nvml.mig_placement, gpu, ids[0], default=_UNPLACED, quiet=NEWER, at=f"{at} {uuid}")
+        product = query.ask(nvml.product, device, default="", at=at)
+
+        # The product's name ends in the profile's: ``NVIDIA H100 MIG 1g.10gb``.
+        profile_id, start = query.ask(
+            nvml.mig_placement, gpu, gpu_instance, default=_UNPLACED, quiet=NEWER, at=f"{at} {uuid}"
+        )
         devices.append(
             MigDevice(
                 slot=slot,
                 uuid=uuid,
-                gpu_instance=ids[0],
-                compute_instance=ids[1],
+                gpu_instance=gpu_instance,
+                compute_instance=compute_instance,
                 profile=product.rpartition(" MIG ")[2] if " MIG " in product else "",
-                memory_mib=asked.ask(nvml.memory_mib, device, default=0, at=at),
-                profile_id=placed[0],
-                start=placed[1],
+                memory_mib=query.ask(nvml.memory_mib, device, default=0, at=at),
+                profile_id=profile_id,
+                start=start,
             )
         )
     return tuple(devices)

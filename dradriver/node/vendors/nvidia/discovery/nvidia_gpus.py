@@ -84,6 +84,7 @@ class Hardware:
         self._driver_root = driver_root
         self._host_root = host_root
         self._released = released
+        # The open NVML library. The driver cannot be replaced while a process has it open, hence ``released``.
         self._session = Session(driver_root=driver_root, host_root=host_root)
         self._answers = Answers()  # NVML's last good answers: a question that fails once changes nothing
         self._debounce = Debounce()  # holds back a change of the machine until several readings show it

@@ -107,6 +107,7 @@ def discover(
     # A GPU may be lost while the machine is read: then read again, without it. The last reading counts in any case.
     for _ in range(_TRIES):
         problems: list[Problem] = []
+        # The GPUs' own facts first, then what joins them.
         gpus = read_gpus(nvml, problems, answers)
         reading = _describe(nvml, gpus, problems, answers, kept, root=root, proc_root=proc_root)
         if all(_still_responds(nvml, gpu) for gpu in gpus.found):
@@ -163,12 +164,14 @@ def _describe(
     # 1. Where GPUs and NICs are, and how they are linked.
     driver_query = NvmlQuery("machine", problems, answers, who=_DRIVER)
     tree = PciTree(root)
+    # A seat is where /sys has a device in the PCI tree: root complex, switches and NUMA node. Paths follow from it.
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
             text = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
             problems.append(Problem(f"GPU {gpu.index}", "/sys", text))
     nics = nic_discovery.read_nics(root, tree, problems, kept)
     switched = nvlink_matrix.switch_links(gpus, pci_class=tree.pci_class)
+    # Links of each pair, and the pairs of GPUs that refuse peer access although links join them.
     matrix, refused = nvlink_matrix.link_matrix(nvml, gpus, switched, problems, answers)
     nodes = sysfs.numa_nodes(root)
     seats = [tree.seat(gpu.pci) for gpu in gpus]
@@ -177,6 +180,8 @@ def _describe(
         Place(numa=numa) if seat is None else msgspec.structs.replace(seat, numa=numa).place
         for seat, numa in zip(seats, numas, strict=True)
     )
+
+    # Adds a problem if the GPUs are in several multi-node NVLink fabrics, or some in none.
     _note_fabrics(gpus, problems)
     cpu, virtual = sysfs.cpu(root, proc_root=proc_root)
 
@@ -211,6 +216,7 @@ def _describe(
     # A missing link is a fault only if no GPU is missing that could be at its other end.
     all_present = not (read.lost or read.silent or virtual or tree.gpus() - {gpu.pci for gpu in gpus})
     faults_of_links = _link_faults(nvml, machine, gpus, conditions, switched, refused, all_present=all_present)
+    # A GPU of which a query failed: an earlier answer stands in for it.
     unsure = frozenset(gpu.uuid for gpu in gpus if gpu.unsure)
     unreadable = Fault("unreadable", "", "NVML does not answer all questions about it")
     return Reading(
@@ -249,16 +255,19 @@ def _link_faults(
         refused: Pairs of GPUs without peer access.
         all_present: Whether no GPU of the server is known to be missing.
     """
+    # 1. GPUs with fewer links than others of their product. A GPU in MIG mode has no peers.
     linked = [
         Linked(gpu.uuid, gpu.product, len(gpu.links), bool(count))
         for gpu, count in zip(gpus, switched, strict=True)
         if gpu.mig is None
     ]
     faults = link_faults.lost(linked, whole=all_present)
-    # The missing peer access of these GPUs is explained: they have a fault already, or are in MIG mode.
+
+    # 2. Pairs without peer access. The missing peer access of these GPUs is explained: they have a fault already, or
+    # are in MIG mode.
     explained = {
         i
-        for i in {i for pair in refused for i in pair}
+        for i in {i for pair in refused for i in pair}  # positions of GPUs
         if gpus[i].uuid in faults
         or any(fault.kind == "fabric" for fault in conditions[gpus[i].uuid].faults)
         or _is_in_mig_mode(nvml, gpus[i])
@@ -267,6 +276,8 @@ def _link_faults(
         [(i, j) for i, j in refused if i not in explained and j not in explained],
         switched=[i for i, count in enumerate(switched) if count and i not in explained],
     )
+
+    # Few GPUs that explain all pairs that are left have the fault.
     return faults | link_faults.refused(machine, peer_access.fewest(faulty_pairs))
 
 

@@ -59,22 +59,24 @@ class OwnToolkit:
         Raises:
             OSError: They cannot be put anywhere, or nothing there may be run.
         """
-        fits: list[tuple[str, Path]] = []
+        # The first folder that everybody on the host can pass; else the first in which the programs can be run at all.
+        # Each entry: the closed folder above the copies, empty if there is none, and the copies.
+        usable: list[tuple[str, Path]] = []
         wrong: OSError | None = None
         for copies in self._copies:
             try:
-                at = self._put(copies / self._build())
+                at = self._copy_programs(copies / self._build())
             except OSError as error:
                 wrong = wrong or error
                 continue
-            closed = self._closed(at)
+            closed = self._first_closed_folder(at)
             if not closed:
-                fits = [("", at)]
+                usable = [("", at)]
                 break
-            fits.append((closed, at))
-        if not fits:
+            usable.append((closed, at))
+        if not usable:
             raise wrong or OSError(errno.ENOENT, "no folder for the hooks' programs")
-        closed, at = fits[0]
+        closed, at = usable[0]
         if closed and closed != self._said:
             logger.warning(
                 "%s is closed to others on the host: pods in a user namespace (hostUsers: false) cannot start, for the "
@@ -85,7 +87,7 @@ class OwnToolkit:
         options = (f"--ldconfig-path={at / LDCONFIG}", f"--disable-hook={_WITHOUT}")
         return Toolkit(str(self._folder / PROGRAM), Path("/"), str(at / HOOK), self._host, options)
 
-    def _put(self, at: Path) -> Path:
+    def _copy_programs(self, at: Path) -> Path:
         """Copy the programs into a folder and return it; those that are there as they should be are left.
 
         Raises:
@@ -102,7 +104,7 @@ class OwnToolkit:
         os.utime(at)  # it is needed from now on, whoever tidies
         return at
 
-    def _closed(self, at: Path) -> str:
+    def _first_closed_folder(self, at: Path) -> str:
         """Return the first folder on the way there that not everybody may pass on the host; empty where all are open.
 
         A hook is run by the container's own init, whose root is nobody on the host where it has a user namespace (runc,
