@@ -49,7 +49,7 @@ def test_writing_the_same_again_gives_another_stamp(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_holds_no_claims(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path / "none")
-    assert (checkpoint.read(), checkpoint.kept()) == ({}, set())
+    assert (checkpoint.read(), checkpoint.unreadable_keys()) == ({}, set())
     checkpoint.remove("u-1")
     checkpoint.sweep()
 
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_set_aside_and_its_neighbours_are_kept(
     (tmp_path / "u-1.json").write_bytes(damage)
     count = metrics.CHECKPOINT_CORRUPT._value.get()
     assert list(checkpoint.read()) == ["u-2"]
-    assert checkpoint.kept() == {"u-1"}
+    assert checkpoint.unreadable_keys() == {"u-1"}
     assert [p.read_bytes() for p in tmp_path.glob("u-1.json.corrupt-*")] == [damage]
     assert metrics.CHECKPOINT_CORRUPT._value.get() == count + 1
     assert caplog.records[0].levelno == logging.ERROR
@@ -95,7 +95,7 @@ def test_what_cannot_be_read_as_a_file_is_set_aside_too(tmp_path: Path, make: Ca
     checkpoint.write(prepared("u-2"))
     make(tmp_path / "u-1.json")
     assert list(checkpoint.read()) == ["u-2"]
-    assert checkpoint.kept() == {"u-1"}
+    assert checkpoint.unreadable_keys() == {"u-1"}
     checkpoint.remove("u-1")
     assert [p.name for p in tmp_path.iterdir()] == ["u-2.json"]
 
@@ -121,7 +121,7 @@ def test_a_file_that_is_nobodys_is_in_nobodys_way(tmp_path: Path, name: str) -> 
     (tmp_path / name).write_bytes((tmp_path / "u-1.json").read_bytes())
     checkpoint.sweep()
     assert list(checkpoint.read()) == ["u-1"]
-    assert (checkpoint.kept(), checkpoint.newer()) == (set(), {})
+    assert (checkpoint.unreadable_keys(), checkpoint.newer()) == (set(), {})
     assert (tmp_path / name).exists()
 
 
@@ -139,7 +139,7 @@ def test_a_flipped_bit_and_a_renamed_file_are_damage(tmp_path: Path) -> None:
     (tmp_path / "u-2.json").write_bytes(text)
     (tmp_path / "u-1.json").write_bytes(text.replace(b"nvidia0", b"nvidia1"))
     assert checkpoint.read() == {}
-    assert checkpoint.kept() == {"u-1", "u-2"}
+    assert checkpoint.unreadable_keys() == {"u-1", "u-2"}
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -178,10 +178,10 @@ def test_a_newer_agents_file_is_set_aside_and_in_nobodys_way(tmp_path: Path, cap
     assert list(checkpoint.read()) == ["u-2"]
     assert metrics.CHECKPOINT_NEWER._value.get() == count + 1
     assert "of version 9, newer than 3; kept as u-1.json.newer-9" in caplog.text
-    assert (checkpoint.kept(), checkpoint.newer()) == ({"u-1"}, {"u-1": text})
+    assert (checkpoint.unreadable_keys(), checkpoint.newer()) == ({"u-1"}, {"u-1": text})
     checkpoint.sweep()
     checkpoint.remove("u-2")
-    assert checkpoint.kept() == {"u-1"}
+    assert checkpoint.unreadable_keys() == {"u-1"}
     checkpoint.remove("u-1")
     assert list(tmp_path.iterdir()) == []
 
@@ -194,11 +194,11 @@ def test_what_a_newer_agent_writes_beside_this_one_is_left_alone_whatever_the_cl
     checkpoint = Checkpoint(tmp_path)
     for version in (9, 10):
         newer(tmp_path / "u-1.json", version=version, written_s=written_s)
-        assert (list(checkpoint.read()), checkpoint.kept(), checkpoint.foreign("u-1")) == ([], {"u-1"}, True)
+        assert (list(checkpoint.read()), checkpoint.unreadable_keys(), checkpoint.foreign("u-1")) == ([], {"u-1"}, True)
         checkpoint.sweep()
         assert [path.name for path in tmp_path.iterdir()] == ["u-1.json"]
     later = Checkpoint(tmp_path)  # after a rollback
-    assert (list(later.read()), later.kept(), later.foreign("u-1")) == ([], {"u-1"}, False)
+    assert (list(later.read()), later.unreadable_keys(), later.foreign("u-1")) == ([], {"u-1"}, False)
     assert [path.name for path in tmp_path.iterdir()] == ["u-1.json.newer-10"]
 
 
@@ -209,7 +209,7 @@ def test_an_entry_that_was_rebuilt_counts_and_the_newer_one_is_kept_beside_it(tm
     checkpoint = Checkpoint(tmp_path)
     checkpoint.read()
     checkpoint.write(prepared("u-1"))
-    assert (list(checkpoint.read()), checkpoint.kept(), checkpoint.newer()) == (["u-1"], set(), {})
+    assert (list(checkpoint.read()), checkpoint.unreadable_keys(), checkpoint.newer()) == (["u-1"], set(), {})
 
 
 def test_the_newer_agent_that_comes_back_takes_its_own_again(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_records_that_no_agent_wrote_are_set_aside_one_by_one(tmp_path: Path, da
         return None
 
     journal = HardwareJournal(tmp_path, again)
-    assert (list(journal.read()), journal.kept()) == (["u.1"], {"u.0"})
+    assert (list(journal.read()), journal.unreadable_keys()) == (["u.1"], {"u.0"})
     assert known == ["u.0"]
 
 
@@ -93,7 +93,7 @@ def test_a_claims_own_copy_is_typed_too_and_a_damaged_one_is_no_others_loss(tmp_
     claim("u-3")  # by an agent that kept no copy
     checkpoint = Checkpoint(tmp_path)
     read = checkpoint.read()
-    assert (list(read), checkpoint.kept()) == (["u-1", "u-3"], {"u-2"})
+    assert (list(read), checkpoint.unreadable_keys()) == (["u-1", "u-3"], {"u-2"})
     (device,) = read["u-1"].value.devices
     assert (device.wanted, device.done) == (MigPlace(**PLACE), MigInstance(**INSTANCE))
     checkpoint.write(read["u-1"].value)
