@@ -104,7 +104,7 @@ def test_rules_above_the_bounds_are_not_looked_at() -> None:
         unknown(large)
         == "only the scheduler knows what pod affinity and topology spread with more than 200 labels select"
     )
-    assert unknown(pod(), has_too_many=True) == (
+    assert unknown(pod(affinity=affinity()), has_too_many=True) == (
         "only the scheduler knows where so many pods are as the pod's affinity and topology spread are about"
     )
     ports = pod(containers=[{"name": "c", "ports": [{"hostPort": 1 + n} for n in range(65)]}])

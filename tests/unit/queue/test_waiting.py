@@ -524,5 +524,5 @@ def test_what_a_cap_refuses_is_refused_by_no_node() -> None:
     found = []
     while (head := queue.next()) is not None:
         found.append(head[0].key[1])
-        queue.block(head[0], FULL, "cap", by_limit=True)
+        queue.block(head[0], FULL, by_limit=True)
     assert found == ["p0", "p1"]
