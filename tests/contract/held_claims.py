@@ -24,7 +24,7 @@ from tests.fakes.admission import pod
 
 Object = dict[str, Any]
 
-PORT: Final = 8080
+SHUNNED: Final = {"app": "shunned"}
 KEPT: Final = "example.com/keep"
 
 
@@ -38,13 +38,13 @@ class Story:
         """Delete a pod at the gang barrier: its GPUs are free at once, whatever a tenant did to the claim."""
         for node in ("gang-a", "gang-b"):
             await self.add(node, Mode())
-        listener = {"name": "main", "image": "none", "ports": [{"containerPort": PORT, "hostPort": PORT}]}
-        spec = {"nodeName": "gang-b", "containers": [listener]}
+        containers = [{"name": "main", "image": "none"}]
+        spec = {"nodeName": "gang-b", "containers": containers, "affinity": stories.keeping_away(SHUNNED)}
         await self._client.create(PODS, {"metadata": {"name": "foreign", "namespace": NAMESPACE}, "spec": spec})
         words = {names.POLICY: "nvlink", names.GANG: "train", names.GANG_SIZE: "2"}
         for name in ("train-0", "train-1"):
-            made = pod(8, annotations=words, name=name, namespace=NAMESPACE, spec={"terminationGracePeriodSeconds": 0})
-            made["spec"]["containers"][0]["ports"] = listener["ports"]
+            ends = {"terminationGracePeriodSeconds": 0}
+            made = pod(8, annotations=words, labels=SHUNNED, name=name, namespace=NAMESPACE, spec=ends)
             await self._client.create(PODS, made)
         claim = await self.seated("train-0", "train-1")
         for finalizers in ([names.FINALIZER, KEPT], [KEPT]):
