@@ -24,6 +24,7 @@ from tests.fakes.admission import pod
 
 Object = dict[str, Any]
 
+SHUNNED: Final = {"app": "shunned"}
 KEPT: Final = "example.com/keep"
 
 
@@ -37,15 +38,13 @@ class Story:
         """Delete a pod at the gang barrier: its GPUs are free at once, whatever a tenant did to the claim."""
         for node in ("gang-a", "gang-b"):
             await self.add(node, Mode())
-        # What foreign pods keep away by their anti-affinity is nothing that the controller sees.
-        term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "train"}}}
-        affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        spec: Object = {"nodeName": "gang-b", "affinity": affinity, "containers": [{"name": "main", "image": "none"}]}
+        containers = [{"name": "main", "image": "none"}]
+        spec = {"nodeName": "gang-b", "containers": containers, "affinity": stories.keeping_away(SHUNNED)}
         await self._client.create(PODS, {"metadata": {"name": "foreign", "namespace": NAMESPACE}, "spec": spec})
         words = {names.POLICY: "nvlink", names.GANG: "train", names.GANG_SIZE: "2"}
         for name in ("train-0", "train-1"):
-            spec = {"terminationGracePeriodSeconds": 0}
-            made = pod(8, annotations=words, labels={"app": "train"}, name=name, namespace=NAMESPACE, spec=spec)
+            ends = {"terminationGracePeriodSeconds": 0}
+            made = pod(8, annotations=words, labels=SHUNNED, name=name, namespace=NAMESPACE, spec=ends)
             await self._client.create(PODS, made)
         claim = await self.seated("train-0", "train-1")
         for finalizers in ([names.FINALIZER, KEPT], [KEPT]):

@@ -25,14 +25,8 @@ Object = dict[str, Any]
 NODES: Final = 16
 REPLICAS: Final = 12
 ZONE: Final = "topology.kubernetes.io/zone"
-PORT: Final = 8080
-ALONE: Final = {
-    "podAntiAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": [
-            {"labelSelector": {"matchLabels": {"app": "db"}}, "topologyKey": "kubernetes.io/hostname"}
-        ]
-    }
-}
+SHUNNED: Final = {"app": "shunned"}
+ALONE: Final = stories.keeping_away({"app": "db"})
 
 
 class Story:
@@ -46,10 +40,10 @@ class Story:
         """Have the scheduler refuse a pod on its first node, then place siblings apart and pods by their volumes."""
         await self._machines.grow(NODES)
         taken = {self._machines.name(number) for number in range(2)}
-        for node in taken:  # a port of the host's is nothing that the controller sees
+        for node in taken:  # what the anti-affinity of a foreign pod keeps away is nothing that the controller sees
             await self._client.create(PODS, _foreign(f"foreign-{node}", node))
-        await self.create("listener", port=PORT)
-        assert await self.bound("listener") not in taken
+        await self.create("shunned", labels=SHUNNED)
+        assert await self.bound("shunned") not in taken
 
         every = [f"db-{number}" for number in range(REPLICAS)]
         await asyncio.gather(*(self.create(name, labels={"app": "db"}, affinity=ALONE) for name in every))
@@ -102,21 +96,12 @@ class Story:
         terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
         return {value for term in terms for field in term["matchFields"] for value in field["values"]}
 
-    async def create(
-        self,
-        name: str,
-        *,
-        labels: dict[str, str] | None = None,
-        port: int | None = None,
-        **spec: Any,
-    ) -> None:
+    async def create(self, name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> None:
         """Create a pod of one GPU."""
         made = pod(
             1, annotations={names.POLICY: "nvlink"}, labels=labels or {}, spec=spec, name=name, namespace=NAMESPACE
         )
         made["spec"]["terminationGracePeriodSeconds"] = 0
-        if port is not None:
-            made["spec"]["containers"][0]["ports"] = [{"containerPort": port, "hostPort": port}]
         await self._client.create(PODS, made)
 
     async def bound(self, name: str) -> str:
@@ -125,8 +110,8 @@ class Story:
 
 
 def _foreign(name: str, node: str) -> Object:
-    container = {"name": "main", "image": "none", "ports": [{"containerPort": PORT, "hostPort": PORT}]}
-    spec = {"nodeName": node, "containers": [container]}
+    containers = [{"name": "main", "image": "none"}]
+    spec = {"nodeName": node, "containers": containers, "affinity": stories.keeping_away(SHUNNED)}
     return {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
 
 

@@ -75,6 +75,12 @@ async def publish(client: Client, pieces: Iterable[Object]) -> None:
         await client.create(RESOURCE_SLICES, piece)
 
 
+def keeping_away(labels: Mapping[str, str]) -> Object:
+    """Return an affinity that keeps pods with these labels away; if a foreign pod has it, only the scheduler knows."""
+    terms = [{"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": "kubernetes.io/hostname"}]
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
 async def bound(client: Client, name: str) -> Object:
     """Return a pod once it is bound."""
     async with asyncio.timeout(BOUND_S):

@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 INDEX: Final = "batch.kubernetes.io/job-completion-index"
 AUTO: Final = {names.GANG: "auto"}
-PORT: Final = 17070
+SHUNNED: Final = {"app": "shunned"}
 
 
 def template(gpus: int, words: Mapping[str, str] | None = None) -> Object:
@@ -38,19 +38,23 @@ def job(name: str, *, pods: int, gpus: int, words: Mapping[str, str] = AUTO) -> 
     }
 
 
-def members(name: str, *, pods: int, gpus: int, port: bool = False) -> list[Object]:
-    """Return plain pods that say that they are a gang; ``port``: of which a node has one at a time.
-
-    Who has a port of the host only the scheduler knows.
-    """
+def members(name: str, *, pods: int, gpus: int, is_shunned: bool = False) -> list[Object]:
+    """Return plain pods that say that they are a gang; ``is_shunned``: whom ``shunning`` pods keep from their nodes."""
     words = {names.GANG: name, names.GANG_SIZE: str(pods)}
     made = [pod(f"{name}-{number}", gpus=gpus, words=words) for number in range(pods)]
-    return [with_port(one) for one in made] if port else made
+    return [shunned(one) for one in made] if is_shunned else made
 
 
-def with_port(made: Object) -> Object:
-    """Return a pod that has a port of its node to itself."""
-    made["spec"]["containers"][0]["ports"] = [{"containerPort": PORT, "hostPort": PORT}]
+def shunned(made: Object) -> Object:
+    """Return a pod that ``shunning`` pods keep from their nodes."""
+    made["metadata"]["labels"] = made["metadata"].get("labels", {}) | SHUNNED
+    return made
+
+
+def shunning(made: Object) -> Object:
+    """Return a pod that keeps others from its node by its anti-affinity, which only the scheduler knows."""
+    terms = [{"labelSelector": {"matchLabels": SHUNNED}, "topologyKey": "kubernetes.io/hostname"}]
+    made["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
     return made
 
 

@@ -144,14 +144,14 @@ def test_a_gang_starts_whole_without_the_barrier(older: Cluster) -> None:
 
 
 def test_a_gang_of_which_half_is_bound_for_long_is_suspended_and_starts_anew_as_a_whole(older: Cluster) -> None:
-    """Each of its pods has a port of its node to itself, and on one of the two nodes another pod has that already."""
+    """Each of its pods needs a node, and on one of the two nodes the anti-affinity of another pod keeps it away."""
     older.kubectl("create", "namespace", "t-half")
     namespace = Namespace(older, "t-half")
     try:
-        namespace.apply(gangs.with_port(pod("holder", node="node-b")))
+        namespace.apply(gangs.shunning(pod("holder", node="node-b")))
         namespace.wait_running("holder")
-        job = gangs.job("train", pods=2, gpus=3)
-        gangs.with_port(job["spec"]["template"])
+        job = gangs.job("train", pods=2, gpus=5)
+        gangs.shunned(job["spec"]["template"])
         namespace.apply(job)
         before = gangs.pods_of(namespace, "train", 2)
         eventually("one of them is bound", lambda: sum(map(is_bound, namespace.list("pods"))) == 2)
