@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from dradriver.queue.pending import Member
 MOST_ALTERNATES: Final = 8  # nodes that a gang's pods may use in addition to the plan's
 MOST_RANKED: Final = 32  # nodes from which these are chosen
 MOST_DOMAINS: Final = 16  # in which pods of one gang may only use nodes: pods with other nodes are another role
+
+Domain: TypeAlias = tuple[tuple[str, str | None], ...]
+"""Labels of nodes, and the value of each that a pod's nodes must have."""
 
 
 def placements_of(
@@ -137,7 +140,8 @@ def _indices(
 
 def has_seats_of(picture: Picture, hostnames: Mapping[Member, Mapping[str, str]]) -> bool:
     """Return whether a gang barrier can delay the binding of members on all nodes that one of them may use."""
-    return has_seats(picture, {node for nodes in hostnames.values() for node in nodes})
+    different = {id(nodes): nodes for nodes in hostnames.values()}  # many members have the same
+    return has_seats(picture, {node for nodes in different.values() for node in nodes})
 
 
 def has_seats(picture: Picture, nodes: Collection[str]) -> bool:
@@ -164,11 +168,14 @@ def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked)
     # use 8 nodes each, 100 with 16 nodes, and 58 with 64.
     most = min(max(len(planned), MOST_NODES - len(planned)), MOST_ALTERNATES)
     usable = [*planned, *unlike(picture, alternates, most)]
-    narrowed = _narrowed(picture, nodes, usable)
-    if len(set(narrowed.values())) > MOST_DOMAINS:
-        narrowed = dict.fromkeys(nodes, tuple(usable))
-    labels = {some: {node: picture.nodes.hostname(node) for node in some} for some in set(narrowed.values())}
-    return {member: labels[some] for member, some in narrowed.items()}
+    domains = _domains(picture, nodes)
+    if len(set(domains.values())) > MOST_DOMAINS:
+        domains = dict.fromkeys(nodes, ())
+    labels = {
+        domain: {node: picture.nodes.hostname(node) for node in usable if _is_in(picture, node, domain)}
+        for domain in set(domains.values())
+    }
+    return {member: labels[domain] for member, domain in domains.items()}
 
 
 def _ranked(picture: Picture, asked: Asked, planned: int) -> list[str]:
@@ -190,24 +197,25 @@ def _ranked(picture: Picture, asked: Asked, planned: int) -> list[str]:
     return [node for node in dict.fromkeys(in_turn) if node is not None]
 
 
-def _narrowed(picture: Picture, nodes: Mapping[Member, str], usable: Sequence[str]) -> dict[Member, tuple[str, ...]]:
-    """Return for each member those of the usable nodes on which its topology spread holds in whichever order pods come.
+def _domains(picture: Picture, nodes: Mapping[Member, str]) -> dict[Member, Domain]:
+    """Return for each member in which domains it must be so that its spread holds in whichever order pods come.
 
     The scheduler compares only domains of nodes that a pod may use, and counts the pods there now. If the plan puts
     more pods of a gang into a domain than the skew allows beyond an empty one, a pod may come too early. It can not if
     it may only use nodes of its own domain: there is no other one to compare.
     """
-    labels: dict[tuple[Spread, ...], list[str]] = {}
-    narrowed: dict[Member, tuple[str, ...]] = {}
-    for member, own_node in nodes.items():
+    labels: dict[tuple[Spread, ...], list[str]] = {(): []}
+    domains: dict[Member, Domain] = {}
+    for member, node in nodes.items():
         spreads = () if member.wish.rules is None else member.wish.rules.spread
         if spreads not in labels:
             labels[spreads] = [spread.place for spread in spreads if _has_order(picture, spread, nodes)]
-        own = [picture.nodes.label(own_node, label) for label in labels[spreads]]
-        narrowed[member] = tuple(
-            node for node in usable if not own or [picture.nodes.label(node, label) for label in labels[spreads]] == own
-        )
-    return narrowed
+        domains[member] = tuple((label, picture.nodes.label(node, label)) for label in labels[spreads])
+    return domains
+
+
+def _is_in(picture: Picture, node: str, domain: Domain) -> bool:
+    return all(picture.nodes.label(node, label) == value for label, value in domain)
 
 
 def _has_order(picture: Picture, spread: Spread, nodes: Mapping[Member, str]) -> bool:

@@ -91,7 +91,9 @@ def placed(
         divided = _divided(asked, cells, shares)
         with contextlib.suppress(NoPlaceError):
             plans.append((divided, place(divided)))
-        if len(plans) == MOST_PLANS or number + 1 == MOST_TRIES:
+        # Plans are compared if each is in one cell: one of these may be in a narrower part of the network.
+        is_in_one_cell = len({cell for share in shares for cell in share}) == 1
+        if len(plans) == (MOST_PLANS if is_in_one_cell else 1) or number + 1 == MOST_TRIES:
             break
     if plans:
         return min(plans, key=lambda plan: _badness(fleet, plan[1]))
