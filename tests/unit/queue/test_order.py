@@ -22,7 +22,7 @@ from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue as PolicyOfQueue
 from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.queue.equivalence_classes import ANYWHERE, Closed
+from dradriver.queue.equivalence_classes import ANYWHERE, Asker, Closed
 from dradriver.queue.kueue_entries import Entries
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import Member, PendingWorkload
@@ -277,10 +277,11 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
 
 def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
     moments = itertools.count()
-    turns = Turns(lambda tenant: (0, float(next(moments)), "", tenant))
-    for tenant in "abc":
-        turns.put(tenant)
-    assert turns.first() == "a"
+    turns = Turns(lambda asker: (0, float(next(moments)), "", asker.tenant))
+    askers = [Asker(tenant, "n", is_gang=False) for tenant in "abc"]
+    for asker in askers:
+        turns.put(asker)
+    assert turns.first() == askers[0]
 
 
 _CAPPED = st.lists(
