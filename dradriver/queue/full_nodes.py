@@ -42,13 +42,8 @@ class FullNodes:
             del self._groups[group.family]
             self._refused.pop(group.family, None)
 
-    def refuse(self, group: Group, asked: Bools | None) -> None:
-        """Note that no node had the GPUs for a group.
-
-        Args:
-            group: The group.
-            asked: The nodes that were asked: (rows,); None for all.
-        """
+    def refuse(self, group: Group, asked: Bools) -> None:
+        """Note that none of some nodes, (rows,), had the GPUs for a group."""
         if group.family is None or self._groups[group.family] < 2:
             return
         refused = self._refused.get(group.family)
@@ -56,8 +51,7 @@ class FullNodes:
             refused = np.full(self._nodes.rows, NEVER, np.int64)
         elif len(refused) < self._nodes.rows:
             refused = grown(refused, self._nodes.rows, NEVER)
-        rows = self._nodes.eligible(group.needs[0][1])
-        refused[rows if asked is None else rows & asked] = self._nodes.clock
+        refused[self._nodes.eligible(group.needs[0][1]) & asked] = self._nodes.clock
         self._refused[group.family] = refused
         self._refused.move_to_end(group.family)
         if len(self._refused) > MOST:

@@ -166,7 +166,9 @@ class Rechecks:
 
     def refused(self, group: Group, asked: Bools | None) -> None:
         """Note that a group found no place on these nodes: (rows,); None for all nodes."""
-        self._full.refuse(group, asked)
+        # A group that is asked about all nodes is asked for the first time, or about no change in particular.
+        if asked is not None:
+            self._full.refuse(group, asked)
 
     def freed(self, group: Group) -> Bools | None:
         """Return the nodes that a group that failed is asked about again: (rows,); None if it would fail again there.
