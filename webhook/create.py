@@ -145,6 +145,9 @@ def create(
         label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
         claims = desired.with_last(sent_claims, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
+    group = pod_groups.left(pod) if label == names.LABEL_PLACED else ""
+    if group:
+        written |= {names.POD_GROUP: group}
     return (
         desired.Desired(
             label=label,
@@ -160,7 +163,7 @@ def create(
             scheduler_name="default-scheduler" if spec.scheduler_name in policies.schedulers else spec.scheduler_name,
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             required=authors_affinity(pod) if copied else desired.AS_SENT,
-            leaves_group=label == names.LABEL_PLACED and pod_groups.leaves_at_create(pod),
+            leaves_group=group != "" and pod.is_in_group,
         ),
         warnings,
     )
