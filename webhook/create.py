@@ -157,6 +157,9 @@ def create(
         label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
         claims = desired.with_last(sent_claims, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
+    group = pod_groups.left(pod) if label == names.LABEL_PLACED else ""
+    if group:
+        written |= {names.POD_GROUP: group}
     return (
         desired.Desired(
             label=label,
@@ -174,7 +177,7 @@ def create(
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             # The copied pod's affinity may have the nodes that the controller wrote into it: they are removed.
             required=authors_affinity(pod) if copied else desired.AS_SENT,
-            leaves_group=label == names.LABEL_PLACED and pod_groups.leaves_at_create(pod),
+            leaves_group=group != "" and pod.is_in_group,
         ),
         warnings,
     )

@@ -16,25 +16,30 @@ from typing import Final
 
 import msgspec
 
+from dradriver.api.base import names
 from dradriver.api.base.objects import OwnerReference
-from dradriver.api.gangs.gang_owners import group_of_job
+from dradriver.api.base.pods import SchedulingGroup
+from dradriver.api.gangs.gang_owners import is_of_job
 from webhook import pod_view
 
 _OWNERS: Final = msgspec.json.Decoder(list[OwnerReference] | None)
+_GROUP: Final = msgspec.json.Decoder(SchedulingGroup | None)
 
 
-def leaves_at_create(pod: pod_view.Pod) -> bool:
-    """Return whether a new pod that gets our scheduling gate is in a PodGroup that the Job controller made.
+def left(pod: pod_view.Pod) -> str:
+    """Return the PodGroup of its Job that a new pod with our scheduling gate leaves, or has left; empty for none.
 
-    Its owners name the PodGroup still, so the controller finds its gang (``gang_owners.of_group``).
+    A note keeps the name, by which the controller finds the pod's gang (``gang_owners.of_group``).
 
     Raises:
-        WordError: The owners of the pod cannot be read.
+        WordError: The PodGroup or the owners of the pod cannot be read.
     """
-    if not pod.is_in_group:
-        return False
+    group = pod_view.decode(_GROUP, pod.spec.scheduling_group, "spec.schedulingGroup: ")
+    name = pod.written.get(names.POD_GROUP, "") if group is None else group.pod_group_name
+    if not name:
+        return ""
     owners = pod_view.decode(_OWNERS, pod.owners, "metadata.ownerReferences: ") or []
-    return group_of_job(owners) is not None
+    return name if is_of_job(name, owners) else ""
 
 
 def leaves_at_update(pod: pod_view.Pod, live: pod_view.Pod) -> bool:

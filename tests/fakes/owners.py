@@ -75,19 +75,21 @@ def _completion(index: int, job: str) -> tuple[dict[str, str], dict[str, str]]:
     return labels | at, at
 
 
-def job_pod(index: int, *, group: str = "", stored: bool = False, namespace: str = "team") -> Object:
-    """Return a pod of the indexed Job ``train``.
+JOB_GROUP: Final = "train-2x8k4-train-pgt-0-9zq4c"
+"""As the Job controller calls the PodGroup of a Job ``train``; each ``-`` but those of names is before a hash."""
 
-    With a group it is one of WorkloadWithJob: manageJob of job_controller.go (1.37.2) adds an owner and a field to the
-    template. The field is there if ``stored`` says that no webhook took it away.
+
+def job_pod(index: int, *, group: str = JOB_GROUP, stored: bool = False, namespace: str = "team") -> Object:
+    """Return a pod of the indexed Job ``train`` to which the Job controller gave a PodGroup (manageJob, 1.37.2).
+
+    If not ``stored``, the webhook took it out of the group, and noted its name.
     """
     made = pod(f"train-{index}", *_completion(index, "train"), owned("batch/v1", "Job", "train"), gpus=8)
     made["metadata"]["namespace"] = namespace
-    if group:
-        reference = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "name": group, "uid": "g"}
-        made["metadata"]["ownerReferences"].append(reference)
     if stored:
         made["spec"]["schedulingGroup"] = {"podGroupName": group}
+    elif group:
+        made["metadata"]["annotations"][names.POD_GROUP] = group
     return made
 
 

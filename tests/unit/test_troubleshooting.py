@@ -32,7 +32,7 @@ from dradriver.kube.resources import (
 from dradriver.reason import Cause
 from tests.fakes import nics
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
-from tests.fakes.owners import job_pod, owned
+from tests.fakes.owners import JOB_GROUP, job_pod, owned
 from tests.paths import REPO
 from tests.unit.documented import said
 
@@ -253,9 +253,9 @@ async def _in_a_group(cluster: GpuCluster, reason: str, message: str) -> None:
     cluster.node("a")
     groups = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", namespaced=True)
     spec: dict[str, Any] = {"schedulingPolicy": {"basic": {}}}
-    cluster.put(groups, {"metadata": {"name": "team", "namespace": "default", "uid": "g"}, "spec": spec})
-    made = cluster.admitted("p", schedulingGroup={"podGroupName": "team"})
-    made["metadata"]["ownerReferences"] = job_pod(0, group="team")["metadata"]["ownerReferences"]
+    cluster.put(groups, {"metadata": {"name": JOB_GROUP, "namespace": "default"}, "spec": spec})
+    made = cluster.admitted("p", schedulingGroup={"podGroupName": JOB_GROUP})
+    made["metadata"]["ownerReferences"] = job_pod(0)["metadata"]["ownerReferences"]
     cluster.put(PODS, made)
     await cluster.settle()
     condition = {"type": "PodScheduled", "status": "False", "reason": reason, "message": message}

@@ -69,7 +69,8 @@ IDLE_TIMEOUT: Final = PREFIX + "idle-timeout"
 REQUEST: Final = PREFIX + "request"  # JSON, versioned: the resolved request (api/pod/resolved.py)
 AFFINITY: Final = PREFIX + "affinity"  # JSON: the author's required node affinity before it was narrowed
 TEMPLATE: Final = PREFIX + "template"  # entry/name: the claim of this entry is made by this ResourceClaimTemplate
-NOTES: Final = (REQUEST, AFFINITY, TEMPLATE)
+POD_GROUP: Final = PREFIX + "pod-group"  # the PodGroup of its Job that the pod has left (webhook/pod_groups.py)
+NOTES: Final = (REQUEST, AFFINITY, TEMPLATE, POD_GROUP)
 
 # Annotations that say what was chosen.
 ALLOCATED: Final = PREFIX + "allocated"

@@ -11,7 +11,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.pods import Pod
 from dradriver.api.gangs import impossible_gangs
 from dradriver.api.gangs.gang_annotations import Gang, Size
-from dradriver.api.gangs.gang_owners import Alone, Facts, Member, group_of_job, identity, joined, made, of_group
+from dradriver.api.gangs.gang_owners import Alone, Facts, Member, identity, joined, made, of_group
 from dradriver.api.vocabulary import messages
 
 _NAMED: Final = "gang"  # of what a gang is that its author gave a name
@@ -36,7 +36,7 @@ def facts(pod: Pod) -> Facts:
 
 def in_group(pod: Pod) -> bool:
     """Return whether a pod may be in a PodGroup, so that it may be of a gang although its author asks for none."""
-    return bool(pod.pod_group) or group_of_job(pod.metadata.owner_references) is not None
+    return bool(pod.pod_group) or names.POD_GROUP in pod.metadata.annotations
 
 
 def find(pod: Facts, gang: Gang | None = None) -> Member | Alone:

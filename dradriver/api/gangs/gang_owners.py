@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from dradriver.api.base import names
 from dradriver.api.base.objects import OwnerReference
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.api.vocabulary import values
@@ -30,7 +31,6 @@ _JOB_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _KUEUE: Final = "kueue.x-k8s.io/"
 _TRAINING: Final = "training.kubeflow.org/"
-_SCHEDULING: Final = "scheduling.k8s.io"
 _POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 _MPI: Final = "MPIJob"
 _KUBEFLOW: Final = ("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", _MPI)
@@ -39,6 +39,8 @@ SAID: Final = (JOBSET, LWS, _KUEUE, _TRAINING, "alpha." + JOBSET, "batch.kuberne
 
 _ROLES: Final = ("master", "chief", "worker", "ps", "evaluator")  # of Kubeflow's jobs, in the order of their ranks
 _MAKERS: Final = 10_000  # numbers by which the pods of one gang are told apart that several objects made
+_HASH: Final = re.compile("-[a-z0-9]{1,10}")
+_INDEX_AND_HASH: Final = re.compile("[0-9]{1,2}-[a-z0-9]{1,10}")
 _NO_LETTERS: Final = re.compile("[^a-z0-9]+")
 
 
@@ -90,6 +92,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
         role: Which part of it the gang is: a JobSet's replicatedJob.
         pods: How many pods there were, with and without GPUs, when it made this one; None where the pod does not say.
             The object may have another number since, and other pods for it.
+        by_job: Whether it is a PodGroup that the Job controller made (``is_of_job``).
     """
 
     api_version: str
@@ -98,6 +101,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
     role: str = ""
     pods: int | None = None
+    by_job: bool = False
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,42 +162,42 @@ def joined(identity: str, made_by: str, found: Member | Alone) -> Member:
     return Member(identity=identity, made_by=made_by, read=found.read, rank=rank)
 
 
-def group_of_job(owners: Sequence[OwnerReference]) -> OwnerReference | None:
-    """Return the PodGroup that the Job controller made for a Job's pod; None for any other pod.
+def is_of_job(group: str, owners: Sequence[OwnerReference]) -> bool:
+    """Return whether the Job controller made a PodGroup for the Job that a pod is of.
 
     With the feature gate WorkloadWithJob each Job without an owner has one, of the policy ``basic`` unless the Job says
-    ``gang``. All of its pods are of the Job, and name it as an owner that does not control them (manageJob of
-    pkg/controller/job/job_controller.go, 1.36.3 and 1.37.2).
+    ``gang``, and all of its pods are of that Job. Only its name tells (computeWorkloadName, podGroupTemplateName and
+    computePodGroupName of pkg/controller/job/job_scheduling_manager.go, 1.36.3 and 1.37.2): the owner that the Job
+    controller adds to the pod template is not copied to the pods (GetPodFromTemplate of controller_utils.go).
 
     Args:
+        group: The name of the PodGroup.
         owners: The owners of the pod.
     """
-    if len(owners) < 2 or not any(
-        by.controller and by.kind == "Job" and by.api_version.startswith("batch/") for by in owners
-    ):
-        return None
-    groups = (by for by in owners if by.kind == "PodGroup" and by.api_version.startswith(_SCHEDULING + "/"))
-    return next(groups, None)
+    job = next((by.name for by in owners if by.controller and by.kind == "Job" and by.api_version[:6] == "batch/"), "")
+    if not (job and group.startswith(job)):
+        return False
+    first, _, last = group[len(job) :].rpartition(f"-{job}-pgt-")
+    return _HASH.fullmatch(first) is not None and _INDEX_AND_HASH.fullmatch(last) is not None
 
 
 def of_group(pod: Facts, *, asks: bool = False) -> Member | None:
     """Return which gang of a PodGroup a pod is in (KEP-4671); None for none.
 
-    ``spec.schedulingGroup`` names the PodGroup. The webhook takes that field away from the pods of a Job to which the
-    Job controller gave a PodGroup; their owners name it still.
+    ``spec.schedulingGroup`` names the PodGroup, or the note of a pod that has left the one of its Job.
 
     Args:
         pod: What is known of the pod.
         asks: Whether the author of the pod asks for a gang. Then a PodGroup that the Job controller made says nothing:
             every Job has one, and its policy is not the author's.
     """
-    by_job = group_of_job(pod.owners)
-    name = pod.group or ("" if by_job is None else by_job.name)
-    if by_job is not None and by_job.name != name:
-        by_job = None  # the author wrote another one
-    if not name or len(name) > LONGEST or (asks and by_job is not None):
+    name = pod.group or pod.annotations.get(names.POD_GROUP, "")
+    if not name or len(name) > LONGEST:
         return None
-    read = Owner(api_version=_SCHEDULING, kind="PodGroup", name=name, uid="" if by_job is None else by_job.uid)
+    by_job = is_of_job(name, pod.owners)
+    if by_job and asks:
+        return None
+    read = Owner(api_version="scheduling.k8s.io", kind="PodGroup", name=name, by_job=by_job)
     return msgspec.structs.replace(joined(of_group_named(pod.namespace, name), "PodGroup", made(pod)), read=read)
 
 

@@ -189,10 +189,9 @@ class _TroubleError(WordError):
 def _unread(owner: Owner, why: str) -> Answer:
     """Return the answer for an owner that is not there, or may not be read.
 
-    The PodGroup that the Job controller made, which alone has a uid here, is then none: every Job has one, and hardly
-    any of them asks for a gang.
+    The PodGroup that the Job controller made is then none: every Job has one, and hardly any of them asks for a gang.
     """
-    return Alone(why=why) if owner.kind == "PodGroup" and owner.uid else WordError(why)
+    return Alone(why=why) if owner.by_job else WordError(why)
 
 
 def _key(workload: Key, owner: Owner) -> Key:

@@ -41,9 +41,9 @@ def size_of(gang: Key, said: Membership, sizes: Sizes) -> Size | Alone | Reason 
         return Reason(Cause.GANG, size) if size else None
     if isinstance(size, Alone) and gang_of_pod.must_wait(said.wants):
         return Reason(Cause.GANG, size.why)
-    if isinstance(size, Alone) and read is not None and read.kind == "PodGroup" and not read.uid:
+    if isinstance(size, Alone) and read is not None and read.kind == "PodGroup" and not read.by_job:
         # The policy is ``basic``, and kube-scheduler tries none of its pods before all have lost their gates. The pods
-        # of a Job's own PodGroup, which alone has a uid here, have left it (``webhook/pod_groups.py``).
+        # of a PodGroup that the Job controller made have left it (``webhook/pod_groups.py``).
         return 1, values.MOST_PODS
     return size
 

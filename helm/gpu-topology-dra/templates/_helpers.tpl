@@ -25,7 +25,7 @@ others: over an object with forty thousand annotations an API server would compu
 'near-nic', 'share',
 'memory', 'cores', 'mig-profile', 'nccl', 'workload', 'claim', 'placement', 'when-full', 'spot',
 'shared-claim', 'max-duration', 'gang', 'gang-size', 'multi-node-policy', 'max-nodes', 'min-gpus-per-node', 'min-network-bandwidth', 'near',
-'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'allocated', 'ring-order', 'bandwidth', 'busbw',
+'on-member-loss', 'idle-timeout', 'request', 'affinity', 'template', 'pod-group', 'allocated', 'ring-order', 'bandwidth', 'busbw',
 'level', 'fallback', 'part', 'rank-hint', 'gang-nodes', 'gang-reach', 'gang-busbw', 'reason',
 'idle-end', 'node', 'score']
 {{- end }}

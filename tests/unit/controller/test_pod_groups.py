@@ -27,19 +27,20 @@ def cluster_of(called: str, **times: float) -> GpuCluster:
     return cluster
 
 
-def group(cluster: GpuCluster, policy: Object, *, name: str = "train", uid: str = "g") -> None:
-    metadata = {"name": name, "namespace": "default", "uid": uid}
+def group(cluster: GpuCluster, policy: Object, *, name: str = "train") -> None:
+    metadata = {"name": name, "namespace": "default"}
     cluster.put(GROUPS, {"metadata": metadata, "spec": {"schedulingPolicy": policy}})
 
 
 def of_job(cluster: GpuCluster, count: int, *, stored: bool = False, wishes: dict[str, str] | None = None) -> list[str]:
-    """Create the pods of a Job to which the Job controller gave PodGroup ``train``, as the webhook leaves them."""
+    """Create the pods of a Job to which the Job controller gave a PodGroup, as the webhook leaves them."""
     for index in range(count):
         made = cluster.admitted(f"train-{index}", 8, wishes=wishes or {})
-        job_pod = owners.job_pod(index, group="train", stored=stored, namespace="default")
+        job_pod = owners.job_pod(index, stored=stored, namespace="default")
+        for field in ("labels", "annotations"):
+            made["metadata"][field] |= job_pod["metadata"][field]
         made["metadata"]["ownerReferences"] = job_pod["metadata"]["ownerReferences"]
-        made["metadata"]["labels"] |= job_pod["metadata"]["labels"]
-        made["spec"] |= {"schedulingGroup": {"podGroupName": "train"}} if stored else {}
+        made["spec"] |= {"schedulingGroup": job_pod["spec"]["schedulingGroup"]} if stored else {}
         cluster.put(PODS, made)
     spec = {"parallelism": count, "completions": count, "completionMode": "Indexed"}
     cluster.put(JOBS, {"metadata": {"name": "train", "namespace": "default", "uid": owners.UID}, "spec": spec})
@@ -69,7 +70,7 @@ async def gathered(cluster: GpuCluster) -> None:
 
 async def test_an_array_in_the_group_of_the_job_controller_starts_as_far_as_there_is_room() -> None:
     cluster = cluster_of("abcd")
-    group(cluster, BASIC)
+    group(cluster, BASIC, name=owners.JOB_GROUP)
     pods = of_job(cluster, 8)
     await cluster.settle()
     cluster.schedule()
@@ -84,7 +85,7 @@ async def test_what_the_author_of_a_job_says_of_a_gang_counts_whatever_its_group
     stored: bool, policy: Object
 ) -> None:
     cluster = cluster_of("abc")
-    group(cluster, policy)
+    group(cluster, policy, name=owners.JOB_GROUP)
     pods = of_job(cluster, 4, stored=stored, wishes={"gang": "auto"})
     await cluster.settle()
     assert lifted(cluster, pods) == []
@@ -98,7 +99,7 @@ async def test_what_the_author_of_a_job_says_of_a_gang_counts_whatever_its_group
 @pytest.mark.parametrize("status", [403, 404, 500])
 async def test_an_array_starts_though_its_group_cannot_be_read(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     cluster = cluster_of("ab")
-    group(cluster, BASIC)
+    group(cluster, BASIC, name=owners.JOB_GROUP)
     get = cluster.client.get
 
     async def refusing(resource: Resource, name: str, **more: Any) -> Any:
@@ -117,7 +118,7 @@ async def test_an_array_starts_though_its_group_cannot_be_read(monkeypatch: pyte
 
 async def test_a_job_that_asks_kubernetes_for_a_gang_is_one() -> None:
     cluster = cluster_of("abc")
-    group(cluster, {"gang": {"minCount": 4}})
+    group(cluster, {"gang": {"minCount": 4}}, name=owners.JOB_GROUP)
     pods = of_job(cluster, 4)
     await gathered(cluster)
     assert lifted(cluster, pods) == []
@@ -130,7 +131,7 @@ async def test_a_job_that_asks_kubernetes_for_a_gang_is_one() -> None:
 
 async def test_a_replacement_is_placed_though_another_pod_of_its_group_has_succeeded() -> None:
     cluster = cluster_of("abcd")
-    group(cluster, {"gang": {"minCount": 4}})
+    group(cluster, {"gang": {"minCount": 4}}, name=owners.JOB_GROUP)
     pods = of_job(cluster, 4)
     await gathered(cluster)
     for _ in range(2):
