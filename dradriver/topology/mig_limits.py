@@ -102,6 +102,7 @@ def _can_exceed(profiles: Sequence[MigProfile], limits: Sequence[Limit], limit: 
     Step by step from the lowest memory slice on: ``reached[n]`` has, for each way to use up the limits with the slices
     below ``n``, the most that can be taken of the further one. A description with too many ways is not searched.
     """
+    # ``used``: how much of each limit is taken; ``taken``: how much of the further one.
     end = max(start + profile.size for profile in profiles for start in profile.starts)
     reached: list[dict[tuple[int, ...], int]] = [{} for _ in range(end + 1)]
     reached[0][(0,) * len(limits)] = 0
@@ -110,12 +111,13 @@ def _can_exceed(profiles: Sequence[MigProfile], limits: Sequence[Limit], limit: 
             return True
         beginning = [profile for profile in profiles if at in profile.starts]
         for used, taken in reached[at].items():
+            # No instance begins at this slice, or one of those profiles that can.
             reached[at + 1][used] = max(reached[at + 1].get(used, 0), taken)
             for profile in beginning:
-                then = tuple(n + each.needs[profile] for n, each in zip(used, limits, strict=True))
-                if all(n <= each.total for n, each in zip(then, limits, strict=True)):
+                used_then = tuple(n + each.needs[profile] for n, each in zip(used, limits, strict=True))
+                if all(n <= each.total for n, each in zip(used_then, limits, strict=True)):
                     after, total = reached[at + profile.size], taken + limit.needs[profile]
-                    after[then] = max(after.get(then, 0), total)
+                    after[used_then] = max(after.get(used_then, 0), total)
                     if total > limit.total:
                         return True
     return False

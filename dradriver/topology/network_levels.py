@@ -137,14 +137,16 @@ class Levels(msgspec.Struct, frozen=True):
         """
         values = [labels.get(key, "") for key in self.keys]
         values = [value or (fabric if key in FABRICS else "") for key, value in zip(self.keys, values, strict=True)]
-        own: list[Domain | None] = []
+        domains: list[Domain | None] = []
+
+        # A domain's name has the values of all wider levels first. A fabric nests in none: it may reach over several.
         for at, value in enumerate(values):
-            alone = self.keys[at] in FABRICS
-            around = () if alone else tuple(
+            is_fabric = self.keys[at] in FABRICS
+            wider_values = () if is_fabric else tuple(
                 each for key, each in zip(self.keys[:at:-1], values[:at:-1], strict=True) if key not in FABRICS
             )  # fmt: skip
-            own.append((*around, value) if value else None)
-        return Location(domains=tuple(own), gbps=gbps)
+            domains.append((*wider_values, value) if value else None)
+        return Location(domains=tuple(domains), gbps=gbps)
 
 
 def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = (), *, fabrics: bool = False) -> Levels:
@@ -160,12 +162,14 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
         fabrics: Whether some machine is in an NVLink fabric. A fabric is then a level below those that are configured
             without one: it joins GPUs closer than any switch of the network does.
     """
+    # The label key of the NVLink fabric that some node has.
     fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), "")
     if configured:
         keys = tuple(dict.fromkeys(configured))
         if (fabric or fabrics) and not any(key in FABRICS for key in keys):
             keys = (fabric or CLIQUE, *keys)
         return Levels(_names(keys), keys)
+
     fabric = fabric or CLIQUE
     family = next((family for family in FAMILIES if found(next(iter(family.values())), nodes)), {})
     return Levels((FABRIC, *family, "zone"), (fabric, *family.values(), ZONE))

@@ -37,9 +37,12 @@ def faulty(refused: Iterable[Pair], *, switched: Collection[int]) -> set[Pair]:
         refused: Pairs of positions of GPUs that are used whole, whose links are up, and that have no peer access.
         switched: Positions of those GPUs whose links end in switches; all other pairs of them have peer access.
     """
+    # By position of a GPU behind switches, the number of its partition: the GPUs that it reaches.
     pairs = set(refused)
     partition_of = _partitions(pairs, switched)
     sizes = Counter(partition_of.values())
+
+    # No GPU reaches any other: the fabric manager does not run, which explains all pairs behind switches.
     if sizes and max(sizes.values()) == 1:
         return {(i, j) for i, j in pairs if i not in partition_of or j not in partition_of}
     return {

@@ -43,14 +43,18 @@ def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
     # NVIDIA is the default of a request.
     if request.vendor == NVIDIA.word:
         request = msgspec.structs.replace(request, vendor=machine.vendor.word)
+
+    # Masks of positions: all free GPUs, those of the requested kind among them, and those that the set must have.
+    # ``tables`` has the figures of every set of the machine's GPUs, by mask.
     tables = tables_of(machine)
     offered = mask_of_gpus(machine, free)
     usable = offered & suitable(machine, request)
     include = mask_of_gpus(machine, request.include) if request.include else 0
     preferred = preference(request)
-    # The fallback levels, best first.
-    for rung in fallback_criteria.fallback_levels(request, include=include):
-        mask = best_set(tables, usable, gpus=request.gpus, criteria=rung, preference=preferred)
+
+    # The criteria of each fallback level, best first: ``best_set`` returns None if no free set meets them.
+    for fallback_level in fallback_criteria.fallback_levels(request, include=include):
+        mask = best_set(tables, usable, gpus=request.gpus, criteria=fallback_level, preference=preferred)
         if mask is not None:
             return describe(machine, tables, mask, request=request)
     raise refusal(machine, tables, offered, request=request, usable=usable)

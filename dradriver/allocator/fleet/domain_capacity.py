@@ -180,15 +180,15 @@ def largest_gangs(fleet: Fleet, *, most: int, eligible: Eligible | None = None) 
     gpus = min(most, max((group.tables.size for group in fleet.groups), default=0))
     if not gpus:
         return 0, {}
-    known = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
-    found: dict[str, LargestGang] = {}
+    known_levels = [level for level in fleet.levels if (fleet.sites.domains(level) >= 0).any()]
+    largest_by_level: dict[str, LargestGang] = {}
     for vendor in sorted({group.vendor for group in fleet.groups}):  # a gang is of one
         role = Role(pod=Whole(containers=(gpus,), vendor=vendor), pods=1)
-        for level in (*known, CLUSTER):
-            one = largest_gang(fleet, role, level, eligible=eligible)
-            if level not in found or one.pods > found[level].pods:
-                found[level] = one
-    return gpus, found
+        for level in (*known_levels, CLUSTER):
+            gang = largest_gang(fleet, role, level, eligible=eligible)
+            if level not in largest_by_level or gang.pods > largest_by_level[level].pods:
+                largest_by_level[level] = gang
+    return gpus, largest_by_level
 
 
 def largest(fleet: Fleet, nodes: GangNodes, level: str) -> LargestGang:

@@ -93,8 +93,10 @@ class Fleet:
         mask = mask_of_gpus(machine, free)
         bare = without_uuids(machine)
         before = self._at(name) if name in self._slots else None
+
+        # Rules say how single GPUs are shared. Nodes of one kind of machine and of the same rules are one group.
         has = {gpu.index for gpu in machine.gpus}
-        rules = () if before is None else tuple(rule for rule in before[0].rules if rule[0] in has)
+        rules = () if before is None else tuple((number, rule) for number, rule in before[0].rules if number in has)
         self._put(name, self._group(bare, rules))
         group, slot = self._at(name)
         group.set_free(slot, mask)
@@ -116,25 +118,27 @@ class Fleet:
         row, site, offer = NO_ROW, 0, WHOLE
         parts: dict[int, Sequence[Part]] = {}
         if name in self._slots:
-            before = self._at(name)
-            if before[0] is group:
+            group_before, slot_before = self._at(name)
+            if group_before is group:
                 return
-            row, site = before[0].row_and_site(before[1])
-            offer, parts = before[0].offer_and_parts(before[1])
+            row, site = group_before.row_and_site(slot_before)
+            offer, parts = group_before.offer_and_parts(slot_before)
             self.remove(name)
         self._unshare()
         slot = group.add(name, row=row, site=site)
         self._slots[name] = group.number, slot
         self._name_ranks = {}
+
+        # What policies offer of the GPUs, and the fractions on them, of the GPUs that the machine still has.
         has = {gpu.index for gpu in group.machine.gpus}
         kept_offer = Offer(
             shared=offer.shared & has,
             sliced=offer.sliced & has,
             parts_only=offer.parts_only & has,
-            tenants=tuple(each for each in offer.tenants if each[0] in has),
+            tenants=tuple((number, tenant) for number, tenant in offer.tenants if number in has),
         )
         group.set_offer(slot, kept_offer)
-        group.set_parts(slot, {number: each for number, each in parts.items() if number in has})
+        group.set_parts(slot, {number: fractions for number, fractions in parts.items() if number in has})
 
     def set_free(self, name: str, free: Collection[int]) -> None:
         """Update the free GPUs of a node of the fleet; KeyError for an unknown node.

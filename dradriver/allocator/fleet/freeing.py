@@ -72,23 +72,25 @@ def ways(nodes: Iterable[Node[U]], lost: Mapping[U, float], size: int) -> list[W
 def _of_node(node: Node[U], lost: Mapping[U, float], size: int) -> list[Way[U]]:
     if node.whole.bit_count() < size or good_set(node.tables, node.free, node.whole, size) is not None:
         return []
+    # The workloads whose end costs least, and the GPUs of each as a mask.
     units = sorted(node.held, key=lambda unit: (lost[unit], str(unit)))[:MOST_UNITS]
     masks = [node.held[unit] for unit in units]
-    found: list[Way[U]] = []
-    enough: list[int] = []  # sets of units, as masks, that free one
-    # By their number: whoever contains one that was found before needs fewer.
-    for some in sorted(range(1, 1 << len(units)), key=int.bit_count):
-        if any(some & less == less for less in enough):
+    ways: list[Way[U]] = []
+    enough: list[int] = []  # sets of workloads, as masks over ``units``, that free a good set of GPUs
+
+    # The smallest sets of workloads first. A set that contains one that was enough ends a workload for nothing.
+    for ended in sorted(range(1, 1 << len(units)), key=int.bit_count):
+        if any(ended & less == less for less in enough):
             continue
-        free = node.free | _together(masks, some)
+        free = node.free | _together(masks, ended)
         if free.bit_count() < size:
             continue
         gpus = good_set(node.tables, free, node.whole, size)
         if gpus is not None:
-            enough.append(some)
-            own = tuple(unit for number, unit in enumerate(units) if some >> number & 1)
-            found.append(Way(sum(lost[unit] for unit in own), node.name, own, gpus))
-    return found
+            enough.append(ended)
+            ended_units = tuple(unit for number, unit in enumerate(units) if ended >> number & 1)
+            ways.append(Way(sum(lost[unit] for unit in ended_units), node.name, ended_units, gpus))
+    return ways
 
 
 def _together(masks: Sequence[int], some: int) -> int:

@@ -164,16 +164,21 @@ def _nearest(nodes: GangNodes, found: _Fitting, demand: Demand, inner: Ints | No
     among[owners] = True
     those = (found.owner < size) & among[np.minimum(found.owner, size - 1)]
     at, owner = found.at[those], found.owner[those]
-    even, rest = divmod(demand.pods, number)
+
+    # 1. Domains without enough nodes for equal counts. 2. Those without the same positions free on enough nodes.
+    # 3. How many domains of the next level they need, and the smallest share there.
+    even, left_over = divmod(demand.pods, number)
     unequal = np.ones(size, dtype=np.bool_)
-    if not rest:
-        fit = nodes.capacity[at] >= even
-        unequal = np.bincount(owner[fit], minlength=size) < number
+    if not left_over:
+        has_room = nodes.capacity[at] >= even
+        unequal = np.bincount(owner[has_room], minlength=size) < number
     if unequal[owners].all():
         apart = unequal
         pieces, smallest = _pieces(owner, inner[at] if inner is not None else None, number, size)
     else:
-        apart, pieces, smallest = _on_rails(nodes, at[fit], owner[fit], inner, number=number, count=even, size=size)
+        apart, pieces, smallest = _on_rails(
+            nodes, at[has_room], owner[has_room], inner, number=number, count=even, size=size
+        )
     keys = owners, found.total, -smallest[owners], pieces[owners], apart[owners], unequal[owners]
     return int(owners[np.lexsort(keys)[0]])
 

@@ -163,15 +163,17 @@ def pods_with_resources(row: Ints, needs: Sequence[int], amounts: Ints | None) -
         needs: What a pod needs, by column.
         amounts: (rows, resources), int64; None where nothing is counted.
     """
-    out = np.full(len(row), _NO_LIMIT)
-    wanted = [(column, need) for column, need in enumerate(needs) if need > 0]
-    if not wanted or amounts is None:
-        return out
-    known = (row >= 0) & (row < len(amounts))
-    there = np.where(known, row, 0)
-    for column, need in wanted:
-        out = np.minimum(out, amounts[:, column].take(there, mode="clip") // need if len(amounts) else 0)
-    return np.where(known, np.maximum(out, 0), 0)
+    pods = np.full(len(row), _NO_LIMIT)
+    needed = [(column, need) for column, need in enumerate(needs) if need > 0]
+    if not needed or amounts is None:
+        return pods
+
+    # Nodes without a row have nothing; the row 0 stands in for them in the arrays.
+    has_row = (row >= 0) & (row < len(amounts))
+    known_row = np.where(has_row, row, 0)
+    for column, need in needed:
+        pods = np.minimum(pods, amounts[:, column].take(known_row, mode="clip") // need if len(amounts) else 0)
+    return np.where(has_row, np.maximum(pods, 0), 0)
 
 
 def _sets(nodes: GangNodes) -> Ints:

@@ -167,20 +167,20 @@ def _tables_by_fallback(
 
     If GPUs may be had in parts, each level is there twice: first without those.
     """
-    ladders = [fallback_criteria.fallback_levels(role.pod) for role in request.members]
+    levels_by_role = [fallback_criteria.fallback_levels(role.pod) for role in request.members]
     by_spared = [
         [
-            node_table(fleet, role, rungs[0], eligible=own, amounts=amounts, is_spared=is_spared)
-            for role, rungs, own in zip(request.members, ladders, by_role, strict=True)
+            node_table(fleet, role, levels[0], eligible=eligible, amounts=amounts, is_spared=is_spared)
+            for role, levels, eligible in zip(request.members, levels_by_role, by_role, strict=True)
         ]
         for is_spared in ((True, False) if fleet.has_parts else (False,))
     ]
     return [
         [
-            nodes.changed(criteria=[rungs[min(number, len(rungs) - 1)]] * len(nodes.candidates)) if number else nodes
-            for nodes, rungs in zip(tables, ladders, strict=True)
+            nodes.changed(criteria=[levels[min(number, len(levels) - 1)]] * len(nodes.candidates)) if number else nodes
+            for nodes, levels in zip(tables, levels_by_role, strict=True)
         ]
-        for number in range(max(map(len, ladders)))
+        for number in range(max(map(len, levels_by_role)))
         for tables in by_spared
     ]
 
@@ -284,6 +284,7 @@ def _at_home(
             place = home.get(index)
             if place is None or index in kept or (rank := fleet.name_rank(place.node)) is None:
                 continue
+            # The node's index in the role's table; empty if the role may not use the node.
             (node_at,) = np.nonzero(nodes.name_rank == rank)
             if not len(node_at):
                 continue

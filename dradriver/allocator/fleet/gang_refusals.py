@@ -218,20 +218,20 @@ def _nearest_of_equal_ones(fleet: Fleet, nodes: GangNodes, request: GangRequest,
         if most < request.pods:
             return f"{request.max_nodes} nodes hold {most} of them"
     if request.min_network_gbps:
-        known = fleet.sites.gbps()[nodes.site]
-        fast = int(nodes.capacity[known >= request.min_network_gbps].sum())
+        known_gbps = fleet.sites.gbps()[nodes.site]
+        fast = int(nodes.capacity[known_gbps >= request.min_network_gbps].sum())
         if fast < request.pods:
-            unknown = int(np.count_nonzero(known == 0))
+            unknown = int(np.count_nonzero(known_gbps == 0))
             more = f"; the network's bandwidth of {unknown} nodes is not known" if unknown else ""
             return f"nodes with such a network hold {fast} of them{more}"
         if slow := _slow(fleet, request.min_network_gbps):
             return f"{slow}, and nothing narrower holds all of them"
     if (near := _nearest_level(fleet, request)) != CLUSTER:
-        most_here = largest(fleet, nodes, near)
-        if most_here.pods < request.pods:
-            where = most_here.domain if near != NODE else most_here.nodes[0] if most_here.nodes else ""
+        largest_domain = largest(fleet, nodes, near)
+        if largest_domain.pods < request.pods:
+            where = largest_domain.domain if near != NODE else largest_domain.nodes[0] if largest_domain.nodes else ""
             named = f"the {near} with most room" + (f", {where}," if where else "")
-            return f"{named} holds {most_here.pods} of them now"
+            return f"{named} holds {largest_domain.pods} of them now"
     return _without(fleet, [nodes], request, [request.pods], taken=None, effort=effort) or _NOT_FOUND
 
 

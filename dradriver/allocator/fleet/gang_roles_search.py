@@ -220,17 +220,19 @@ class _OneNode:
             self._effort.gave_up = True
         if number > _MOST_OPTIONS or not self._effort.spend(number * 100):
             return np.zeros((0, len(capacity)), dtype=np.int64)
-        every: Ints = np.indices(capacity + 1).reshape(len(capacity), -1).T
-        gpus, wanted = every @ self._sizes, every @ self._needs
+        combinations: Ints = np.indices(capacity + 1).reshape(len(capacity), -1).T
+        gpus, needed = combinations @ self._sizes, combinations @ self._needs
+
+        # A combination fits by its GPUs, by the fewest GPUs of the gang on a node, and by all other resources.
         total = gpus + self._gpus[node]
         fits = (gpus <= self._usable(node)) & ((total >= self._asked.least) | (total == 0))
-        every = every[fits & ((wanted <= self._free[node]) | (wanted == 0)).all(axis=1)]
+        combinations = combinations[fits & ((needed <= self._free[node]) | (needed == 0)).all(axis=1)]
         if self._takes_any_sets(node):
-            return every
-        if not self._effort.spend(5 * CALL * len(every)):
+            return combinations
+        if not self._effort.spend(5 * CALL * len(combinations)):
             return np.zeros((0, len(capacity)), dtype=np.int64)
-        has_sets = [self.sets(node, vector) is not None for vector in every]
-        out: Ints = every[np.array(has_sets, dtype=np.bool_)]
+        has_sets = [self.sets(node, vector) is not None for vector in combinations]
+        out: Ints = combinations[np.array(has_sets, dtype=np.bool_)]
         return out
 
     def _usable(self, node: int) -> int:

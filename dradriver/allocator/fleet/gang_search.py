@@ -60,6 +60,7 @@ def search(
 
     # Spreading prefers the level at which the gang can use the most nodes. Members that are placed fix the level.
     if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.nodes):
+        # All roles together reach the fewest GPUs on a node: the first alone need not.
         by_itself = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
         nodes_at = {level: _nodes_taken(levels, by_itself, nodes_by_role[0], counts[0], level) for level in names}
         names = sorted(names, key=lambda level: -nodes_at[level])
@@ -78,14 +79,18 @@ def search(
                 return (role_plan,)
             continue
 
-        # Steps 2 to 4. The candidates are the domains that may have room, those with the fewest free GPUs first.
+        # The candidates are the domains that may have room, those with the fewest free GPUs first.
         effort.spend(sum(map(_reading_cost, nodes_by_role)))
         numbers = _candidate_domains(levels, request, nodes_by_role, counts, taken=taken, level=level)
         domains = [_Domain(fleet, request, nodes_by_role, counts, taken, levels, level, number) for number in numbers]
+
+        # Step 2: the fullest and the emptiest domains.
         tried_domains = (
             domains if len(domains) <= 2 * _MOST_DOMAINS else domains[:_MOST_DOMAINS] + domains[-_MOST_DOMAINS:]
         )
         plans = next(filter(None, (domain.role_after_role(by_role) for domain in tried_domains)), None)
+
+        # Steps 3 and 4: the emptiest domain is the likeliest.
         if plans is None:
             plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(domains))), None)
         if plans is None and by_role.is_spent and domains:

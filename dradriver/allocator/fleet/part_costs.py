@@ -66,6 +66,7 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     # First with the GPUs that have fractions already: by number of placed fractions, the least cost on each node.
     least_so_far = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
     for position in positions_of(nodes.suitable):
+        # ``each_cost``: what each number of fractions costs on the GPU at this position, on each node.
         _walk(ask.wanted, least_so_far, ask.each_cost(rooms, position, slots))
     costs = least_so_far[-1].astype(np.int64)
     is_missing = least_so_far[-1] == _NOT_YET
@@ -78,14 +79,14 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
 
     # Then empty GPUs are opened, on the nodes that have no place without. Their cost does not fit into 32 bits.
     with_empty_gpus = np.flatnonzero(is_missing & (opening > 0))
-    reached_wide = [
+    least_wide = [
         np.where(row[with_empty_gpus] == _NOT_YET, FAR, row[with_empty_gpus].astype(np.int64)) for row in least_so_far
     ]
 
     # The GPUs with fractions come before empty ones: their number is part of the cost of opening one.
     used_gpus = np.bitwise_count(rooms.masks_with_fractions[slots[with_empty_gpus]] & np.uint16(nodes.suitable))
-    _open(ask, nodes, reached_wide, opening[with_empty_gpus], used_gpus.astype(np.int64))
-    costs[with_empty_gpus] = np.minimum(reached_wide[-1], FAR)
+    _open(ask, nodes, least_wide, opening[with_empty_gpus], used_gpus.astype(np.int64))
+    costs[with_empty_gpus] = np.minimum(least_wide[-1], FAR)
     return costs
 
 

@@ -98,6 +98,8 @@ def _in_use(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
 
 
 def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
+    # 1. The cost of the part on each GPU that is in use by parts, (g, nodes): by what it takes from others, or by the
+    # strategy. ``NONE`` if it does not fit, or if the GPU is not of the requested kind.
     rooms, strategy = nodes.rooms, ask.request.strategy
     costs = ask.costs(rooms, 0)
     if strategy is Strategy.SPREAD:
@@ -107,6 +109,8 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
     for position in range(len(costs)):
         if not nodes.suitable >> position & 1:
             costs[position] = NONE
+
+    # 2. The key of each node, the smallest first: its cheapest GPU, and the number of its free GPUs.
     least = costs.min(axis=0)
     slots = nodes.able(least < NONE)
     if strategy is Strategy.FIRST_FIT:
@@ -115,6 +119,8 @@ def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
         keys = least[slots].astype(np.int64)
         free = np.bitwise_count(nodes.group.free_masks()[slots]).astype(np.int64)
         keys = free << 32 | keys if strategy is Strategy.PACK else keys << 8 | free
+
+    # 3. The places on the best nodes.
     for slot, key in smallest(slots, keys, limit):
         position = int(np.argmin(costs[:, slot]))
         take = Take(position, ask.left(rooms, position, slot), ask.wanted)

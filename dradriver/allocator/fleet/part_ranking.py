@@ -69,6 +69,7 @@ def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) ->
     """Why there is no place; the message names the nearest thing that is possible, where that is wanted."""
     what = part_phrases.wanted(ask.request)
     word = "MIG slices" if ask.sliced else "shares"
+    # ``openable``: GPUs that have room for the request when they are empty.
     offering = [nodes for nodes in every if nodes.rooms.offered(sliced=ask.sliced)]
     if not offering:
         stable = f"no node offers GPUs in {word}"
@@ -82,6 +83,8 @@ def _refusal(ask: Ask, every: Sequence[Nodes], tenant: int, *, explain: bool) ->
     else:
         stable = "no eligible node has room for that"
     reason = f"{what}: no; {stable}"
+
+    # Free capacity that only another tenant may use.
     kept = _kept_from(ask, offering, tenant)
     stable = reason if kept is None else f"{reason}; another namespace uses fractions of GPUs with room for it"
     cause = Cause.NEVER if not offering else Cause.GPUS if kept is None else Cause.RESERVED

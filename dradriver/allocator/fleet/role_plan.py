@@ -83,8 +83,8 @@ def plan(nodes: GangNodes, domain: Ints, demand: Demand, surroundings: Surroundi
     nodes = _fastest(nodes, domain, demand, number, has_pods)
     inner = None
     if surroundings.narrower_levels:
-        known = surroundings.narrower_levels[0][nodes.site]
-        inner = np.where(known < 0, len(known) + np.arange(len(known)), known)
+        domain_of_node = surroundings.narrower_levels[0][nodes.site]
+        inner = np.where(domain_of_node < 0, len(domain_of_node) + np.arange(len(domain_of_node)), domain_of_node)
     found = gang_domains.best(nodes, domain, demand, inner=inner, has_pods=has_pods)
     assert found is not None, "the same domains held them before"
     return _inside(nodes, found.at, demand, number=number, surroundings=surroundings)
@@ -118,12 +118,12 @@ def _inside(nodes: GangNodes, at: Ints, demand: Demand, *, number: int, surround
     on_new = max(demand.pods - int(nodes.capacity[old].sum()), number * demand.least_pods_per_node) if number else 0
     taken, pods, within = _on_new(nodes, new, on_new, demand=demand, number=number, surroundings=surroundings)
     on_old = _fullest(nodes.capacity[old], demand.pods - on_new, least=0)
-    some = on_old > 0
+    gets_pods = on_old > 0
     return Plan(
         nodes,
-        np.concatenate((old[some], taken)),
-        np.concatenate((on_old[some], pods)),
-        np.concatenate((nodes.mask[old[some]], within)),
+        np.concatenate((old[gets_pods], taken)),
+        np.concatenate((on_old[gets_pods], pods)),
+        np.concatenate((nodes.mask[old[gets_pods]], within)),
     )
 
 
@@ -166,7 +166,7 @@ def _on_new(
         at = np.concatenate(
             (larger_nodes[np.argsort(-nodes.capacity[larger_nodes], kind="stable")], equal_nodes[nearest])
         )
-    else:
+    else:  # any nodes with so much capacity hold all pods: the network decides
         fitting = new[capacity >= threshold]
         at = fitting[_near(nodes, fitting, number, surroundings)]
         at = at[np.argsort(-nodes.capacity[at], kind="stable")]

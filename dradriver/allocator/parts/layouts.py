@@ -186,21 +186,25 @@ class Layout:
         return kept
 
     def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
-        none = (0,) * len(wanted)
+        nothing = (0,) * len(wanted)
         if state == self.closed:
-            return {none: Way(0, ())}
-        reached: dict[tuple[Counts, int], tuple[tuple[int, int], ...]] = {(none, state): ()}
+            return {nothing: Way(0, ())}
+        reached: dict[tuple[Counts, int], tuple[tuple[int, int], ...]] = {(nothing, state): ()}
+
+        # Profile after profile, one instance more each time. Starts ascend, so that each combination comes up once.
         for profile, count in enumerate(wanted):
-            edge = [(counts, at, -1, placed) for (counts, at), placed in reached.items()]
+            frontier = [(counts, at, -1, placed) for (counts, at), placed in reached.items()]
             for _ in range(count):
-                edge = [
+                frontier = [
                     (_plus(counts, profile), then, start, (*placed, (profile, start)))
-                    for counts, at, last, placed in edge
+                    for counts, at, last, placed in frontier
                     for (number, start), then in self._states.after[at].items()
                     if number == profile and start > last
                 ]
-                for counts, at, _, placed in edge:
+                for counts, at, _, placed in frontier:
                     reached.setdefault((counts, at), placed)
+
+        # Of all ways to place the same instances the cheapest.
         ways: dict[Counts, Way] = {}
         for (counts, at), placed in reached.items():
             way = Way(int(self.worth[state] - self.worth[at]), placed)

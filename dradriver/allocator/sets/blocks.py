@@ -38,10 +38,13 @@ def spoilt(blocks: Blocks, gpus: int) -> Ints:
     over its blocks. Worked example: a single GPU of two rings with 1 and 3 free, ranks 0 and 1: taking the first leaves
     ``g(0) + g(3) = 0 - 3``, the second ``g(1) + g(2) = 0 - 2``.
     """
+    # (blocks, masks): how many GPUs of each block a mask has.
     inside = _inside(blocks)
     size = int(inside.max())
     if gpus > size or (blocks.whole and gpus > 1):
         return np.zeros(inside.shape[1], dtype=np.int64)
+
+    # By number of free GPUs of a block: how well it suits a set of this size, and then the sums of these ranks (g).
     order = blocks.order[gpus - 1] if gpus <= len(blocks.order) else ()
     others = [free for free in range(gpus, size + 1) if free not in order]
     rank = {free: at for at, free in enumerate((*order, *others))}

@@ -140,10 +140,12 @@ def split(shape: Shape) -> Bools:
     member = label != 0
     for a, b in np.argwhere(np.triu(shape.links)).tolist():
         np.copyto(label[b], label[a], where=member[a] & member[b])
+
+    # Labels that at least two GPUs of a set have are domains of more than one GPU.
     before, several = np.zeros((2, 1 << g), dtype=np.uint16)
-    for own in label:
-        several |= before & own
-        before |= own
+    for gpu_label in label:
+        several |= before & gpu_label
+        before |= gpu_label
     out: Bools = np.bitwise_count(several) == 2
     return out
 
@@ -155,13 +157,18 @@ def _over_switch(shape: Shape, count: Floats) -> Floats:
     taken to reach 5/6 of them. From 2.28 on it has a measured efficiency, and its speed between nodes, which the search
     raises up to twice the speed within, is a bound on a single node, too.
     """
-    own = subsets.minima([links * shape.link_gbps for links in shape.switch_links])
-    own[0] = 0
-    ring = reached(own, shape.capability)
+    # By mask: what the GPU with the fewest links has, GB/s.
+    fewest_links_gbps = subsets.minima([links * shape.link_gbps for links in shape.switch_links])
+    fewest_links_gbps[0] = 0
+    ring = reached(fewest_links_gbps, shape.capability)
     if shape.capability < min(_NVLS_EFFICIENCY):
         return ring
     tried = speeds(shape.capability)
-    within = np.max([np.where(speed * (count + 1) <= own + _ROUNDING, speed, 0) for speed in tried], axis=0)
+    within = np.max(
+        [np.where(speed * (count + 1) <= fewest_links_gbps + _ROUNDING, speed, 0) for speed in tried], axis=0
+    )
+
+    # ``within``: the fastest speed of NVLS channels that fits; ``both_ways``: what one of them carries.
     both_ways = 2 * within * (count - 1) / np.maximum(count, 1)
     if shape.nccl < NVLS_MEASURED:
         channel = _NVLS_EFFICIENCY_BEFORE * both_ways

@@ -31,18 +31,23 @@ def canonical(shape: Shape) -> tuple[Shape, tuple[int, ...]]:
 
 
 def _order(shape: Shape) -> tuple[int, ...]:
+    # An edge's number says all that joins two GPUs, a vertex' colour all that one GPU is: alike ones have equal
+    # numbers.
     vertices = range(shape.size)
     edges = _ranked(
         [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], *_together(shape, a, b)) for b in vertices]
          for a in vertices]
     )  # fmt: skip
-    own = [
+    features = [
         (shape.switch_links[a], shape.nics[a], shape.direct[a], shape.pcie_gbps[a], shape.memory_mib[a],
          shape.power_watts[a], shape.numa[a] is None, shape.roots[a] is None)
         for a in vertices
     ]  # fmt: skip
-    kinds = sorted(set(own))
-    colours = _refined(tuple(kinds.index(one) for one in own), edges)[0]
+    kinds = sorted(set(features))
+    colours = _refined(tuple(kinds.index(feature) for feature in features), edges)[0]
+
+    # Cells are vertices of one colour. Set one vertex of a cell apart and refine, until all colours differ. Twins can
+    # change places, so any of them will do. Of others the one with the smallest outcome is taken.
     while (cell := _first_cell(colours)) is not None:
         if _twins(cell, edges):
             colours = _refined(_apart(colours, cell[0]), edges)[0]

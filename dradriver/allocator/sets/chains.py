@@ -163,6 +163,7 @@ def _end_on_right_sides(
         up: (p, n), channels out of each place over PCIe.
     """
     wires, places, member = room.wires, room.places, room.reach.sets.member[:, at]
+    # By place: how many of the two ends are inside, and how many links over its border the chains must take.
     ends_inside = np.array([ended[holds].sum(axis=0) for holds in places.holds])
     links_taken = np.zeros(ends_inside.shape, dtype=np.int16)
     for a, b in np.argwhere(np.triu(wires.adjacent)).tolist():

@@ -42,15 +42,18 @@ def all_reduce(tables: Tables, mask: int, *, size: int) -> Estimate:
     count = mask.bit_count()
     if count < 2 or not tables.shape.predicted:
         return Estimate(0.0, 0.0)
+    # Bytes/s that the set reaches at best, and the bytes that cross each link in a ring all-reduce.
     limit = float(tables.busbw[mask]) * 1e9
     moved = size * 2 * (count - 1) / count
     nvlink = tables.level(mask) is Level.NVLINK
-    took = [
+
+    # Microseconds by each of NCCL's protocols: the start, the steps around the ring, the bytes. The fastest is taken.
+    took_us = [
         start + 2 * (count - 1) * (over_nvlink if nvlink else over_pcie) + moved / (limit * share) * 1e6
         for start, over_nvlink, over_pcie, share in _PROTOCOLS
     ]
     if nvlink and tables.shape.switched and tables.shape.capability >= _NVLS_CAPABILITY:
-        took.append(_NVLS_US + moved / limit * 1e6)
+        took_us.append(_NVLS_US + moved / limit * 1e6)
     filling = _FILLING * min(moved / limit * 1e6, _FILLED_US)
-    seconds = (min(took) + _LAUNCH_US + filling) / 1e6
+    seconds = (min(took_us) + _LAUNCH_US + filling) / 1e6
     return Estimate(seconds, moved / seconds / 1e9)

@@ -157,12 +157,16 @@ def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, 
     """
     g, nvlink = shape.size, LEVELS.index(Level.NVLINK)
     kinds: dict[tuple[int, int], _Kind] = {}
+
+    # The kind of the step between each two GPUs: over links, if there are some, else over PCIe and between sockets.
     for a, b in itertools.permutations(range(g), 2):
         path, rate = shape.paths[a][b], min(shape.pcie_gbps[a], shape.pcie_gbps[b])
         if path is PathType.SYS:
             rate = min(rate, shape.socket_gbps)
         line_gbps = float(line_rate_gbps(links[a][b], shape.link_gbps))
         kinds[a, b] = (nvlink, links[a][b], line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], 0, rate)
+
+    # Best first: by level, then the most links, then the highest rate.
     ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1], -kind[2]))
     number = {kind: rank for rank, kind in enumerate(ordered)}
     rank = np.zeros((g, g), dtype=np.int64)

@@ -65,6 +65,7 @@ class Reach:
         # ``near`` is cut to the sets in question, nearest path first.
         near = {path: near[path][masks] for path in sorted(near)}
         if self.uses_third.any() and shape.size <= cycles.MOST:
+            # Fills ``ring_via_third``, and lets rings in ``near`` take steps over third GPUs.
             self._with_third_gpus(shape, wires, near)
 
         # From far to near: the nearest path type with which the set has a ring, and the nearest that joins members.
@@ -116,6 +117,7 @@ class Reach:
 
     def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
         """Fill ``ring_via_third``, and allow steps over third GPUs in ``near``."""
+        # Links of pairs by their number, PCIe paths, and the rows of the wires for which some pair has links enough.
         widths, kinds = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
         rows = np.flatnonzero(np.array([width is not None for width in wires.needed_width]))
         width_of = np.array(
@@ -125,16 +127,22 @@ class Reach:
             sets = np.flatnonzero(self.uses_third & (self.sets.size == k))
             if not sets.size:
                 continue
-            at = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, k)
+
+            # Of each set of k GPUs: its members, the links and paths of its pairs, and the widest way over a third GPU.
+            members = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, k)
             a, b = cycles.pairs(k)
-            links = wires.counts[at[:, :, None], at[:, None, :]]
-            hops = wires.hops[at[:, a], at[:, b]]
-            second = np.minimum(links[:, :, None, :], links[:, None, :, :]).max(axis=3)[:, a, b]
-            own = links[:, a, b]
-            any_way = np.where((own > 0) | (second < wires.detour[at[:, a], at[:, b]]), own, second)
-            has = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
-            self.ring_via_third[rows[:, None], sets] = has[width_of]
-            for kind, has_ring in zip(near, has[len(widths) :], strict=True):
+            links = wires.counts[members[:, :, None], members[:, None, :]]
+            hops = wires.hops[members[:, a], members[:, b]]
+            via_third = np.minimum(links[:, :, None, :], links[:, None, :, :]).max(axis=3)[:, a, b]
+            direct = links[:, a, b]
+            any_way = np.where(
+                (direct > 0) | (via_third < wires.detour[members[:, a], members[:, b]]), direct, via_third
+            )
+
+            # Which sets have a ring: over ways of each width, then over ways or PCIe paths of each kind.
+            has_rings = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
+            self.ring_via_third[rows[:, None], sets] = has_rings[width_of]
+            for kind, has_ring in zip(near, has_rings[len(widths) :], strict=True):
                 near[kind][sets] = has_ring
 
 

@@ -68,7 +68,7 @@ class Places:
         up: Counts = np.zeros((self.count, len(wires.speeds), len(sets.masks)), dtype=np.int16)
         if self._wide_places.size:
             up[self._wide_places] = self._from_groups(uplinks, kind == "switch")
-        self.up = self.one = up
+        self.up = self.one = up  # ``one``: of one and the same chain, again and again
         if self._pair_places.size:
             up[self._pair_places] = self._from_pairs()
 

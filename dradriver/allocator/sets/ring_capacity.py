@@ -116,12 +116,14 @@ class Room:
 
     def _over_pcie(self) -> Counts:
         reach, wires, places, sets = self.reach, self.wires, self.places, self.reach.sets
-        any_ = self.lanes + self.degree
-        self.weakest: Counts = self._least(any_)
-        passing = any_
+        links_and_pcie = self.lanes + self.degree
+
+        # What each GPU has in all; and in rings, where what comes in over its widest link must go out over the others.
+        self.weakest: Counts = self._least(links_and_pcie)
+        passing = links_and_pcie
         if wires.widths:
-            passing = np.minimum(any_, 2 * (any_ - self._widest))
-            passing = np.where((reach.reached_via_third != 0)[:, None, :], any_, passing)
+            passing = np.minimum(links_and_pcie, 2 * (links_and_pcie - self._widest))
+            passing = np.where((reach.reached_via_third != 0)[:, None, :], links_and_pcie, passing)
             if reach.has_gateway.any():  # what comes through a gateway ends at the partner's PCIe
                 inside = wires.neighbours_by_width & ~subsets.neighbours(reach.gateways)
                 inner = wires.channels(np.bitwise_count(sets.masks & inside[:, :, None]))

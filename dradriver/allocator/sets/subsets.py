@@ -165,6 +165,8 @@ def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
     ends = np.zeros((1 << g, 2 * r), dtype=np.uint16)
     ends[single] = single[:, None]
     cycles = np.ones((1 << g, r), dtype=np.bool_)
+
+    # From small sets to large ones: a path can end at a member if a path through the others ends at a neighbour of it.
     for size in range(2, g + 1):
         masks = everything[count == size]
         last = member[masks].nonzero()[1].reshape(-1, size).T

@@ -43,13 +43,15 @@ def exact(gain: Gains) -> tuple[int, ...]:
         after = remaining.ravel()[onward]
         after[closed] = -np.inf
         remaining[masks] = (gain[None, :, :] + after[:, None, :]).max(axis=2)
-    tour, seen, here = [0], 1, 0
+
+    # Forward from the start: at each GPU the step with the most that is worth with all that can follow it.
+    tour, seen, current = [0], 1, 0
     while len(tour) < n:
-        worth = gain[here] + remaining[[seen | 1 << there for there in range(n)], range(n)]
+        worth = gain[current] + remaining[[seen | 1 << there for there in range(n)], range(n)]
         worth[tour] = -np.inf
-        here = int(worth.argmax())
-        tour.append(here)
-        seen |= 1 << here
+        current = int(worth.argmax())
+        tour.append(current)
+        seen |= 1 << current
     return tuple(tour)
 
 

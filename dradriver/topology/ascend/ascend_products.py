@@ -110,6 +110,8 @@ def blocks(links: Sequence[Sequence[int]], product: str = "") -> Blocks | None:
     g = range(len(links))
     if any(_SIO in row for row in links):
         return _blocks_as("ascend-a3-x16", [min(j for j in g if j == i or links[i][j] == _SIO) for i in g])
+
+    # Each NPU's group, by the first NPU that it has links to. If links do not join whole groups, nothing is known.
     groups = [min(j for j in g if j == i or links[i][j]) for i in g]
     if any(bool(links[i][j]) != (groups[i] == groups[j]) for i in g for j in range(i)):
         return None
