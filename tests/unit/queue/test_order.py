@@ -277,8 +277,8 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
 
 def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
     moments = itertools.count()
+    askers = [Asker(tenant, tenant, is_gang=False) for tenant in "abc"]
     turns = Turns(lambda asker: (0, float(next(moments)), "", asker.tenant))
-    askers = [Asker(tenant, "n", is_gang=False) for tenant in "abc"]
     for asker in askers:
         turns.put(asker)
     assert turns.first() == askers[0]
@@ -333,10 +333,11 @@ def test_a_cap_parks_only_whom_it_parks_and_only_for_as_long(ops: list[tuple[str
                 while (head := waiting.next()) is not None:
                     each = head[0]
                     if closed(each):
-                        tell(waiting.block(each, Reason(Cause.GPUS, f"cap {used}"), "cap"), "cap")
+                        news = waiting.block(each, Reason(Cause.GPUS, f"cap {used}", "cap"))
+                        tell([other for other, _ in news], "cap")
                     elif _gpus(each) > room[0]:
                         lacking.add(_gpus(each))
-                        tell(waiting.block(each, Reason(Cause.GPUS, "full")), "full")
+                        tell([other for other, _ in waiting.block(each, Reason(Cause.GPUS, "full"))], "full")
                         expected = min(filter(may, there.values()), key=lambda one: one.order, default=None)
                     else:
                         assert each is expected
