@@ -33,6 +33,8 @@ FOUND = (  # faults once: what is drawn changes with the stories, so each has a 
     ("preempting", 6000033),  # a pod of a gang that had begun had others ended while another's gate stayed, rightly
     ("idle_preempting", 6000040),  # a claim was made for a pod whose deletion was seen while the server was asked
     ("preempting", 55),  # another leader took a promise back while the server told the first that it stands
+    ("adversaries", 0),  # the next leader forgot who had been told to end in the last minute for pods that were gone
+    ("adversaries", 27),  # the same
 )
 # Of stories about reservations those in which a controller without one of their rules is found out.
 RESERVED = (3, 4, 12, 30, 31, 36, 37)
@@ -54,6 +56,11 @@ def test_every_invariant_holds_whatever_somebody_goes_on_doing(campaign: str, se
 @pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
 def test_nobody_is_ended_for_another_without_a_promise_nor_twice(seed: int) -> None:
     assert run(seed, campaigns=["preempting"]).violation is None
+
+
+@pytest.mark.parametrize("seed", sampled(range(FEW), fast=1))
+def test_who_can_preempt_is_served_in_time_whatever_makes_it_hard(seed: int) -> None:
+    assert run(seed, campaigns=["adversaries"]).violation is None
 
 
 @pytest.mark.parametrize("campaign", ["idle", "idle_gangs"])

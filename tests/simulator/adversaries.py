@@ -72,11 +72,15 @@ class Adversaries:
             world.loop.call_at(rng.uniform(0, 2), world.add_pod, pod)
             if number < rng.randint(1, GPUS):
                 self._budget(name, pod["metadata"]["namespace"])
-        for number in range(rng.randint(4, 12)):
+        for number in range(rng.randint(8, 24)):
             pod = self._pod(f"small-{number}", rng.choice(("default", "team-a")), 1, 100, rng.choice((first, second)))
-            world.loop.call_at(rng.uniform(5, world.plan.until + MINUTE_S), world.add_pod, pod)
+            at = rng.uniform(5, world.plan.until + 3 * MINUTE_S)
+            world.loop.call_at(at, world.add_pod, pod)
+            key = pod["metadata"]["namespace"], pod["metadata"]["name"]
+            world.loop.call_at(at + rng.uniform(MINUTE_S / 3, MINUTE_S), world.delete_pod, key)
         large = self._pod(self._large[1], self._large[0], GPUS, HIGHEST, "")
         world.loop.call_at(rng.uniform(5, world.plan.until), world.add_pod, large)
+        world.plan.until += MINUTE_S  # so that the story lasts for as long as the large pod may wait
 
     def _pod(self, name: str, namespace: str, gpus: int, priority: int, node: str) -> Object:
         spec: Object = {"priority": priority} | ({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {})
@@ -114,7 +118,7 @@ class Adversaries:
     def states(self) -> Iterator[State]:
         """Give what may not last: the large pod can preempt, and has no node."""
         pod = self._world.pod(self._large)
-        if pod is None or not self._waits(pod) or not self._can_preempt(pod):
+        if pod is None or self._large in self._world.spoiled or not self._waits(pod) or not self._can_preempt(pod):
             self._possible_since = None
             self._lower.clear()
             return
