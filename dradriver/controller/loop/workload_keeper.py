@@ -116,9 +116,11 @@ class WorkloadKeeper:
         pod = member.pod
         claim = self._picture.claim_of(pod)
         seated = claim is not None and claim.seat is not None
+        # A pod that was handed over keeps no GPU from others, however long its scheduler takes.
+        is_promised = claim is not None and not (claim.deleting or claim.handed_over or seated)
         # A pod that is not confined to nodes costs its scheduler more, also when it is tried again after a refusal.
-        is_answered = seated or (pod.refused is not None and not member.is_open)
-        if pod.spec.node_name or pod.gated or claim is None or claim.deleting or is_answered:
+        is_answered = pod.refused is not None and not member.is_open
+        if pod.spec.node_name or pod.gated or not is_promised or is_answered:
             self._lanes.answered(member.key, bound=bool(pod.spec.node_name) or seated)
             if seated or (pod.spec.node_name and claim is not None and claim.devices):
                 self._lanes.allocates(pod.spec.scheduler_name)

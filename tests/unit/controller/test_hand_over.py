@@ -57,6 +57,18 @@ async def test_a_pod_without_a_place_is_lifted_with_a_ladder() -> None:
     assert "4 GPUs" in reason
 
 
+async def test_a_pod_that_its_scheduler_never_takes_up_holds_up_no_other_of_that_scheduler() -> None:
+    cluster = full()
+    for name in ("p", "q"):
+        cluster.pod(name, wishes=HAND_OVER, schedulerName="nobody")
+    await cluster.settle()
+    assert [cluster.get_pod(name)["spec"]["schedulingGates"] for name in ("p", "q")] == [[], []]
+    cluster.node("b")
+    cluster.pod("placed", schedulerName="nobody")
+    await cluster.settle()
+    assert cluster.gpus("placed")[0] == "b"
+
+
 async def test_a_place_that_comes_soon_is_waited_for() -> None:
     cluster = full()
     cluster.hand_over_s = 5.0
