@@ -110,6 +110,8 @@ class Agent:
         self._record = Record()
         self._runtime: RuntimeWatch | None = None
         self._nics: NicWatch | None = None
+
+        # A simulated node has no container runtime and no network cards to watch.
         if self._options.discovery != "simulated":
             host_root = self._options.host_root
             sys_root = self._options.sys_root or host_root

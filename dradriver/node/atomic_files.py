@@ -88,6 +88,7 @@ def remove(path: Path, *, durable: bool = True) -> None:
 
 def _remove_folder(path: Path) -> None:
     """Remove a folder with all that is in it, however deep: what is in its folders is moved up, and they go."""
+    # A folder may be nested deeper than a path can be long, so descriptors are used, two at a time.
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     top = os.open(path, flags)
     try:
@@ -96,6 +97,7 @@ def _remove_folder(path: Path) -> None:
                 try:
                     os.unlink(name, dir_fd=top)
                 except IsADirectoryError:
+                    # Move its content up under new names, so that it is empty and can go.
                     folder = os.open(name, flags, dir_fd=top)
                     try:
                         for inner in os.listdir(folder):

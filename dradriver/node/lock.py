@@ -53,6 +53,7 @@ async def take(path: Path, *, of: str | None = None, patience_s: float = _PATIEN
         OSError: The lock file cannot be opened.
     """
     descriptor = _open(path)
+    # The lock belongs to the open descriptor: it is released when that is closed, also if this process is killed.
     try:
         async with asyncio.timeout(patience_s):
             while not _try(descriptor, of):  # noqa: ASYNC110  # another process's lock sends no event

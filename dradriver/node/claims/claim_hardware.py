@@ -206,25 +206,28 @@ class Making:
                 raise
 
     async def _unprepare(self, uid: str) -> None:
+        # 1. Without its spec no container of the claim starts. Its changes are noted as to be undone.
         async with locked(self._lock):
             self._ledgers.cdi.remove(uid)
             made = [change.to_undo() for change in self._ledgers.made.of(uid)]
             try:
-                for change in made:  # from now on the claim is not whole
+                for change in made:
                     self._ledgers.made.write(change)
-            except OSError:  # a full disk: without its entry nobody takes it for whole either
+            except OSError:  # a full disk: without its entry the claim is not taken for prepared either
                 self._ledgers.drop(uid)
+
+        # 2. Undo them. Only a device in use keeps the claim: other failures are tried again later.
         try:
             async with self._alone():
-                refused = await self._undo(made)
+                failures = await self._undo(made)
         except NotYetError as error:
-            refused = {"": error}
-        for why in refused.values():
-            if isinstance(why, InUseError):
-                raise why
-        if refused:
-            said = "; ".join(map(str, refused.values()))
-            logger.warning("claim %s is given back, and what was made for it undone later: %s", uid, said)
+            failures = {"": error}
+        for failure in failures.values():
+            if isinstance(failure, InUseError):
+                raise failure
+        if failures:
+            failures_text = "; ".join(map(str, failures.values()))
+            logger.warning("claim %s is given back, and what was made for it undone later: %s", uid, failures_text)
         async with locked(self._lock):
             self._ledgers.drop(uid)
 
@@ -272,7 +275,7 @@ class Making:
 
         A driver that does not answer answers to none, and is asked no more.
         """
-        refused: dict[str, NotYetError] = {}
+        failures: dict[str, NotYetError] = {}
         hangs: NotYetError | None = None
         for change in reversed(made):
             async with locked(self._lock):
@@ -282,12 +285,13 @@ class Making:
                     raise hangs
                 await self._device_manager.undo(change, known)
             except NotYetError as error:
-                refused[change.key] = error
+                failures[change.key] = error
+                # A timeout: the driver hangs, and the others are not asked of it.
                 hangs = error if isinstance(error.__cause__, TimeoutError) else hangs
                 continue
             async with locked(self._lock):
                 self._ledgers.made.remove(change.key)
-        return refused
+        return failures
 
     def _known(self) -> list[Made]:
         return [entry.value for entry in self._ledgers.made.read().values()]

@@ -117,14 +117,16 @@ class ContainerEnv:
             done: The claim as it is prepared: what parts of GPUs are is known once they are made.
             machine: The machine as it is now.
         """
+        # The order of the GPUs in the best ring, the controller's choice, and each device's attributes in its slice.
         ring = [resource_slices.device_name(uuid) for uuid in ring_of(claim)]
         choice, attributes = choice_of(claim), self._of(machine)
         by_request: dict[str, list[Described]] = {}
         for result, device in zip(claim.results, done.devices, strict=True):
-            own = attributes.get(resource_slices.device_name(device.uuid), {})
+            device_attributes = attributes.get(resource_slices.device_name(device.uuid), {})
+            # Only a part (MIG instance, share) has such facts, which are known once it is made.
             if device.told:
-                own = resource_slices.of_part(own, device.told)
-            by_request.setdefault(device.request, []).append(Described(result, own))
+                device_attributes = resource_slices.of_part(device_attributes, device.told)
+            by_request.setdefault(device.request, []).append(Described(result, device_attributes))
         return {
             _file_name(request, metadata.path(claim, request)): metadata.build(claim, some, choice, ring)
             for request, some in by_request.items()

@@ -151,11 +151,12 @@ class Ledgers:
 
         A claim whose spec is gone may be half undone: then it is to be undone.
         """
+        # The key is the claim's uid and the number of its device.
         uid, _, number = key.rpartition(".")
         entry = self.claims.get(uid) if uid else None
         if entry is None or entry.value.boot != self._boot:
             return None
-        device = next((one for one in entry.value.devices if one.made == key), None)
+        device = next((other for other in entry.value.devices if other.made == key), None)
         if device is None or device.wanted is None:
             return None
         made = Made(

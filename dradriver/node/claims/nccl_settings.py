@@ -73,11 +73,15 @@ class Nccl:
         """
         if mode == "off":
             return Told({})
+
+        # Files by their path in the container: NCCL's tuning, if a policy names a profile, and a topology file.
         files = {}
         profile = self._tuning_profile()
         if profile and len(gpus) > 1:
             files[tuning.CONF_PATH] = tuning.conf(profile, machine).encode()
         topology = self._file(mode, machine, gpus, below)
+
+        # NCCL finds the file at its default path; only the mode ``env`` also names it in a variable.
         named = mode == "env" and TOPO_FILE not in keep_env
         return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
@@ -100,7 +104,10 @@ class Nccl:
 
     def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> dict[str, bytes]:
         """Return the topology file by the path at which NCCL finds it; none where none is of use."""
+        # Flattened: a virtual machine's PCI tree that hides the switches. The server's paths replace it.
         like = below if machine.virtual and flattened(machine) else None
+
+        # ``_FILES``: modes that ask for a file. In others it is made only if NCCL needs it.
         if mode not in _FILES:
             if not explain(machine).needed or len(gpus) + len(machine.nics) < 2:
                 return {}

@@ -30,17 +30,18 @@ def near(machine: Machine, gpus: Sequence[int]) -> list[int]:
         machine: The machine.
         gpus: Positions of GPUs.
     """
+    # By name, the position of a NIC. ``path``: from a NIC, or its physical function, to a GPU.
     names = {nic.name: n for n, nic in enumerate(machine.nics)}
-    able = [n for n, nic in enumerate(machine.nics) if nic.kind in _VERBS]
+    usable = [n for n, nic in enumerate(machine.nics) if nic.kind in _VERBS]
 
     def path(n: int, gpu: int) -> PathType:
         return machine.nic_paths[names.get(machine.nics[n].parent, n)][gpu]
 
-    found: set[int] = set()
+    nearest: set[int] = set()
     for gpu in gpus:
-        best = min((path(n, gpu) for n in able), default=None)
-        found |= {n for n in able if path(n, gpu) == best}
-    return sorted(found)
+        best = min((path(n, gpu) for n in usable), default=None)
+        nearest |= {n for n in usable if path(n, gpu) == best}
+    return sorted(nearest)
 
 
 def hca(machine: Machine, gpus: Sequence[int], active: Mapping[str, Sequence[int]]) -> tuple[str, str]:

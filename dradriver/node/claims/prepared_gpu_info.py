@@ -45,6 +45,9 @@ def _containers(claim: ResourceClaim) -> dict[str, str]:
         return {}
     if choice is None:
         return {}
+
+    # A claim for whole GPUs has one request for each container, of its name. Of parts each has a request of its own,
+    # with a number at its end if the container has several.
     results = claim.results
     requests = list(dict.fromkeys(result.request.partition("/")[0] for result in results))
     if not isinstance(choice, PartChoice):

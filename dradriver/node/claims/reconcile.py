@@ -242,6 +242,8 @@ class Reconciler:
             return None
         if not claim.status.reserved_for:
             return "no pod uses it"
+
+        # ``reservedFor`` are the pods that may use the claim. It may have been allocated again since it was prepared.
         allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
         if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
             return "it is allocated to other devices"

@@ -130,6 +130,7 @@ class DeviceManager:
             NotYetError: The hardware refused, which is its cause, or did not answer.
         """
         kind, control = self._of(made)
+        # Other devices on the same GPU, which the kind must leave alone.
         beside = [entry for entry in ledger if entry.uuid == made.uuid and entry.key != made.key]
         loop = asyncio.get_running_loop()
         until = loop.time() + self._in_use_s

@@ -49,7 +49,10 @@ def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault
         gpus: GPUs that are used whole: what is in MIG mode has no peers.
         whole: Whether no GPU of the server is known to be missing.
     """
+    # Direct links to a GPU that is missing are no fault; links to switches are.
     gpus = [gpu for gpu in gpus if whole or gpu.switched]
+
+    # By product: the most links that a GPU has, whether some hang on switches, and the direct links missing in all.
     best = {gpu.product: max(other.links for other in gpus if other.product == gpu.product) for gpu in gpus}
     switched = {gpu.product for gpu in gpus if gpu.switched}
     missing: Counter[str] = Counter()

@@ -63,6 +63,7 @@ def _with_gone(found: list[FoundNic], kept: KeptNics, tree: PciTree, *, rdma: bo
 
 
 def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
+    # RDMA devices by name, with the bus id of the card that each is on.
     folder = root / "sys/class/infiniband"
     busids = {name: busid for name in sysfs.entries(folder) if (busid := tree.above(folder / name / "device"))}
     names = _names(folder, busids, kept)
@@ -75,6 +76,8 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
         rates = [float(rate[1]) for port in up if (rate := _RATE.match(sysfs.text(port / "rate")))]
         interfaces = [sysfs.text(port / "gid_attrs/ndevs/0") for port in ports]
         members = next((them for interface in interfaces if (them := _members(root, interface))), ())
+
+        # 8 Gbit/s are 1 GB/s. Members are the interfaces of a bond.
         cards.append(
             _nic(
                 root,
@@ -92,6 +95,7 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
 
 
 def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
+    # Interfaces of cards by name, without representors (the host's end of a function in switchdev mode).
     folder = root / "sys/class/net"
     busids = {
         name: busid
@@ -100,6 +104,8 @@ def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
     }
     names = _names(folder, busids, kept)
     bonds = {name: members for name in sysfs.entries(folder) if (members := _members(root, name))}
+
+    # Interfaces of a bond count as one NIC, the bond.
     taken = {member for members in bonds.values() for member in members}
     cards = []
     for name in sysfs.entries(folder):
@@ -141,6 +147,7 @@ def _nic(
     names: dict[str, str],
 ) -> FoundNic:
     """Return a NIC; ``names`` has each PCI function's NIC, for the parents of virtual and scalable functions."""
+    # The cards that it sends through (several of a bond), their NUMA nodes, and the physical function of a virtual one.
     net = root / "sys/class/net"
     through = [card for member in members if (card := _card(tree, net / member))] or [busid] * bool(busid)
     nodes = {seat.numa if (seat := tree.seat(card)) else None for card in through}

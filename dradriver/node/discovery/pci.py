@@ -111,6 +111,7 @@ class PciTree:
 
     def listed(self, busids: Iterable[str]) -> tuple[PciDevice, ...]:
         """Return the PCI devices that /sys knows and all bridges above them, parents first, by bus id."""
+        # By bus id of a bridge, or None at the top, the devices directly below it.
         below: dict[str | None, set[str]] = {}
         placed: set[str] = set()  # by who says it first: read while devices come and go, /sys may say two places
         for busid in busids:
@@ -121,6 +122,8 @@ class PciTree:
                     placed.add(hop)
                     below.setdefault(above, set()).add(hop)
                 above = hop
+
+        # Depth first, so that parents come before their children.
         tree: list[PciDevice] = []
 
         def add(above: str | None, parent: int | None) -> None:

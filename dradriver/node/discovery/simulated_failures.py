@@ -116,12 +116,15 @@ def applied(machine: Machine, failures: Failures) -> Machine:
     """Return the machine without the links that simulated failures took down; lost GPUs are still there."""
     gpus = list(machine.gpus)
     links = [list(row) for row in machine.links]
+
+    # Links of each pair that do not go through switches.
     direct = [
         [links[i][j] - min(a.switch_links, b.switch_links) if i != j else 0 for j, b in enumerate(gpus)]
         for i, a in enumerate(gpus)
     ]
     for i, gpu in enumerate(machine.gpus):
         failure = of(failures, gpu)
+        # Link numbers count a GPU's links to switches first, then those to each peer.
         for link in sorted(set(failure.nvlink)) if failure is not None else ():
             peers = [j for j, count in enumerate(direct[i]) for _ in range(max(count, 0))]
             if link < gpu.switch_links:
@@ -130,6 +133,8 @@ def applied(machine: Machine, failures: Failures) -> Machine:
                 j = peers[link - gpu.switch_links]
                 direct[i][j] -= 1
                 direct[j][i] -= 1
+
+    # The links of each pair again: direct ones, and through switches those of the GPU with fewer.
     for i, a in enumerate(gpus):
         for j, b in enumerate(gpus):
             if i != j and machine.links[i][j]:

@@ -153,21 +153,25 @@ class Simulated:
         """Return what is left of the machine with the numbers that the driver gave when it was loaded."""
         present = {gpu.uuid for gpu in left.gpus}
         missing = frozenset(gpu.uuid for gpu in self._whole.gpus) - present
-        before, loaded = self._enumerated, self._loaded()
-        if before is None:
+
+        # Which GPUs were missing when the driver was loaded: by this process, else by the file.
+        enumerated_before, loaded = self._enumerated, self._loaded()
+        if enumerated_before is None:
             with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeError):
-                before = msgspec.json.decode(self._enumerated_file.read_bytes(), type=_Enumerated)
-        is_same = before is not None and before.loaded == loaded
-        now = _Enumerated(loaded, before.without & missing if before is not None and is_same else missing)
-        self._enumerated = now
-        if now != before or not self._is_noted:
+                enumerated_before = msgspec.json.decode(self._enumerated_file.read_bytes(), type=_Enumerated)
+        is_same = enumerated_before is not None and enumerated_before.loaded == loaded
+        enumerated = _Enumerated(
+            loaded, enumerated_before.without & missing if enumerated_before is not None and is_same else missing
+        )
+        self._enumerated = enumerated
+        if enumerated != enumerated_before or not self._is_noted:
             with contextlib.suppress(OSError):  # without a folder nothing is lost: this process remembers it
-                atomic_files.write(self._enumerated_file, msgspec.json.encode(now), durable=False)
+                atomic_files.write(self._enumerated_file, msgspec.json.encode(enumerated), durable=False)
                 self._is_noted = True
-        if not now.without:
+        if not enumerated.without:
             return left
-        there = (gpu.uuid for gpu in self._whole.gpus if gpu.uuid not in now.without)
-        numbers = {uuid: number for number, uuid in enumerate(there)}
+        numbered = (gpu.uuid for gpu in self._whole.gpus if gpu.uuid not in enumerated.without)
+        numbers = {uuid: number for number, uuid in enumerate(numbered)}
         gpus = tuple(msgspec.structs.replace(gpu, index=numbers[gpu.uuid]) for gpu in left.gpus)
         return msgspec.structs.replace(left, gpus=gpus)
 

@@ -247,17 +247,19 @@ def _adopted(
     numbered the GPUs again since the loss. It does so by PCI address, so that order tells the numbers of before.
     """
     gpus = () if published.machine is None else published.machine.gpus
-    told = [_slot(gpu, gpu.index) for gpu in gpus if gpu.has_slot is not False]
-    told += [Slot(number=gpu.index, uuid=gpu.uuid, pci=gpu.pci) for gpu in published.lost]
-    if {slot.uuid for slot in told}.isdisjoint(gpu.uuid for gpu in machine.gpus):
+    published_slots = [_slot(gpu, gpu.index) for gpu in gpus if gpu.has_slot is not False]
+    published_slots += [Slot(number=gpu.index, uuid=gpu.uuid, pci=gpu.pci) for gpu in published.lost]
+    if {slot.uuid for slot in published_slots}.isdisjoint(gpu.uuid for gpu in machine.gpus):
         return {}
-    told = [slot for slot in told if not is_removed(slot.uuid)]
-    if not table and not _differ(slot.number for slot in told) and all(slot.pci for slot in told):
-        in_order = enumerate(sorted(told, key=lambda slot: slot.pci))
-        told = [msgspec.structs.replace(slot, number=number) for number, slot in in_order]
+    published_slots = [slot for slot in published_slots if not is_removed(slot.uuid)]
+    if not table and not _differ(slot.number for slot in published_slots) and all(slot.pci for slot in published_slots):
+        in_order = enumerate(sorted(published_slots, key=lambda slot: slot.pci))
+        published_slots = [msgspec.structs.replace(slot, number=number) for number, slot in in_order]
+
+    # The table's own slots stand.
     uuids = {slot.uuid for slot in table.values()}
     adopted: dict[int, Slot] = {}
-    for slot in told:
+    for slot in published_slots:
         if slot.uuid not in uuids and slot.number not in table:
             adopted.setdefault(slot.number, slot)
     return adopted

@@ -86,6 +86,7 @@ def cpu(root: Path, *, proc_root: Path | None = None) -> tuple[Cpu | None, bool 
         root: Where the host's /sys is.
         proc_root: Where /proc is; None for ``root``.
     """
+    # The fields of the first CPU in /proc/cpuinfo; x86 has "vendor_id", ARM "CPU implementer", POWER "cpu".
     fields: dict[str, str] = {}
     for line in text((proc_root or root) / CPUINFO).splitlines():
         key, colon, value = line.partition(":")

@@ -74,9 +74,10 @@ class HealthWatch:
         self._tell("gpus", self._discovery.faults)
         if machine is not None:
             self._locate({gpu.pci: gpu.uuid for gpu in machine.gpus if gpu.pci})
-            # Of a GPU that was read and cannot be handed out the log says why.
-            there = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
-            self._take(machine, there)
+            # GPUs with faults are there, too, although they cannot be handed out. Of a GPU that was read and cannot be
+            # handed out the log says why.
+            present = {gpu.uuid for gpu in machine.gpus} | self._discovery.faults.keys()
+            self._take(machine, present)
             self._pairs |= set(packages.pairs(machine))
             self._switched |= {gpu.uuid for gpu in machine.gpus if gpu.switch_links}
         if self._log is not None:  # what was read of it before is over

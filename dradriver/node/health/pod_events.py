@@ -119,7 +119,9 @@ class PodEvents:
         """Tell a claim's pods until they know all, or the claim is no longer prepared."""
         failures = 0
         try:
-            while uid in self._claims and (there := self._standing(uid)) != (told := self._told.get(uid, frozenset())):
+            while uid in self._claims and (current := self._standing(uid)) != (
+                told := self._told.get(uid, frozenset())
+            ):
                 claim = self._claims[uid]
                 try:
                     pods = await self._pods(claim)
@@ -128,11 +130,11 @@ class PodEvents:
                     failures += 1
                     await asyncio.sleep(self._pause_s(failures))
                     continue
-                self._told[uid] = there
+                self._told[uid] = current
                 for pod in pods:
-                    for gpu, fault in sorted(there - told):
+                    for gpu, fault in sorted(current - told):
                         await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=True)
-                    for gpu, fault in sorted(told - there):
+                    for gpu, fault in sorted(told - current):
                         await tell(self._events, pod, self._named(gpu), fault, is_unhealthy=False)
         finally:
             self._telling.discard(uid)

@@ -138,6 +138,8 @@ class IdleWatch:
         try:
             claims = {uid: entry.value for uid, entry in (await self._prepared()).items()}
             gpus = {device.uuid for claim in claims.values() for device in claim.devices if not device.admin}
+
+            # Since when each GPU's work is asked for: the newest sample of the last look, else one interval ago.
             before_us = now_us - int(self._interval_s * _US)
             since = {uuid: min(self._until_us.get(uuid, before_us), now_us) for uuid in gpus}
             work = await self._work(since) if since else {}
@@ -179,13 +181,14 @@ class IdleWatch:
         idle: dict[str, float] = {}
         unread = 0
         for gpu, uids in sharing.items():
-            did = work.get(gpu)
-            known = did is not None and did.works is not None
+            gpu_work = work.get(gpu)
+            known = gpu_work is not None and gpu_work.works is not None
             unread += not known
+            # Each claim of a shared GPU counts for an equal part.
             for uid in uids:
                 namespace, part = claims[uid].namespace, 1 / len(uids)
-                if did is not None and did.percent is not None:
-                    busy[namespace] = busy.get(namespace, 0.0) + part * did.percent / _ALL
+                if gpu_work is not None and gpu_work.percent is not None:
+                    busy[namespace] = busy.get(namespace, 0.0) + part * gpu_work.percent / _ALL
                 if known or self.idle_since(uid) is not None:  # 0 says that they work, nothing that nobody knows
                     idle[namespace] = idle.get(namespace, 0.0) + part * (self.idle_since(uid) is not None)
         metrics.GPUS_BUSY.set(busy)

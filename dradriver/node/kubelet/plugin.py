@@ -130,6 +130,7 @@ class Plugin:
                 except RuntimeError as error:
                     raise SetupError(f"{path}: cannot be served: {error}") from error
                 await server.start()
+                # The stack runs backwards at the end: drain calls, then stop each server and remove its socket.
                 stack.callback(sockets.remove_own, path, sockets.identity(path))
                 stack.push_async_callback(server.stop, _GRACE_S)
             stack.callback(self._health.end)

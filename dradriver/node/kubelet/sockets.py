@@ -75,10 +75,12 @@ async def remove_dead(own: SocketPaths) -> None:
         *own.registration.parent.glob(f"{names.DRIVER}-*-reg.sock"),
         *own.dra.parent.glob("dra-*.sock"),
     }
-    refused = {path: identity(path) for path in sockets if _refuses(path)}
-    if refused:
+
+    # A process that has just started may not listen yet: look again, and whether it is the same socket file.
+    dead = {path: identity(path) for path in sockets if _refuses(path)}
+    if dead:
         await asyncio.sleep(_SURE_S)
-    for path, was in refused.items():
+    for path, was in dead.items():
         if identity(path) == was and _refuses(path):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()

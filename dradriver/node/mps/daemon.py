@@ -89,6 +89,7 @@ class Daemon:
             OSError: A folder cannot be made or mounted.
         """
         if not self.alive():
+            # What a daemon before this one left would be taken for the new one's.
             self._kill()
             self._clear()
             for name in ("pipe", "log", "shm"):
@@ -97,6 +98,7 @@ class Daemon:
                 for name in _FOLDERS:
                     _mount(self.folder / name, _options(name, server))
             self._control = None
+            # ``-d`` returns before the daemon listens.
             self._run(["-d", "-M"])  # -M: else users wait for each other's servers to end
             self._until(self.alive, _START_S, "has not started")
             self._until(lambda: not self.alive() or self._answers(), _START_S, "does not answer")

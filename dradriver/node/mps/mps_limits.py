@@ -55,7 +55,9 @@ def hold(ask: Callable[[str], str], gpu: str, server: Server) -> list[str]:
     wrong: list[str] = []
     if wanted := _wanted(gpu, server):
         for limit in wanted:
-            wrong += _hold(ask, limit, "")
+            wrong += _hold(ask, limit, "")  # of servers that start from now on
+
+        # And of each server that runs.
         for pid in _SERVER.findall(ask("get_server_list"))[:_MOST_SERVERS]:
             for limit in wanted:
                 wrong += _hold(ask, limit, pid)

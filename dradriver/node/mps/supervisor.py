@@ -78,18 +78,19 @@ class Supervisor:
     def wanted(self) -> dict[str, Wanted | None]:
         """Return the MPS daemons that the supervisor has to keep, by folder name; the last ones if none can be read."""
         try:
-            every = self._folder.every()
+            files = self._folder.every()
         except OSError as error:
             self._say("all GPUs", f"what is wanted cannot be read: {error}")
             return self._wanted
         self._said.pop("all GPUs", None)
         by_name = {}
-        for name, wanted in every.items():
+        for name, wanted in files.items():
             what = f"{name}, what is wanted"
             if not isinstance(wanted, Exception):
                 self._said.pop(what, None)
                 by_name[name] = wanted
                 continue
+            # A file that cannot be read: its daemon stays as it was wanted before.
             self._say(what, f"{wanted}; all stays as it is")
             if name in self._wanted:
                 by_name[name] = self._wanted[name]
@@ -133,12 +134,15 @@ class Supervisor:
 
     def _keep(self, name: str, wanted: Wanted) -> None:
         """Start, restart or check the daemon of one GPU, so that it serves as wanted, and answer the node agent."""
+        # 1. What is kept of the daemon: what it serves. A change of what is wanted makes it be started again.
         kept = self._kept.get(name)
         if kept is None or kept.wanted.gpu != wanted.gpu:
             self._folder.answer_later(name)  # in the place of an answer of a process before this one
             kept = self._kept[name] = _Kept(wanted, self._daemon(wanted.gpu, self._folder.of(wanted.gpu)))
         elif kept.wanted != wanted:
             kept.wanted, kept.serves = wanted, False
+
+        # 2. A daemon that died is started again, after a pause if that happens often.
         if kept.serves and not kept.daemon.alive():
             kept.serves = False
             died = "died, and its clients with it; it is started again"
@@ -147,12 +151,16 @@ class Supervisor:
             self._tell(name, wanted, f"the daemon {died}")
             if self._pauses_for(name, wanted):
                 return
+
+        # 3. Start it, or check from time to time that its limits are as they should be.
         if not kept.serves:
             kept.daemon.start(wanted.server)
             kept.serves, kept.trouble, kept.checked_s = True, "", self._clock()
             logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
         elif self._clock() - kept.checked_s >= CHECK_S:
             self._check(name, kept)
+
+        # 4. Remove what ended clients left, and answer the node agent.
         self._tidy(name, kept)
         self._answer(name, msgspec.structs.replace(wanted, trouble=kept.trouble))
         if not kept.trouble:

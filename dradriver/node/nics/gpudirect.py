@@ -69,20 +69,22 @@ def _nvidia(root: Path, proc_root: Path, release: str) -> Answer:
     for file in _NVIDIA_PEER:
         if sysfs.text(root / file):
             return Answer(YES, f"/{file} is there")
+    # Without nvidia_peermem the kernel's DMA-BUF can do it: with NVIDIA's open kernel modules, a new enough kernel, and
+    # cards of Mellanox.
     is_open = _OPEN in sysfs.text(proc_root / "proc/driver/nvidia/version")
     kernel = _RELEASE.fullmatch(release)
-    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= _DMABUF_SINCE
-    cards = bool(sysfs.entries(root / "sys/module/mlx5_ib"))
-    if is_open and new and cards:
+    is_new_kernel = kernel is not None and (int(kernel[1]), int(kernel[2])) >= _DMABUF_SINCE
+    has_cards = bool(sysfs.entries(root / "sys/module/mlx5_ib"))
+    if is_open and is_new_kernel and has_cards:
         return Answer(LIKELY, f"by DMA-BUF: open kernel modules, kernel {release}, mlx5_ib")
     lacking = [
-        said
-        for there, said in (
+        name
+        for is_there, name in (
             (is_open, "open kernel modules"),
-            (new, "a kernel of 5.12 or newer"),
-            (cards, "the module mlx5_ib"),
+            (is_new_kernel, "a kernel of 5.12 or newer"),
+            (has_cards, "the module mlx5_ib"),
         )
-        if not there
+        if not is_there
     ]
     return Answer(
         NO, f"nvidia_peermem is not loaded, and DMA-BUF lacks {', '.join(lacking)}",

@@ -143,6 +143,8 @@ def _nic(folder: Path, name: str) -> NicState:
     device = folder / "device"
     numbers = sorted(int(port) for port in sysfs.entries(folder / "ports") if _PORT.fullmatch(port))
     numbers = numbers[:_MOST_PORTS]
+
+    # The link layer of each port (InfiniBand or Ethernet), and the interfaces of the Ethernet ones.
     layers = [_text(folder / "ports" / str(n) / "link_layer") for n in numbers]
     interfaces = _Interfaces(device, several=layers.count(ETHERNET) > 1)
     try:
@@ -192,12 +194,14 @@ class _Interfaces:
 def _port(folder: Path, number: int, layer: str, interfaces: _Interfaces) -> Port:
     state, phys = (_word(folder / name) for name in ("state", "phys_state"))
     rate = _RATE.fullmatch(sysfs.text(folder / "rate")) if state == ACTIVE else None
-    down = state not in ("", ACTIVE)
+    is_down = state not in ("", ACTIVE)
+
+    # Off: an administrator switched it off. Away: it has no interface here, because a pod has it.
     if layer == ETHERNET:
         flags = interfaces.flags(folder)
-        off, away = bool(flags) and all(flag is not None and not flag & _IFF_UP for flag in flags), not flags
+        is_off, is_away = bool(flags) and all(flag is not None and not flag & _IFF_UP for flag in flags), not flags
     else:
-        off, away = phys == "Disabled", False
+        is_off, is_away = phys == "Disabled", False
     return Port(
         number=number,
         state=state,
@@ -205,9 +209,9 @@ def _port(folder: Path, number: int, layer: str, interfaces: _Interfaces) -> Por
         layer=layer,
         gbit=float(rate[1]) if rate else 0.0,
         lanes=(rate[2] or "") if rate else "",
-        ipv4=_has_ipv4(folder) if layer == ETHERNET and state == ACTIVE and not away else None,
-        off=down and off,
-        away=bool(state) and away,
+        ipv4=_has_ipv4(folder) if layer == ETHERNET and state == ACTIVE and not is_away else None,
+        off=is_down and is_off,
+        away=bool(state) and is_away,
         errors=_errors(folder),
     )
 

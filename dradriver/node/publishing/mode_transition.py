@@ -228,6 +228,9 @@ class ModeTransitions:
         waiting = self.waiting[gpu.uuid]
         if not self._has_waited(waiting, gpu.uuid in kept_off) or used is None or gpu.uuid in used:
             return False
+
+        # No prepared claim has it. A claim may be allocated that the kubelet has not prepared yet: the API server
+        # knows.
         if allocated is not None:
             return not _holds(gpu, allocated)
         if self._clock() >= max(waiting.next_question, self._next_question):
@@ -266,6 +269,7 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
         found: This driver's slices of the node.
         machine: The node's machine; other GPUs in the slices are ignored.
     """
+    # By uuid: memory, the mode by the first device that says one, GPUs published whole, and GPUs that claims share.
     memory = {gpu.uuid: gpu.memory_mib for gpu in machine.gpus}
     modes: dict[str, Mode] = {}
     whole: set[str] = set()
@@ -279,6 +283,8 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
                 whole.add(uuid)
             if device.text("sharing") and device.allow_multiple_allocations:
                 divisible.add(uuid)
+
+    # A GPU that could be whole and is not published as a whole: the policies offer it in fractions only.
     for gpu in machine.gpus:
         mode = modes.get(gpu.uuid)
         is_cut = mode is not None and mode.mig in ("dynamic", "placements") and mig_devices.can_be_whole(gpu)

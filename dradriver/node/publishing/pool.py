@@ -107,6 +107,7 @@ def differences(wanted: Object, found: Object) -> frozenset[str]:
 
 
 def _content(obj: Object) -> Object:
+    # What two slices are compared by. The server may write a quantity in another way (1Gi, 1024Mi): compare amounts.
     spec = copy.deepcopy(obj["spec"])
     spec.get("pool", {}).pop("generation", None)
     for device in spec.get("devices") or []:

@@ -107,42 +107,46 @@ def read(root: Path) -> Kfd | None:
     gpus: list[KfdNode] = []
     cpus: list[int] = []
     silent: list[int] = []
+    # KFD lists CPUs and GPUs alike as nodes: a GPU has SIMD units. Without properties it is not known what a node is.
     for number in numbers:
-        said = _properties(folder / str(number) / "properties")
-        if not said:
+        properties = _properties(folder / str(number) / "properties")
+        if not properties:
             silent.append(number)
-        elif said.get("simd_count", 0):
-            gpus.append(_gpu(folder / str(number), number, said))
-        elif said.get("cpu_cores_count", 1):
+        elif properties.get("simd_count", 0):
+            gpus.append(_gpu(folder / str(number), number, properties))
+        elif properties.get("cpu_cores_count", 1):
             cpus.append(number)
     return Kfd(tuple(gpus), tuple(cpus), tuple(silent))
 
 
-def _gpu(folder: Path, number: int, told: Mapping[str, int]) -> KfdNode:
-    odd = [key for key, most in _MOST.items() if told.get(key, 0) > most]
-    said = {key: value for key, value in told.items() if key not in odd}
-    location = said.get("location_id", 0) & 0xFFFF
-    render = said.get("drm_render_minor", 0)
+def _gpu(folder: Path, number: int, properties: Mapping[str, int]) -> KfdNode:
+    # Numbers that cannot be count as not told.
+    impossible = [key for key, most in _MOST.items() if properties.get(key, 0) > most]
+    known = {key: value for key, value in properties.items() if key not in impossible}
+
+    # A PCI address: 8 bits of bus, 5 of device, 3 of function. Memory of the GPU is in banks.
+    location = known.get("location_id", 0) & 0xFFFF
+    render = known.get("drm_render_minor", 0)
     banks = [_properties(folder / "mem_banks" / name / "properties") for name in sysfs.entries(folder / "mem_banks")]
     memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _GPU_MEMORY)
     if memory > MOST_BYTES:
-        odd.append("size_in_bytes")
+        impossible.append("size_in_bytes")
         memory = 0
     links, cpus = _links(folder / "io_links")
     return KfdNode(
         number=number,
         gpu_id=sysfs.number(folder / "gpu_id") or 0,
-        unique_id=said.get("unique_id", 0),
-        pci=f"{said.get('domain', 0):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
-        device=f"{said.get('device_id', 0):04x}",
-        gfx=_gfx(said.get("gfx_target_version", 0)),
+        unique_id=known.get("unique_id", 0),
+        pci=f"{known.get('domain', 0):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        device=f"{known.get('device_id', 0):04x}",
+        gfx=_gfx(known.get("gfx_target_version", 0)),
         render=render or None,
-        memory_mib=(memory or said.get("local_mem_size", 0)) >> 20,
-        hive=said.get("hive_id", 0),
+        memory_mib=(memory or known.get("local_mem_size", 0)) >> 20,
+        hive=known.get("hive_id", 0),
         links=links,
         cpus=cpus,
-        vendor=f"{vendor:04x}" if (vendor := said.get("vendor_id", 0)) else "",
-        odd=tuple(odd),
+        vendor=f"{vendor:04x}" if (vendor := known.get("vendor_id", 0)) else "",
+        odd=tuple(impossible),
     )
 
 

@@ -80,11 +80,14 @@ class Mig:
         Raises:
             NotYetError: The driver has not told the GPU's MIG profiles yet.
         """
+        # A device of a whole GPU's name has slices as capacities; the name of a placement has profile and start.
         gpu = named(machine, wish.device)
         if gpu is None:
             return _placement(machine, wish.device)
         if names.CAPACITY_MEMORY_SLICES not in wish.consumed:
             return None
+
+        # The claim's configuration can name the profile (and the start on each GPU) that the controller chose.
         pin = wish.config.mig.get(wish.request) if wish.config is not None else None
         memory, compute = (
             quantity.whole(wish.consumed.get(key, "0"))
@@ -179,18 +182,20 @@ class Mig:
         The GPU instance's number is noted before it has a compute instance; and where its place was taken meanwhile,
         that there is none of ours.
         """
+        # A published instance is there already, and is used as it is.
         if made.wanted.found:
             yield msgspec.structs.replace(made, done=_there(control, made))
             return
         if not control.mig_mode(made.uuid):
             control.set_mig_mode(made.uuid, True)
             self._switched()
-        profile = next((one for one in control.profiles(made.uuid) if one.id == made.wanted.profile), None)
+        profile = next((other for other in control.profiles(made.uuid) if other.id == made.wanted.profile), None)
         if profile is None:
             raise ClaimError(f"device {made.device}: its GPU has no MIG profile {made.wanted.profile}")
         try:
             instance = control.create_gpu_instance(made.uuid, profile, made.wanted.start)
         except HardwareError as error:
+            # Somebody else took the place: there is nothing to undo.
             if error.code == INSUFFICIENT_RESOURCES:
                 yield msgspec.structs.replace(made, was=_NONE)
             raise
@@ -205,6 +210,7 @@ class Mig:
         was killed at, the place tells it, which was free when the intent was written: of an instance that has nothing
         in it, since the number is noted before the compute instance is made.
         """
+        # Instances end with a load of the driver, and those that were found are not this agent's to destroy.
         driver = control.driver()
         if made.wanted.found or not made.in_load(driver):
             return
@@ -215,7 +221,9 @@ class Mig:
                 _destroy(control, made.uuid, instance)
             else:
                 logger.warning("device %s is gone; instance %d in its place is not ours", made.device, instance)
-        if any(one.in_load(driver) for one in beside):
+
+        # Other devices of agents are on the GPU: MIG mode stays on.
+        if any(other.in_load(driver) for other in beside):
             return
         try:
             self._end_mode(control, made.uuid)

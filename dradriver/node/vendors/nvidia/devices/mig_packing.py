@@ -74,11 +74,11 @@ def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
     return room
 
 
-def requested(every: Sequence[MigProfile], device: str, asked: MigRequest) -> MigProfile:
+def requested(profiles: Sequence[MigProfile], device: str, asked: MigRequest) -> MigProfile:
     """Return the MIG profile that a claim requests by id, by name, or by slices of a GPU, for packing.
 
     Args:
-        every: The GPU's profiles.
+        profiles: The GPU's profiles.
         device: The device's name, for messages.
         asked: What the claim asks for.
 
@@ -86,22 +86,27 @@ def requested(every: Sequence[MigProfile], device: str, asked: MigRequest) -> Mi
         ClaimError: The GPU has none such, or it is more than the claim was allocated.
     """
     if asked.profile is not None:
-        said, matching = str(asked.profile), [profile for profile in every if profile.id == asked.profile]
+        requested_text, matching = str(asked.profile), [profile for profile in profiles if profile.id == asked.profile]
     elif asked.name is not None:
-        said, matching = asked.name, [profile for profile in every if profile.name == asked.name]
+        requested_text, matching = asked.name, [profile for profile in profiles if profile.name == asked.name]
     else:
-        said, sizes = f"of {asked.memory} memory and {asked.compute} compute slices", (asked.memory, asked.compute)
-        matching = [profile for profile in every if is_plain(profile) and (profile.size, profile.compute) == sizes]
+        requested_text, sizes = (
+            f"of {asked.memory} memory and {asked.compute} compute slices",
+            (asked.memory, asked.compute),
+        )
+        # Plain: without extra media engines, which slices do not ask for.
+        matching = [profile for profile in profiles if is_plain(profile) and (profile.size, profile.compute) == sizes]
     if not matching:
-        known = ", ".join(sorted({profile.name for profile in every})) or "none"
-        raise ClaimError(f"device {device}: its GPU has no MIG profile {said}; it has {known}")
+        known = ", ".join(sorted({profile.name for profile in profiles})) or "none"
+        raise ClaimError(f"device {device}: its GPU has no MIG profile {requested_text}; it has {known}")
+    chosen = matching[0]
     memory, compute = asked.memory, asked.compute
-    if memory is not None and compute is not None and (matching[0].size > memory or matching[0].compute > compute):
+    if memory is not None and compute is not None and (chosen.size > memory or chosen.compute > compute):
         raise ClaimError(
-            f"device {device}: {matching[0].name} takes {matching[0].size} memory and {matching[0].compute} compute "
+            f"device {device}: {chosen.name} takes {chosen.size} memory and {chosen.compute} compute "
             f"slices; the claim was allocated {memory} and {compute}"
         )
-    return matching[0]
+    return chosen
 
 
 def pack(profiles: Sequence[MigProfile], room: Room, wanted: Sequence[MigProfile]) -> list[int] | None:
@@ -128,9 +133,11 @@ def in_the_way(
     at: Placed | None, every: Sequence[MigProfile], there: Mapping[int, Placed], owned: Sequence[Placed]
 ) -> str:
     """Return the MIG instances that are in the way of packing, those without a ledger entry above all."""
+    # ``at`` is the place that is wanted, None for any; ``owned`` are the placements that agents made.
     by_id = {profile.id: profile for profile in every}
     limits = binding_limits(tuple(every))
 
+    # Two instances exclude each other if they share memory slices, or something that the GPU has only so much of.
     def excludes(other: MigProfile, start: int, at: Placed) -> bool:
         shared = (limit.needs[other] and limit.needs[by_id[at.profile]] for limit in limits)
         return bool(span(other, start) & span(by_id[at.profile], at.start)) or any(shared)

@@ -98,6 +98,7 @@ class NvmlControl:
                     f"GPU {gpu} changes its MIG mode at a reset only: nvidia-smi -i {gpu} -mig {int(on)}, then reset it"
                 )
                 raise HardwareError(call, RESET_REQUIRED, said)
+            # Processes would lose the GPU.
             if nvml.ask("nvmlDeviceGetComputeRunningProcesses", device):
                 raise HardwareError(call, IN_USE, f"processes are on GPU {gpu}")
             try:
@@ -105,6 +106,7 @@ class NvmlControl:
                 if status or nvml.mig_mode(nvml.device(gpu)) != on:
                     raise HardwareError(call, status or IN_USE, f"GPU {gpu} did not change its MIG mode")
             except (HardwareError, NvmlError):
+                # Else the next reset would turn the mode on.
                 if on:
                     _stay_off(nvml, gpu)
                 raise

@@ -308,7 +308,8 @@ class BaseSpecification:
         Where no GPU is whole and no MIG instance is there toolkits from 1.18 on fail, as others do on what they cannot
         read; then there is what brings no GPU.
         """
-        driver, until, told = self._driver(), self._clock() + ctk.ROUND_S, False
+        # Each toolkit in its automatic mode, then in the one that brings no GPU. All together have ``ROUND_S``.
+        driver, until, is_new = self._driver(), self._clock() + ctk.ROUND_S, False
         for toolkit in self._toolkits(gpus, driver_version, wrong):
             for mode in (ctk.AUTO, ctk.MANAGEMENT):
                 left_s = min(ctk.TIMEOUT_S, until - self._clock())
@@ -317,14 +318,14 @@ class BaseSpecification:
                 try:
                     made = ctk.generate(toolkit, driver, mode=mode, run=self._run, timeout_s=left_s)
                     yield Specification(toolkit.program, made, json=True, host_root=self._host_root)
-                    told = True
+                    is_new = True
                     break
                 except (SetupError, ValueError) as error:
                     wrong.setdefault("", str(error))
                     logger.log(logging.WARNING if gpus or mode == ctk.MANAGEMENT else logging.INFO, "%s", error)
         yield from read_all(self._folders, host_root=self._host_root)
         # What the host lacks of ours may come back; but a toolkit that has just looked knows better.
-        if (ours := self._own(on_paper=self._patient and not told)) is not None:
+        if (ours := self._own(on_paper=self._patient and not is_new)) is not None:
             yield ours
 
     def _toolkits(self, gpus: list[Gpu], driver_version: str, wrong: dict[str, str]) -> Iterator[ctk.Toolkit]:

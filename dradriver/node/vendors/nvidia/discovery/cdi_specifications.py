@@ -134,6 +134,7 @@ class Specification:
             gpus: GPUs that are handed out whole.
             driver_version: The running driver's; empty where not known.
         """
+        # By name: the device's judged fields, and all that the text says of it.
         by_name = {
             device.name: (device, raw) for device, raw in zip(self._typed.devices, self.raw["devices"], strict=True)
         }
@@ -144,12 +145,14 @@ class Specification:
             if gpu.uuid not in by_name:
                 wrong[gpu.uuid] = f"{self.source} does not name it"
                 continue
+
+            # The minor number of a GPU's device node can be another GPU's since the text was written.
             device, raw = by_name[gpu.uuid]
             if unfit:
                 wrong[gpu.uuid] = unfit
             elif (minors := _minors(device.container_edits)) != {gpu.minor}:
-                said = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors)) or "no device node"
-                wrong[gpu.uuid] = f"{self.source} has {said} for it, which is /dev/nvidia{gpu.minor} now"
+                nodes_text = ", ".join(f"/dev/nvidia{minor}" for minor in sorted(minors)) or "no device node"
+                wrong[gpu.uuid] = f"{self.source} has {nodes_text} for it, which is /dev/nvidia{gpu.minor} now"
             elif unlike := self._unlike_host(device.container_edits):
                 wrong[gpu.uuid] = unlike
             else:

@@ -227,6 +227,7 @@ def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, 
     """
     assert process.stdout is not None
     assert process.stderr is not None
+    # Both pipes are read as data comes: a process that fills one would wait for ever.
     read = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
     with selectors.DefaultSelector() as pipes:
         for pipe in read:
@@ -242,5 +243,5 @@ def _printed(process: subprocess.Popen[bytes], *, until: float) -> tuple[bytes, 
                     pipes.unregister(key.fd)
                 elif len(read[key.fd]) > MOST_BYTES:
                     raise ValueError(f"it prints more than {MOST_BYTES} bytes")
-    out, said = read.values()
-    return bytes(out), bytes(said)
+    output, error_output = read.values()
+    return bytes(output), bytes(error_output)

@@ -110,6 +110,7 @@ class Hardware:
         self.reset = frozenset()
         if self._host_root != Path("/"):
             device_nodes.add_nodes(root / "dev" for root in (self._driver_root, self._host_root) if root is not None)
+        # An open library is that of the old driver, and NVML refuses it.
         if library.replaced(driver_root=self._driver_root):
             self.close()
             raise RestartError("the driver's library was replaced, start again with the new one")
@@ -149,6 +150,7 @@ class Hardware:
         self._session.end()
 
     def _read(self, nvml: Nvml) -> Machine:
+        # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded again meanwhile.
         self._worked = True
         load = self._load_now()
         began_s = time.monotonic()
@@ -157,15 +159,21 @@ class Hardware:
             nvml, root=self._host_root, proc_root=proc_root, answers=self._answers, kept=self._nics
         )
         self._session.lost(read.lost)
+
+        # 2. A GPU that did not say who it is may do so next time. After some readings what did answer counts.
         gpus = read.machine.gpus
         self._incomplete = self._incomplete + 1 if read.silent or not (gpus or read.lost) else 0
         if 0 < self._incomplete < READINGS:
             self._tell(read.problems)
             raise SetupError(f"{read.silent or 'all'} GPUs did not say who they are")
+
+        # 3. The faults, and the GPUs that were reset: what was known of those is asked again.
         self._answers.forget({gpu.uuid for gpu in gpus})
         self.faults, self.sound, self.read_s = read.faults, read.sound, began_s
         self.reset = self._were_reset(read)
         self._answers.unsettle(self.reset)
+
+        # 4. The GPUs that the CDI specification names, and so a container can have.
         machine, unnamed = self._usable(read.machine)
         self._load = load
         if self.is_stale():

@@ -45,19 +45,24 @@ def link_matrix(
     A pair that NVML knows to have no peer access over NVLink (a fault, a fabric manager that does not run or has other
     partitions, MIG mode) has 0. Such pairs of positions are returned, too.
     """
+    # Of each GPU, how many links lead to each bus id.
     direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]
     matrix = [[0] * len(gpus) for _ in gpus]
     refused: list[Pair] = []
     for i in range(len(gpus)):
         for j in range(i):
-            asked = of_two(gpus[j], gpus[i], problems, answers)
+            query = of_two(gpus[j], gpus[i], problems, answers)
+
+            # The links that either side counts to the other; they differ if one side does not say where its links end.
             sides = _agreed(_side(direct[j], gpus[i]), _side(direct[i], gpus[j]))
             if sides[0] != sides[1]:
-                asked.note("NVLink", f"{sides[0]} links from one side, {sides[1]} from the other; the smaller counts")
+                query.note("NVLink", f"{sides[0]} links from one side, {sides[1]} from the other; the smaller counts")
             count = min(sides) + min(switched[i], switched[j])
+
+            # NVML says that the pair cannot reach each other: NCCL would not use these links.
             ends = gpus[j].handle, gpus[i].handle
-            if count and not asked.ask(nvml.nvlink_p2p, *ends, default=True, quiet=NEWER):
-                asked.note("nvmlDeviceGetP2PStatus", f"no peer access over NVLink; their {count} links do not count")
+            if count and not query.ask(nvml.nvlink_p2p, *ends, default=True, quiet=NEWER):
+                query.note("nvmlDeviceGetP2PStatus", f"no peer access over NVLink; their {count} links do not count")
                 refused.append((j, i))
                 count = 0
             matrix[i][j] = matrix[j][i] = count

@@ -132,6 +132,7 @@ class NvmlQuery:
             quiet: NVML's return values that are no problem here.
             at: The part that is asked about: ``link 5``.
         """
+        # A lost GPU is asked nothing more: each call may take long.
         if self.lost:
             return default
         what = query.__name__
@@ -164,6 +165,8 @@ class NvmlQuery:
         """
         if self.who and not self.lost and self._answers.settled(self.who, query.__name__, at):
             return self._answers.fact(self.who, query.__name__, at, default)
+
+        # ``failed`` is of the whole query: set it apart, to see whether this question fails.
         before, self.failed = self.failed, False
         answer = self.ask(query, *arguments, default=default, quiet=quiet, at=at)
         if self.who and not (self.failed or self.lost):
