@@ -69,7 +69,7 @@ class Group:
     Attributes:
         closed: The GPUs that a cap keeps them from; then they are one tenant's.
         key: By what the queue knows it.
-        needs: Of each pod of one of them the fewest free GPUs of a node that may take it, and what else it asks of it.
+        asks: What the pods of one of them ask of a node, GPUs aside.
         gpus: Fewest free GPUs of a node that may take any pod of one.
         family: What single pods share that may be refused GPUs by the same nodes, whatever else they ask of them; None
             where that does not say all.
@@ -82,14 +82,14 @@ class Group:
     """
 
     __slots__ = (
-        "checked_at", "closed", "failed_at", "family", "gpus", "key", "lines", "needs", "reason", "seen", "work",
+        "asks", "checked_at", "closed", "failed_at", "family", "gpus", "key", "lines", "reason", "seen", "work",
     )  # fmt: skip
 
     def __init__(self, kinds: Kinds, tenant: str, closed: Closed) -> None:
         self.closed = closed
         self.key = kinds, tenant, closed
-        self.needs = tuple((_gpus(kind), kind[1]) for kind in kinds)
-        self.gpus = min(gpus for gpus, _ in self.needs)
+        self.asks = tuple(kind[1] for kind in kinds)
+        self.gpus = min(map(_gpus, kinds))
         self.family = _family(kinds, tenant, closed)
         self.lines: dict[Asker, Line] = {}
         self.failed_at = NEVER

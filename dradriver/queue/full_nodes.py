@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
 from dradriver.cluster.nodes.node_table import NodeTable
@@ -51,19 +52,27 @@ class FullNodes:
             refused = np.full(self._nodes.rows, NEVER, np.int64)
         elif len(refused) < self._nodes.rows:
             refused = grown(refused, self._nodes.rows, NEVER)
-        refused[self._nodes.eligible(group.needs[0][1]) & asked] = self._nodes.clock
+        refused[self._nodes.eligible(group.asks[0]) & asked] = self._nodes.clock
         self._refused[group.family] = refused
         self._refused.move_to_end(group.family)
         if len(self._refused) > MOST:
             self._refused.popitem(last=False)
 
-    def narrow(self, group: Group, freed: Bools) -> bool:
-        """Leave out those of some nodes, (rows,), that have refused the group's family since something became free.
+    def knows(self, group: Group) -> bool:
+        """Return whether any node has refused the group's family."""
+        return group.family is not None and group.family in self._refused
 
-        Returns whether there may be such nodes.
-        """
+    def narrow(self, group: Group, freed: Bools) -> None:
+        """Leave out those of some nodes, (rows,), that have refused the group's family since something became free."""
+        refused = None if group.family is None else self._refused.get(group.family)
+        if refused is not None:
+            freed[: len(refused)] &= self._nodes.freed[: len(refused)] > refused
+
+    def others(self, group: Group, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of some rows that have not refused the group's family since something became free there."""
         refused = None if group.family is None else self._refused.get(group.family)
         if refused is None:
-            return False
-        freed[: len(refused)] &= self._nodes.freed[: len(refused)] > refused
-        return True
+            return rows
+        known = rows[rows < len(refused)]
+        left = known[self._nodes.freed[known] > refused[known]]
+        return np.concatenate((left, rows[rows >= len(refused)]))

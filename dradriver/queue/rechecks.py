@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.node_table import NodeTable
@@ -58,7 +59,7 @@ class Rechecks:
         self._left: dict[tuple[str, bool], deque[Group]] = {}
         self._round: list[Group] = []  # the groups to recheck before the next workload is served
         # Most blocked groups failed at the same time, so what became free since then is computed once for all of them.
-        self._candidates: dict[tuple[int, int], bool] = {}
+        self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
         self._candidates_at = NEVER
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
@@ -175,41 +176,38 @@ class Rechecks:
 
         If another group failed meanwhile on all nodes that became free, for the same GPUs, none is left.
         """
+        if self._full.knows(group) and not self._may_take(group):
+            return None
         freed: Bools = self._nodes.freed > group.failed_at
-        return None if self._full.narrow(group, freed) and not self._may_take(group, freed) else freed
+        self._full.narrow(group, freed)
+        return freed
 
     def _worth(self, group: Group) -> bool:
         """Return whether a node that became free since a group failed may take it; if not, it counts as rechecked."""
-        if self._has_freed(group.failed_at, group.gpus):
-            freed: Bools = self._nodes.freed > group.failed_at
-            self._full.narrow(group, freed)
-            if self._may_take(group, freed):
-                return True
+        if self._may_take(group):
+            return True
         group.failed_at = self._nodes.clock
         return False
 
-    def _may_take(self, group: Group, freed: Bools) -> bool:
-        """Return whether one of some nodes, (rows,), may take a pod of a group."""
-        free, open_rows = self._free()[: self._nodes.rows], self._open_rows(group.closed)
-        # Neither has a row more than it needs, nor the same ones.
-        rows = np.flatnonzero(freed[: len(free)])
-        if open_rows is not None:
+    def _may_take(self, group: Group) -> bool:
+        """Return whether a node that became free since a group failed may take a pod of it."""
+        rows = self._freed(group.failed_at, group.gpus)
+        if rows is None:
+            return False
+        rows = self._full.others(group, rows)
+        if (open_rows := self._open_rows(group.closed)) is not None:
             rows = rows[open_rows[rows]]
-        for gpus, ask in group.needs:
-            enough = rows[free[rows] >= gpus]
-            if len(enough) and self._nodes.eligible(ask)[enough].any():
-                return True
-        return False
+        return len(rows) > 0 and any(self._nodes.eligible(ask)[rows].any() for ask in group.asks)
 
-    def _has_freed(self, since: int, gpus: int) -> bool:
-        """Return whether nodes became available since, with at least so many free GPUs."""
+    def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
+        """Return the rows that became available since, with at least so many free GPUs; None where there are none."""
         if self._candidates_at != self._nodes.clock:
             self._candidates_at = self._nodes.clock
             self._candidates.clear()
         if (since, gpus) not in self._candidates:
-            free = self._free()[: self._nodes.rows]
-            is_free = (self._nodes.freed[: len(free)] > since) & (free >= gpus)
-            self._candidates[since, gpus] = bool(is_free.any())
+            free = self._free()[: self._nodes.rows]  # neither has a row more than it needs, nor the same ones
+            rows = np.flatnonzero((self._nodes.freed[: len(free)] > since) & (free >= gpus))
+            self._candidates[since, gpus] = rows if len(rows) else None
         return self._candidates[since, gpus]
 
 
