@@ -171,6 +171,8 @@ class GangRules:
         pods_of = gang.pods if gang.owner else ()
         done = [pod for key in pods_of if (pod := self._world.pod(key)) is not None and _well(pod)]
         least = max(1, gang.size[0] - len(done))
+        if gang.owner == "PodGroup":
+            least = max(least, len(pods))  # the scheduler tries none while another one has a gate
         # A pod that another's gate holds stops none that suffice without it.
         pods = [pod for pod in pods if fit.gates(pod) in ([], [names.GATE])]
         if gang.picky or len(pods) < least:

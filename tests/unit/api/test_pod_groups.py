@@ -25,15 +25,15 @@ def pod(index: int = 0, *, stored: bool = False) -> Object:
     return owners.job_pod(index, stored=stored)
 
 
-def found(made: Object, gang: Gang | None = None) -> Member | Alone:
+def member_of(made: Object, gang: Gang | None = None) -> Member | Alone:
     return gang_of_pod.find(gang_of_pod.facts(msgspec.convert(made, Pod)), gang)
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_the_group_of_a_job_is_found_though_its_pods_have_left_it(stored: bool) -> None:
-    member = found(pod(stored=stored))
+    member = member_of(pod(stored=stored))
     assert isinstance(member, Member)
-    assert member == found(pod(stored=not stored))
+    assert member == member_of(pod(stored=not stored))
     assert member.made_by == "PodGroup"
     assert member.read is not None
     assert (member.read.kind, member.read.name, member.read.by_job) == ("PodGroup", GROUP, True)
@@ -44,16 +44,16 @@ def test_the_group_of_a_job_is_found_though_its_pods_have_left_it(stored: bool) 
 @pytest.mark.parametrize("stored", [True, False])
 @pytest.mark.parametrize("gang", [Gang(name="auto"), Gang(pods=4), Gang(name="auto", max_nodes=2)])
 def test_what_the_author_of_a_job_writes_stands_above_the_group_of_the_job_controller(stored: bool, gang: Gang) -> None:
-    member = found(pod(stored=stored), gang)
+    member = member_of(pod(stored=stored), gang)
     assert isinstance(member, Member)
-    assert member == found(owners.job_pod(0, group=""), gang), "as without a PodGroup"
+    assert member == member_of(owners.job_pod(0, group=""), gang), "as without a PodGroup"
     assert member.made_by == "Job"
     assert member.read is not None
     assert (member.read.kind, member.read.name) == ("Job", "train")
 
 
 def test_limits_of_a_gang_alone_ask_for_none() -> None:
-    member = found(pod(), Gang(max_nodes=2))
+    member = member_of(pod(), Gang(max_nodes=2))
     assert isinstance(member, Member)
     assert member.made_by == "PodGroup", "which says whether there is one"
 
@@ -61,7 +61,7 @@ def test_limits_of_a_gang_alone_ask_for_none() -> None:
 def test_a_group_that_an_author_wrote_stands_above_what_makes_the_pods() -> None:
     made = pod()
     made["spec"]["schedulingGroup"] = {"podGroupName": "all"}
-    member = found(made, Gang(name="auto"))
+    member = member_of(made, Gang(name="auto"))
     assert isinstance(member, Member)
     assert member.read is not None
     assert (member.read.kind, member.read.name, member.read.by_job) == ("PodGroup", "all", False)
