@@ -17,6 +17,7 @@ LIMIT_S: Final = {
     "beside_nics": 300,
     "beside_nvidia": 240,
     "held_claims": 400,
+    "node_rules": 400,
     "several_vendors": 240,
     "siblings": 400,
 }
