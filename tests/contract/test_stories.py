@@ -18,6 +18,7 @@ LIMIT_S: Final = {
     "beside_nvidia": 240,
     "gang_rules": 400,
     "held_claims": 400,
+    "node_rules": 400,
     "several_vendors": 240,
     "siblings": 400,
 }
