@@ -21,10 +21,17 @@ class ControlPlane:
     """The four parts, their certificates, and the way to them from outside."""
 
     def __init__(
-        self, folder: Path, sandbox: Sandbox, admin_kubeconfig: Path, *, devices: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        sandbox: Sandbox,
+        admin_kubeconfig: Path,
+        *,
+        devices: Mapping[str, str] | None = None,
+        feature_gates: str = "",
     ) -> None:
-        """``devices`` are arguments of the scheduler's plugin for devices."""
+        """``devices`` are arguments of the scheduler's plugin for devices; ``feature_gates`` are those of all parts."""
         self.folder = folder
+        self._gates = {"feature-gates": feature_gates} if feature_gates else {}
         self._devices = dict(devices or {})
         self._sandbox = sandbox
         self._admin_kubeconfig = admin_kubeconfig
@@ -141,5 +148,5 @@ class ControlPlane:
         self._start(binaries, "kube-scheduler", flags)
 
     def _start(self, binaries: Path, part: str, flags: dict[str, object]) -> None:
-        words = [f"--{flag}={value}" for flag, value in flags.items()]
+        words = [f"--{flag}={value}" for flag, value in (flags | self._gates).items()]
         self._sandbox.spawn(part, [binaries / "kube", part, *words])

@@ -43,6 +43,7 @@ class Nodeless:
         *,
         api_server: Mapping[str, str] | None = None,
         devices: Mapping[str, str] | None = None,
+        feature_gates: str = "",
     ) -> None:
         """Make one that does not run yet.
 
@@ -51,9 +52,11 @@ class Nodeless:
             version: Kubernetes version; None for the one that tests run on.
             api_server: More flags of the API server's.
             devices: Arguments of the scheduler's plugin for devices.
+            feature_gates: The flag ``feature-gates`` of all its parts; empty for those that Kubernetes has by itself.
         """
         self._api_server = _API_SERVER | dict(api_server or {})
         self._devices = devices
+        self._feature_gates = feature_gates
         self.version = version or kubernetes_version()
         self.folder = cache_folder() / name
         self.kubeconfig = self.folder / "kubeconfig-inside"
@@ -111,7 +114,9 @@ class Nodeless:
         begun = time.monotonic()
         self.folder.mkdir(parents=True)
         folder = self.folder / "control-plane"
-        plane = self._plane = ControlPlane(folder, self._sandbox, self._outside, devices=self._devices)
+        plane = self._plane = ControlPlane(
+            folder, self._sandbox, self._outside, devices=self._devices, feature_gates=self._feature_gates
+        )
         authority = plane.write_files()
         self._sandbox.start()
         network.alone(self._sandbox)

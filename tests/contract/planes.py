@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, TypedDict
 
 from dradriver.kube.resources import Resource
 from tests import needs
@@ -18,6 +18,22 @@ GONE_S: Final = 60
 _KEPT: Final = ("namespaces", "events")
 # The controller manager makes these in each namespace, and again if they are deleted.
 _OF_NAMESPACES: Final = ("default", "kube-root-ca.crt")
+
+
+class _Settings(TypedDict, total=False):
+    """What a control plane has beside what Kubernetes has by itself."""
+
+    api_server: Mapping[str, str]
+    feature_gates: str
+
+
+# By purpose; every purpose that is not here has none.
+_SETTINGS: Final[Mapping[str, _Settings]] = {
+    "groups": {
+        "api_server": {"runtime-config": "scheduling.k8s.io/v1beta1=true"},
+        "feature_gates": "GenericWorkload=true,WorkloadWithJob=true",
+    }
+}
 
 
 class Planes:
@@ -46,7 +62,8 @@ class Planes:
         version = version or kubernetes_version()
         if (purpose, version) not in self._running:
             needs.real_cluster(version)
-            plane = Nodeless(f"{purpose}-{minor_of(version)}{self._suffix}", version)
+            settings = _SETTINGS.get(purpose, {})
+            plane = Nodeless(f"{purpose}-{minor_of(version)}{self._suffix}", version, **settings)
             self._stack.enter_context(plane.running())
             self._running[purpose, version] = plane
         return self._running[purpose, version]

@@ -28,3 +28,9 @@ LIMIT_S: Final = {
 def test_a_story(planes: Planes, module: str) -> None:
     with planes.restored("stories") as plane:
         stories.tell(plane, module, timeout_s=LIMIT_S[module])
+
+
+def test_the_story_of_pod_groups(planes: Planes) -> None:
+    """Its control plane has the feature gates on that Kubernetes' own gangs need."""
+    with planes.restored("groups") as plane:
+        stories.tell(plane, "native_groups", timeout_s=240)
