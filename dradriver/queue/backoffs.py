@@ -22,7 +22,7 @@ class Failures:
         times: How often in a row it was refused, or its promise not kept.
         in_vain: How often of these its scheduler did not bind it in time.
         tried: Nodes on which its promise was not kept.
-        refusals: How often the scheduler refused the node of its tentative placement, since its request changed.
+        refusals: How often the scheduler refused the node of its tentative placement, since it came.
     """
 
     def __init__(self) -> None:
@@ -89,5 +89,5 @@ class Failures:
             self.not_before = 0.0
         elif now >= self._forgiven_at + LONGEST_BACKOFF_S:
             self.not_before, self._forgiven_at = 0.0, now
-        self.times, self.refusals, self._anew_at = self.in_vain, 0, -math.inf
+        self.times, self._anew_at = self.in_vain, -math.inf
         self.tried.clear()

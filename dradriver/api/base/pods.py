@@ -133,6 +133,9 @@ class TopologySpread(Part, frozen=True):
     when_unsatisfiable: str = ""
     label_selector: LabelSelector | None = None
     match_label_keys: list[str] = []
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 class VolumeClaimName(Part, frozen=True):

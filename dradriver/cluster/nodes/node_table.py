@@ -15,7 +15,7 @@ from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.base.objects import Node, Taint
 from dradriver.cluster.nodes.capacity import Capacity, Freed
 from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
-from dradriver.cluster.nodes.pod_demands import Ask, Where
+from dradriver.cluster.nodes.pod_demands import Ask, Constraints, Where
 from dradriver.cluster.nodes.requests import Amounts, amounts
 from dradriver.cluster.nodes.selector_classes import Classes
 
@@ -136,6 +136,10 @@ class NodeTable:
     def having(self, key: str) -> Bools:
         """Return the nodes that have a label, whatever it says: shape (rows,), the caller's own."""
         return self._classes.having(key)
+
+    def selected(self, constraints: Constraints) -> Bools:
+        """Return all nodes that a node selector and node affinity select: shape (rows,), the caller's own."""
+        return self._classes.selected(constraints) & self._there
 
     def reaching(self, where: Where) -> Bools:
         """Return the nodes that match one term of each entry: shape (rows,), the caller's own."""

@@ -74,6 +74,12 @@ def ask_of(pod: Pod, volumes: Where = ()) -> Ask:
     return Ask(listed(request_of(pod)), _constraints(pod, volumes), lasts_s(pod))
 
 
+def selected_by(pod: Pod) -> Constraints:
+    """Return which nodes a pod's node selector and required node affinity select, whatever else keeps it from them."""
+    key = _constraints(pod, ())
+    return Constraints(key.selector, key.terms)
+
+
 def longest(each: Iterable[int]) -> int:
     """Return after how many seconds all of some pods have ended that run so long each; 0 stands for never."""
     every = list(each)

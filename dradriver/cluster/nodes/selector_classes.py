@@ -73,6 +73,10 @@ class Classes:
         """Return the nodes that selectors of volumes or claims select, all of them: shape (rows,), the caller's own."""
         return self._labels.reaching(where)
 
+    def selected(self, constraints: Constraints) -> Bools:
+        """Return the nodes that a node selector and node affinity select: shape (rows,), the caller's own."""
+        return self._labels.selected(constraints)
+
     def mask(self, constraints: Constraints) -> Bools:
         """Return the nodes that pods of a class of selectors may run on, whatever is free there: shape (rows,).
 

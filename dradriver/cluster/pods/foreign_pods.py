@@ -15,8 +15,8 @@ from dradriver.cluster.pods.pod_rules import Chosen
 from dradriver.cluster.records.pod_records import Foreign
 from dradriver.kube import codec
 
-MOST_TEXTS: Final = 20_000  # labels that are searched for one rule, as text; about 2 ms
-MOST_READ: Final = 1_000  # labels that are read for one rule; about 2 ms
+MOST_TEXTS: Final = 5_000  # labels that are searched for one rule, as text; about 0.5 ms
+MOST_READ: Final = 250  # labels that are read for one rule; about 0.5 ms
 
 K = TypeVar("K")
 _Nodes = str | Counter[str]

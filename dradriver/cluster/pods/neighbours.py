@@ -102,7 +102,7 @@ class Neighbours:
         Args:
             pod: The pod, which is not its own neighbour.
             rules: What it requires.
-            fit: Rows that it may go to, whatever is free there: their places are those that a spread counts.
+            fit: Rows that it may go to, whatever is free there.
             gone: Pods of ours that count as gone.
         """
         mask = fit.copy()
@@ -146,7 +146,13 @@ class Neighbours:
         return mask
 
     def places(
-        self, label: str, chosen: Collection[Chosen], without: Set[Key], *, staying: bool = False
+        self,
+        label: str,
+        chosen: Collection[Chosen],
+        without: Set[Key],
+        *,
+        staying: bool = False,
+        rows: Bools | None = None,
     ) -> Counter[str]:
         """Return how many pods that all of some rules select are on nodes with each value of a label.
 
@@ -155,11 +161,14 @@ class Neighbours:
             chosen: What selects the pods.
             without: Pods of ours that do not count.
             staying: Whether pods that are being deleted do not count, as for topology spread.
+            rows: The nodes on which pods count; None for all.
         """
         nodes = self._nodes_of(("", ""), chosen, without, staying=staying) or {}
         counts = Counter[str]()
         for node, number in nodes.items():
-            if (place := self._nodes.label(node, label)) is not None:
+            row = self._nodes.find(node)
+            is_counted = rows is None or (row is not None and bool(rows[row]))
+            if is_counted and (place := self._nodes.label(node, label)) is not None:
                 counts[place] += number
         return counts
 
@@ -184,12 +193,15 @@ class Neighbours:
             yield BESIDE, ~self._nodes.labelled(term.place, self._places(nodes, term.place))
         if rules.together:
             yield ALONE, self._together_on(pod, rules, gone)
+        compared = self._nodes.selected(rules.nodes) if rules.spread else fit
         for spread in rules.spread:
-            counts = Counter[str | None](dict.fromkeys(self._nodes.values(spread.place, fit), 0))
+            compared &= self._nodes.having(spread.place)
+        for spread in rules.spread:
+            counts = Counter[str | None](dict.fromkeys(self._nodes.values(spread.place, compared), 0))
             counted = self._nodes_of(pod, [spread.pods], gone, staying=True) or {}
             for node, number in counted.items():
-                if (place := self._nodes.label(node, spread.place)) in counts:
-                    counts[place] += number
+                if (row := self._nodes.find(node)) is not None and compared[row]:
+                    counts[self._nodes.label(node, spread.place)] += number
             most = min(counts.values(), default=0) + spread.skew
             more = spread.pods.has(rules.namespace, dict(rules.labels))
             places = {place for place, number in counts.items() if place is not None and number + more <= most}

@@ -16,8 +16,10 @@ from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffi
 from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.host_ports import HostPort
+from dradriver.cluster.nodes.pod_demands import Constraints, selected_by
 
 MOST: Final = 200  # rules, expressions and values of one pod; the scheduler alone judges a pod with more
+MOST_TERMS: Final = 8  # terms and constraints of one pod, each of which may look at thousands of labels
 NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"  # the API server sets this label of each namespace to its name
 _HARD: Final = "DoNotSchedule"
 
@@ -90,6 +92,7 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
         together: Its affinity. The scheduler counts only pods that all of these terms select.
         spread: Its spread constraints.
         ports: The host ports that no other pod may use on its node.
+        nodes: The nodes that its topology spread compares; all if it has none.
     """
 
     namespace: str = ""
@@ -98,6 +101,7 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
     together: tuple[Together, ...] = ()
     spread: tuple[Spread, ...] = ()
     ports: tuple[HostPort, ...] = ()
+    nodes: Constraints = Constraints()
 
     @property
     def chosen(self) -> tuple[Chosen, ...]:
@@ -130,7 +134,10 @@ def rules_of(pod: Pod) -> Rules | None:
     spread = tuple(_spread(constraints, namespace, labels))
     if not (apart or together or spread):
         return Rules(ports=ports) if ports else None
-    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread, ports)
+    # The scheduler compares the domains of the nodes that the pod selects, tainted ones too, and counts pods there
+    # alone (podtopologyspread/common.go, ``matchNodeInclusionPolicies``, Kubernetes 1.36).
+    nodes = selected_by(pod) if spread else Constraints()
+    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread, ports, nodes)
 
 
 def has_rules(pod: Pod) -> bool:
@@ -150,11 +157,19 @@ def has_many_ports(pod: Pod) -> bool:
 
 
 def has_many_labels(pod: Pod) -> bool:
-    """Return whether a pod's affinity and topology spread have more expressions and values than are looked at."""
+    """Return whether a pod's affinity and topology spread say more than the controller looks at."""
     terms = (*_apart_terms(pod), *_together_terms(pod))
     selectors = [term.label_selector for term in terms]
     selectors += [constraint.label_selector for constraint in _constraints(pod)]
-    return sum(map(_size, selectors)) > MOST
+    return len(selectors) > MOST_TERMS or sum(map(_size, selectors)) > MOST
+
+
+def has_unknown_spread(pod: Pod) -> bool:
+    """Return whether a topology spread constraint of a pod says more than the controller evaluates."""
+    return any(
+        (each.min_domains or 1) > 1 or each.node_affinity_policy == "Ignore" or each.node_taints_policy == "Honor"
+        for each in _constraints(pod)
+    )
 
 
 def has_unknown_namespaces(pod: Pod) -> bool:
@@ -198,8 +213,11 @@ def _spread(constraints: Iterable[TopologySpread], namespace: str, labels: Label
             NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels
         ]
         chosen = chosen_by(constraint.label_selector, frozenset({namespace}), same_labels)
-        # The scheduler counts no pod for a selector without expressions (podtopologyspread/common.go, Kubernetes 1.36).
-        if chosen is not None and chosen.expressions and constraint.topology_key:
+        if chosen is not None and constraint.topology_key:
+            # The scheduler counts no pod for a selector without expressions, but refuses nodes without the label
+            # (podtopologyspread/common.go, Kubernetes 1.36).
+            if not chosen.expressions:
+                chosen = Chosen(frozenset(), ())
             yield Spread(constraint.topology_key, max(constraint.max_skew, 1), chosen)
 
 

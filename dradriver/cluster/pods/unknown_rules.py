@@ -60,7 +60,12 @@ def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
     if not pod_rules.has_rules(pod):
         return None
     if pod_rules.has_many_labels(pod):
-        return _reason(f"what pod affinity and topology spread with more than {pod_rules.MOST} labels select")
+        return _reason(
+            f"what pod affinity and topology spread with more than {pod_rules.MOST_TERMS} terms or {pod_rules.MOST} "
+            "labels select"
+        )
+    if pod_rules.has_unknown_spread(pod):
+        return _reason("which nodes a topology spread with minDomains or node policies leaves")
     if pod_rules.has_many_ports(pod):
         return _reason(f"which nodes have more than {host_ports.MOST} host ports free")
     if pod_rules.has_unknown_namespaces(pod):

@@ -36,6 +36,7 @@ SUCCEEDED: Final = "Succeeded"
 FINISHED: Final = (SUCCEEDED, "Failed")
 LONGEST_KEY: Final = 4096  # bytes of resources that are remembered; longer ones, which hardly any pod has, are not
 LONGEST_LABELS: Final = 8_192  # characters of labels that are kept; of a pod with more, which nobody has, ours alone
+LONGEST_FOREIGN_LABELS: Final = 1_024  # bytes of the labels of a foreign pod: a cluster can have 150,000 of them
 LONGEST_SELECTOR: Final = 16_384  # characters of a node selector; a longer one selects nothing
 TOO_LONG: Final = {"this-selector-is-too-long": "select fewer labels"}
 _NOTHING: Final = msgspec.Raw(b"{}")
@@ -264,7 +265,7 @@ _Resources = tuple[bytes, bytes, bytes, str | None]
 
 def _labels(data: bytes) -> str:
     """Return the labels of a foreign pod as JSON; empty without any, and for more than are kept."""
-    return sys.intern(data.decode(errors="replace")) if data[:1] == b"{" and 2 < len(data) <= LONGEST_LABELS else ""
+    return sys.intern(data.decode(errors="replace")) if data[:1] == b"{" and 2 < len(data) <= LONGEST_FOREIGN_LABELS else ""
 
 
 def _ports(spec: _Spec) -> tuple[HostPort, ...]:

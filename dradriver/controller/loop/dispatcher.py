@@ -99,15 +99,17 @@ class Dispatcher:
             near: The gang that runs and that the pod comes to; empty for none.
         """
         template, volumes = self._picture.templates.of(pod), self._picture.volumes.of(pod)
-        unknown = self._picture.only_scheduler_knows(pod)
         workload = self._keeper.workloads.get(key)
+        if workload is not None and workload.busy and workload.lead.uid == pod.metadata.uid:
+            return workload
+        unknown = self._picture.only_scheduler_knows(pod)
         has_left_gang = workload is not None and not workload.busy and workload.lead.near not in ("", near)
         if workload is None or workload.lead.uid != pod.metadata.uid or has_left_gang:  # also another pod of that name
             self._keeper.disband(key)
             workload = PendingWorkload(Member(pod, template, volumes, unknown))
             workload.lead.near = near
             self._keeper.workloads.add(workload)
-        elif not workload.busy and workload.lead.update(pod, template, volumes, unknown):
+        elif workload.lead.update(pod, template, volumes, unknown):
             self._keeper.forgive(workload)
         return workload
 

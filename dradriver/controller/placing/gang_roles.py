@@ -195,6 +195,8 @@ def _eligible(snapshot: Snapshot, wish: PlacementRequest, open_nodes: Bools) -> 
         fit &= picture.neighbours.allowed(wish.pod, member_rules.alone(wish.rules), open_nodes, gone=snapshot.gone_pods)
     if wish.pod in picture.pods:
         fit &= ~picture.neighbours.shunned(picture.pods[wish.pod], fit)
+    if wish.other_claims:
+        fit &= picture.other_claims.allowed(wish.pod)
     if (domain := picture.channels.domain_of(wish.pod)) is not None:
         fit &= picture.channels.free(domain, wish.pod)
     return fit

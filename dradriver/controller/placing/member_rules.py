@@ -207,5 +207,5 @@ def domain_counts(picture: Picture, spread: Spread, fit: Bools, without: Set[Key
         without: Pods of ours that do not count.
     """
     counts = dict.fromkeys(sorted(picture.nodes.values(spread.place, fit)), 0)
-    there = picture.neighbours.places(spread.place, (spread.pods,), without, staying=True)
+    there = picture.neighbours.places(spread.place, (spread.pods,), without, staying=True, rows=fit)
     return {domain: there[domain] for domain in counts}

@@ -349,11 +349,12 @@ class Commit:
                 PODS, name, body, kind=PatchKind.MERGE, namespace=namespace, subresource="status", type=Pod
             )
         except ApiError as error:
-            if error.status == 403:
-                member.may_nominate = False
-                logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
-                return
-            raise
+            if outcome(error) is Outcome.SERVER or error.not_found:
+                raise
+            # A nomination only helps the scheduler, so no pod waits because a policy or a webhook refuses it.
+            member.may_nominate = False
+            logger.warning("pod %s/%s: its CPU is not kept on node %s: %s", namespace, name, node, error)
+            return
         self._picture.assume_pod(changed, was=pod)
 
     def _lives(self, member: Member) -> bool:

@@ -31,7 +31,7 @@ from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.agenda import Agenda
-from dradriver.queue.backoffs import LONGEST_BACKOFF_S, MOST_REFUSALS
+from dradriver.queue.backoffs import LONGEST_BACKOFF_S
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.workload_register import WorkloadRegister
 from dradriver.queue.write_lanes import SLOW_S, Lanes, Slot
@@ -184,10 +184,8 @@ class Executor:
             step.reason,
             first_s=OBJECT_BACKOFF_S if is_first else PROMISE_BACKOFF_S,
             longest_s=REFUSED_BACKOFF_S if step.cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S,
-            # A single pod goes through its few nodes without waiting longer for each.
-            counts=workload.is_gang
-            or step.cause is not WithdrawReason.UNSCHEDULABLE
-            or (workload.is_open and workload.failures.refusals >= MOST_REFUSALS),
+            # A single pod goes through its few nodes without waiting longer for each. One that may use any does not.
+            counts=workload.is_gang or step.cause is not WithdrawReason.UNSCHEDULABLE or workload.is_open,
             in_vain=step.cause in (WithdrawReason.OVERDUE, WithdrawReason.UNSCHEDULABLE),
         )
 
@@ -221,7 +219,7 @@ class Executor:
             workload.fall_back(self._workloads.newest)
         workload.failures.back_off(asyncio.get_running_loop().time(), first_s=first_s, longest_s=longest_s)
         workload.failures.times += counts
-        workload.failures.in_vain += counts and in_vain
+        workload.failures.in_vain += in_vain
         self._wait(workload, reason)
 
     def begin_anew(self, workload: PendingWorkload, cause: WithdrawReason) -> None:

@@ -102,7 +102,7 @@ def test_rules_above_the_bounds_are_not_looked_at() -> None:
     large = pod(affinity=affinity(labelSelector={"matchExpressions": values}))
     assert (
         unknown(large)
-        == "only the scheduler knows what pod affinity and topology spread with more than 200 labels select"
+        == "only the scheduler knows what pod affinity and topology spread with more than 8 terms or 200 labels select"
     )
     assert unknown(pod(affinity=affinity()), has_too_many=True) == (
         "only the scheduler knows where so many pods are as the pod's affinity and topology spread are about"

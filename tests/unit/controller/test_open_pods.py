@@ -9,7 +9,8 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.policies.policies_reader import read
-from dradriver.kube.resources import PODS
+from dradriver.kube.client import ApiError
+from dradriver.kube.resources import PODS, Resource
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.preempting import contested
 from tests.fakes.troubles import working
@@ -169,3 +170,85 @@ async def test_it_is_confined_to_no_node_either_if_others_end_for_it() -> None:
     assert cluster.evicted() == ["low"]
     assert "affinity" not in cluster.get_pod("p")["spec"]
     assert cluster.get_pod("p")["status"]["nominatedNodeName"] == "a"
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+async def test_a_nomination_that_is_refused_keeps_nothing_waiting(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GpuCluster()
+    nodes(cluster, 1)
+    send = cluster.client.patch
+
+    async def patch(resource: Resource, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("subresource") == "status" and resource is PODS:
+            raise ApiError(status, "", "no status of pods may be written")
+        return await send(resource, *args, **kwargs)
+
+    monkeypatch.setattr(cluster.client, "patch", patch)
+    admit(cluster, "p")
+    await cluster.settle()
+    assert cluster.get_pod("p")["spec"]["schedulingGates"] == []
+    assert cluster.claim("p") is not None
+
+
+async def test_changes_of_its_labels_do_not_let_it_keep_gpus_for_more_of_the_time() -> None:
+    cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)
+    cluster.worker.follow(read(PARTITION, source="x"))
+    cluster.node("n0", labels={"pool": "red"})
+    admit(cluster, "p")
+    held_s = 0
+    async with working(cluster, see_s=0.5):
+        for second in range(1200):
+            await asyncio.sleep(1)
+            if cluster.claim("p") is not None:
+                held_s += 1
+                refuse(cluster, "p")
+            else:
+                pod = cluster.get_pod("p")
+                labels = pod["metadata"]["labels"] | {"changed": str(second)}
+                cluster.put(PODS, pod | {"metadata": pod["metadata"] | {"labels": labels}})
+    assert held_s < 400
+
+
+@pytest.mark.parametrize(
+    ("more", "is_open"),
+    [
+        ({}, False),
+        ({"minDomains": 2}, True),
+        ({"nodeTaintsPolicy": "Honor"}, True),
+        ({"nodeTaintsPolicy": "Ignore"}, False),
+    ],
+)
+async def test_of_topology_spread_the_scheduler_alone_evaluates_some_fields(
+    more: dict[str, Any], is_open: bool
+) -> None:
+    cluster = GpuCluster()
+    cluster.node("n0", labels={"zone": "a"})
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    cluster.pod("p", topologySpreadConstraints=[spread | more])
+    await cluster.settle()
+    assert ("affinity" not in cluster.get_pod("p")["spec"]) == is_open
+
+
+async def test_topology_spread_counts_pods_on_nodes_that_the_pod_selects_alone() -> None:
+    cluster = GpuCluster()
+    for name, zone in (("g0", "a"), ("g1", "b")):
+        cluster.node(name, labels={"zone": zone, "gpu": "1"})
+    cluster.node("cpu", None, labels={"zone": "a"})
+    for number in range(2):
+        metadata = {"name": f"web-{number}", "namespace": "default", "labels": {"app": "web"}}
+        cluster.put(PODS, {"metadata": metadata, "spec": {"nodeName": "cpu"}, "status": {"phase": "Running"}})
+    cluster.rival("other", "g1", range(8))
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+    cluster.pod("p", nodeSelector={"gpu": "1"}, topologySpreadConstraints=[spread])
+    await cluster.settle()
+    assert cluster.gpus("p")[0] == "g0"
