@@ -265,7 +265,8 @@ _Resources = tuple[bytes, bytes, bytes, str | None]
 
 def _labels(data: bytes) -> str:
     """Return the labels of a foreign pod as JSON; empty without any, and for more than are kept."""
-    return sys.intern(data.decode(errors="replace")) if data[:1] == b"{" and 2 < len(data) <= LONGEST_FOREIGN_LABELS else ""
+    has_labels = data[:1] == b"{" and 2 < len(data) <= LONGEST_FOREIGN_LABELS
+    return sys.intern(data.decode(errors="replace")) if has_labels else ""
 
 
 def _ports(spec: _Spec) -> tuple[HostPort, ...]:
