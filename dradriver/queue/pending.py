@@ -14,7 +14,7 @@ from dradriver.cluster.nodes.pod_demands import Where, longest
 from dradriver.queue.backoffs import Failures
 from dradriver.queue.memory import GangMemory, PodMemory
 from dradriver.queue.placement_request import Kind, Kinds, PlacementRequest, read_wish
-from dradriver.queue.scheduler_pace import OPEN
+from dradriver.queue.scheduler_pace import Waits
 from dradriver.reason import Reason
 
 IN_TURN: Final = 2  # times that a gang is tried in vain and is as old as before
@@ -82,10 +82,9 @@ class Member:
             return False
 
     @property
-    def scheduler(self) -> str:
-        """Return the scheduler of the pending pod, after ``OPEN`` if the pod is not confined to a few nodes."""
-        name = self.pod.spec.scheduler_name
-        return f"{OPEN}{name}" if self.is_open else name
+    def scheduler(self) -> Waits:
+        """Return which scheduler the pending pod waits for once its gate is removed."""
+        return Waits(self.pod.spec.scheduler_name, self.is_open)
 
     @property
     def kind(self) -> Kind:
@@ -222,7 +221,7 @@ class PendingWorkload:
         return not self.is_gang and self.lead.is_open
 
     @property
-    def schedulers(self) -> tuple[str, ...]:
+    def schedulers(self) -> tuple[Waits, ...]:
         """Return who is to bind those pods of the pending workload that want a place, as ``Member.scheduler``."""
         return tuple(dict.fromkeys(member.scheduler for member in self.asking))
 

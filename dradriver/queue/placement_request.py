@@ -137,7 +137,7 @@ def read_wish(
     # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
     # allocated, admission refuses the annotation.
     hands_over = resolved_request.when_full == HAND_OVER
-    can_hand_over = not is_narrowed(pod) and current_ledger() is OURS and (hands_over or wish.open != "")
+    can_hand_over = not (is_narrowed(pod) or is_shared) and current_ledger() is OURS and (hands_over or wish.open != "")
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from dradriver.api.claims.pins import Key
 from dradriver.kube.backoff import wait_s
@@ -12,7 +12,6 @@ from dradriver.kube.backoff import wait_s
 LEAST: Final = 128
 LEAST_OF_SILENT: Final = 8  # of a namespace whose pods a scheduler that is known leaves alone
 OF_UNKNOWN: Final = 1
-OPEN: Final = "*"  # begins the scheduler of pods that are not confined to nodes; no scheduler's name can
 MOST_OPEN: Final = 8  # of these in one namespace: the scheduler looks at all nodes for each, 0.2 ms a node
 WINDOW_S: Final = 10.0  # over which a scheduler's speed is taken
 AHEAD_S: Final = 15.0  # of its work that may wait for it
@@ -20,7 +19,38 @@ FIRST_PAUSE_S: Final = 5.0  # after a pod that no known scheduler bound in time
 LONGEST_PAUSE_S: Final = 120.0
 _MOST_KNOWN: Final = 1_000
 _DEFAULT: Final = frozenset(("", "default-scheduler"))
-_UNKNOWN: Final = "?"  # begins the line of the schedulers that are not known; no scheduler's name can
+_UNKNOWN: Final = None  # stands for all schedulers that are not known
+
+
+class Waits(NamedTuple):
+    """What a pod waits for once its gate is removed.
+
+    Attributes:
+        scheduler: The name of its scheduler, as its author wrote it: any text.
+        is_open: Whether the pod is confined to no node, so that it costs the scheduler more.
+    """
+
+    scheduler: str
+    is_open: bool = False
+
+
+class Line(NamedTuple):
+    """Pods that count together.
+
+    Attributes:
+        scheduler: Their scheduler; None for all schedulers that are not known.
+        whose: Their namespace; of schedulers that are not known, their tenant.
+        is_open: Whether they are confined to no node.
+    """
+
+    scheduler: str | None
+    whose: str
+    is_open: bool = False
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody has seen the scheduler allocate a claim."""
+        return self.scheduler is _UNKNOWN
 
 
 class _Silence:
@@ -48,23 +78,23 @@ class Pace:
         """Begin with no pod; ``tenant`` returns the tenant of a namespace, empty if there are no tenants."""
         self._tenant = tenant
         self._known: dict[str, None] = dict.fromkeys(_DEFAULT)  # schedulers that allocate claims
-        self._waiting: dict[str, dict[Key, None]] = {}  # by line: pods that its scheduler has said nothing of yet
-        self._line: dict[Key, str] = {}  # by such a pod: its line
-        self._silence: collections.OrderedDict[str, _Silence] = collections.OrderedDict()  # by line; the latest last
-        self._bound: collections.OrderedDict[str, collections.deque[float]] = collections.OrderedDict()  # latest last
+        self._waiting: dict[Line, dict[Key, None]] = {}  # by line: pods that its scheduler has said nothing of yet
+        self._line: dict[Key, Line] = {}  # by such a pod: its line
+        self._silence: collections.OrderedDict[Line, _Silence] = collections.OrderedDict()  # by line; the latest last
+        self._bound: collections.OrderedDict[Line, collections.deque[float]] = collections.OrderedDict()  # latest last
 
-    def line(self, namespace: str, scheduler: str) -> str:
-        """Return the name of the line that a namespace's pods for a scheduler wait in."""
-        if scheduler.removeprefix(OPEN) in self._known:
-            return f"{scheduler}/{namespace}"
-        return f"{_UNKNOWN}{self._tenant(namespace) or namespace}"
+    def line(self, namespace: str, waits: Waits) -> Line:
+        """Return the line in which a namespace's pods wait for a scheduler."""
+        if waits.scheduler in self._known:
+            return Line(waits.scheduler, namespace, waits.is_open)
+        return Line(_UNKNOWN, self._tenant(namespace) or namespace)
 
-    def room(self, line: str, now: float) -> bool:
+    def room(self, line: Line, now: float) -> bool:
         """Return whether another pod's gate may be removed for the scheduler of a line."""
         waiting, silence = len(self._waiting.get(line, ())), self._silence.get(line)
-        if self._is_unknown(line):
+        if line.is_unknown:
             return waiting < OF_UNKNOWN and (silence is None or now >= silence.not_before)
-        if line.startswith(OPEN):
+        if line.is_open:
             return waiting < MOST_OPEN
         if waiting < max(LEAST >> (0 if silence is None else silence.times), LEAST_OF_SILENT):
             return True
@@ -73,10 +103,10 @@ class Pace:
             bound.popleft()
         return waiting < len(bound) / WINDOW_S * AHEAD_S
 
-    def lifted(self, key: Key, scheduler: str) -> None:
+    def lifted(self, key: Key, waits: Waits) -> None:
         """Note that a pod's gate was removed and the pod waits for its scheduler."""
         if key not in self._line:
-            line = self._line[key] = self.line(key[0], scheduler)
+            line = self._line[key] = self.line(key[0], waits)
             self._waiting.setdefault(line, {})[key] = None
 
     def allocates(self, scheduler: str) -> None:
@@ -111,18 +141,14 @@ class Pace:
             self._silence.move_to_end(line)
             if len(self._silence) > _MOST_KNOWN:
                 self._silence.popitem(last=False)
-            if self._is_unknown(line):
+            if line.is_unknown:
                 pause_s = wait_s(silence.times, first_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
                 silence.not_before = now + pause_s
                 until = max(until, silence.not_before)
             silence.times += 1
         return until
 
-    @staticmethod
-    def _is_unknown(line: str) -> bool:
-        return line.startswith(_UNKNOWN)
-
-    def _drop(self, key: Key) -> str | None:
+    def _drop(self, key: Key) -> Line | None:
         """Remove a pod from those that wait for a scheduler. Returns its line; None if it was in none."""
         line = self._line.pop(key, None)
         if line is not None:

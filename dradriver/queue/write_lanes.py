@@ -13,7 +13,7 @@ from dradriver.errors import DriverError
 from dradriver.kube.backoff import EARLY_S, wait_s
 from dradriver.kube.errors import asked_s
 from dradriver.queue.equivalence_classes import Order
-from dradriver.queue.scheduler_pace import Pace
+from dradriver.queue.scheduler_pace import Line, Pace, Waits
 from dradriver.queue.tenant_turns import Turn, turn_of
 from dradriver.reason import Cause, Reason
 
@@ -35,6 +35,10 @@ class WaitReason(enum.Enum):
     QUOTA = "a quota of this namespace is too busy for another claim"
     NAMESPACE = "earlier writes in this namespace are not answered; a webhook may hold them up"
     SCHEDULER = "waits until its scheduler has bound other pods of this namespace"
+    UNKNOWN_SCHEDULER = (
+        "no scheduler of the name that the pod says has bound a pod with a claim yet: workloads for unknown schedulers "
+        "are tried one at a time, with a pause after each"
+    )
 
     @property
     def why(self) -> Reason:
@@ -47,9 +51,10 @@ _CAUSES: Final = {
     WaitReason.QUOTA: Cause.CAP,
     WaitReason.NAMESPACE: Cause.SERVER,
     WaitReason.SCHEDULER: Cause.SCHEDULER,
+    WaitReason.UNKNOWN_SCHEDULER: Cause.SCHEDULER,
 }
 
-Obstacle = tuple[WaitReason, str]
+Obstacle = tuple[WaitReason, str | Line]
 """What is waited for, and the name of it where there are several."""
 
 
@@ -189,7 +194,7 @@ class Lanes:
         return self.obstacle(key, order, creates=False) is None
 
     def obstacle(
-        self, key: Key, order: Order, *, creates: bool = True, schedulers: Iterable[str] = ()
+        self, key: Key, order: Order, *, creates: bool = True, schedulers: Iterable[Waits] = ()
     ) -> WaitReason | None:
         """Return what prevents a workload's writes now; ``next`` returns the workload when they may begin.
 
@@ -199,12 +204,13 @@ class Lanes:
             creates: Whether a claim is to be created, which counts for a quota.
             schedulers: The schedulers that its pods would wait for next; none for writes that make no pod wait for one.
         """
+        obstacle: Obstacle
         if (reason := self._held_up(key[0], creates=creates)) is not None:
             obstacle = reason, key[0]
         elif not self.room():
             obstacle = WaitReason.SLOT, ""
         elif schedulers and (line := self._full_line(key[0], schedulers)) is not None:
-            obstacle = WaitReason.SCHEDULER, line
+            obstacle = WaitReason.UNKNOWN_SCHEDULER if line.is_unknown else WaitReason.SCHEDULER, line
         else:
             self.forget(key)
             return None
@@ -255,7 +261,7 @@ class Lanes:
             return WaitReason.QUOTA
         return None
 
-    def _full_line(self, namespace: str, schedulers: Iterable[str]) -> str | None:
+    def _full_line(self, namespace: str, schedulers: Iterable[Waits]) -> Line | None:
         """Return the line of pods for the first of some schedulers without room for another; None if all have room."""
         now = asyncio.get_running_loop().time()
         lines = (self._pace.line(namespace, scheduler) for scheduler in schedulers)
@@ -272,10 +278,10 @@ class Lanes:
     def _over(self, cause: Obstacle, queue_head: Turn | None) -> bool:
         """Return whether an obstacle is gone and it is the turn of the first workload that waits for it."""
         match cause:
-            case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, name:
-                is_over = self._held_up(name, creates=reason is WaitReason.QUOTA) is None
-            case WaitReason.SCHEDULER, name:
-                is_over = self._pace.room(name, asyncio.get_running_loop().time())
+            case (WaitReason.NAMESPACE | WaitReason.QUOTA) as reason, str() as namespace:
+                is_over = self._held_up(namespace, creates=reason is WaitReason.QUOTA) is None
+            case _, Line() as line:
+                is_over = self._pace.room(line, asyncio.get_running_loop().time())
             case _:
                 # There is room for a write: the caller has checked that. These workloads let no other go ahead.
                 return True
@@ -327,9 +333,9 @@ class Lanes:
         self._tidy(namespace)
         self._on_room()
 
-    def lifted(self, key: Key, scheduler: str) -> None:
+    def lifted(self, key: Key, waits: Waits) -> None:
         """Note for the write lanes that a pod's gate was removed and the pod waits for its scheduler."""
-        self._pace.lifted(key, scheduler)
+        self._pace.lifted(key, waits)
 
     def answered(self, key: Key, *, bound: bool) -> None:
         """Note for the write lanes that a pod was bound, or waits for its scheduler no more."""

@@ -520,6 +520,7 @@ async def _given_back(cluster: GpuCluster) -> None:
 
 IN_THE_CODE: Final = (  # what takes minutes, or a bug, to come about
     "waits until its scheduler has bound other pods of this namespace",
+    "no scheduler of the name that the pod says",
     "a webhook may hold them up",
     "a quota of this namespace is too busy for another claim",
     "an error in the controller, see its log",
@@ -630,6 +631,7 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
         "the scheduler finds no room for another pod of its PodGroup",
         "it was bound to node",
         "waits until its scheduler has bound other pods of this namespace",
+        "no scheduler of the name that the pod says",
     ),
     Cause.GATE: ("waits for scheduling gate",),
     Cause.POD: (

@@ -10,7 +10,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.controller.loop.dispatcher import Dispatcher
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
-from dradriver.queue.scheduler_pace import LEAST, Pace
+from dradriver.queue.scheduler_pace import LEAST, Pace, Waits
 from dradriver.queue.write_lanes import MOST, MOST_SLOW, MOST_SLOW_IN_ALL, QUOTA_REMEMBERED_S, Lanes, Slot, WaitReason
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster
@@ -208,10 +208,10 @@ async def test_the_time_that_the_server_asks_for_counts() -> None:
 
 def test_promises_wait_for_a_scheduler_that_is_behind_and_for_no_other() -> None:
     pace = Pace()
-    slow, other = pace.line("n", ""), pace.line("other", "")
+    slow, other = pace.line("n", Waits("")), pace.line("other", Waits(""))
     for number in range(LEAST):
         assert pace.room(slow, 0.0)
-        pace.lifted(("n", f"p{number}"), "")
+        pace.lifted(("n", f"p{number}"), Waits(""))
     assert not pace.room(slow, 0.0)
     assert pace.room(other, 0.0)
     pace.answered(("n", "p0"), 1.0, bound=True)
@@ -220,9 +220,9 @@ def test_promises_wait_for_a_scheduler_that_is_behind_and_for_no_other() -> None
 
 def test_a_fast_scheduler_gets_as_much_as_it_binds_in_fifteen_seconds() -> None:
     pace = Pace()
-    fast = pace.line("n", "")
+    fast = pace.line("n", Waits(""))
     for number in range(1000):
-        pace.lifted(("n", f"p{number}"), "")
+        pace.lifted(("n", f"p{number}"), Waits(""))
         if number < 700:
             pace.answered(("n", f"p{number}"), 5.0, bound=True)
     assert pace.room(fast, 6.0), "300 wait, and 70 a second are bound"
@@ -232,23 +232,23 @@ def test_a_fast_scheduler_gets_as_much_as_it_binds_in_fifteen_seconds() -> None:
 def test_a_pod_counts_once_and_not_after_its_answer() -> None:
     pace = Pace()
     for _ in range(LEAST + 1):
-        pace.lifted(("n", "p"), "")
-    assert pace.room(pace.line("n", ""), 0.0)
+        pace.lifted(("n", "p"), Waits(""))
+    assert pace.room(pace.line("n", Waits("")), 0.0)
     pace.answered(("n", "p"), 0.0, bound=False)
     pace.answered(("n", "p"), 0.0, bound=False)
-    assert pace.room(pace.line("n", ""), 0.0)
+    assert pace.room(pace.line("n", Waits("")), 0.0)
 
 
 def test_of_schedulers_that_nobody_has_seen_allocate_a_claim_a_tenant_tries_one_at_a_time() -> None:
     pace = Pace(lambda namespace: "team" if namespace in "ab" else "")
-    first = pace.line("a", "nobody-0")
+    first = pace.line("a", Waits("nobody-0"))
     assert pace.room(first, 0.0)
-    pace.lifted(("a", "p"), "nobody-0")
-    assert not any(pace.room(pace.line(namespace, "nobody-1"), 0.0) for namespace in "ab")
-    assert pace.room(pace.line("c", "nobody-0"), 0.0), "another's names are their own"
-    assert pace.room(pace.line("a", ""), 0.0)
+    pace.lifted(("a", "p"), Waits("nobody-0"))
+    assert not any(pace.room(pace.line(namespace, Waits("nobody-1")), 0.0) for namespace in "ab")
+    assert pace.room(pace.line("c", Waits("nobody-0")), 0.0), "another's names are their own"
+    assert pace.room(pace.line("a", Waits("")), 0.0)
     pace.allocates("nobody-1")
-    assert pace.room(pace.line("a", "nobody-1"), 0.0), "it is known now"
+    assert pace.room(pace.line("a", Waits("nobody-1")), 0.0), "it is known now"
     assert not pace.room(first, 0.0)
     pace.answered(("a", "p"), 1.0, bound=True)
     assert pace.room(first, 1.0)
@@ -256,10 +256,10 @@ def test_of_schedulers_that_nobody_has_seen_allocate_a_claim_a_tenant_tries_one_
 
 def test_each_try_with_a_scheduler_that_is_not_known_has_the_next_one_wait_longer() -> None:
     pace, now, pauses = Pace(), 0.0, []
-    line = pace.line("n", "nobody")
+    line = pace.line("n", Waits("nobody"))
     for number in range(8):
         assert pace.room(line, now)
-        pace.lifted(("n", f"p{number}"), "nobody")
+        pace.lifted(("n", f"p{number}"), Waits("nobody"))
         until = pace.silent([("n", f"p{number}"), ("n", "seated")], now + 30.0)
         assert not pace.room(line, until - 0.1)
         pauses.append(until - now - 30.0)
@@ -269,13 +269,13 @@ def test_each_try_with_a_scheduler_that_is_not_known_has_the_next_one_wait_longe
 
 def test_a_known_scheduler_that_leaves_the_pods_of_a_namespace_alone_gets_fewer_of_them_until_it_binds_again() -> None:
     pace = Pace()
-    line = pace.line("n", "")
+    line = pace.line("n", Waits(""))
 
     def most() -> int:
         """Have pods wait as long as there is room, and return how many did."""
         count = 0
         while pace.room(line, 0.0):
-            pace.lifted(("n", f"p{count}"), "")
+            pace.lifted(("n", f"p{count}"), Waits(""))
             count += 1
         return count
 
@@ -287,13 +287,13 @@ def test_a_known_scheduler_that_leaves_the_pods_of_a_namespace_alone_gets_fewer_
     rest(LEAST)
     rooms = []
     for number in range(6):
-        pace.lifted(("n", f"silent-{number}"), "")
+        pace.lifted(("n", f"silent-{number}"), Waits(""))
         assert pace.silent([("n", f"silent-{number}")], 30.0) == 30.0
         rooms.append(most())
         rest(rooms[-1])
     assert rooms == [64, 32, 16, 8, 8, 8]
     for number in range(3):
-        pace.lifted(("n", f"good-{number}"), "")
+        pace.lifted(("n", f"good-{number}"), Waits(""))
         pace.answered(("n", f"good-{number}"), -100.0, bound=True)
     assert most() == LEAST
 
@@ -301,10 +301,10 @@ def test_a_known_scheduler_that_leaves_the_pods_of_a_namespace_alone_gets_fewer_
 def test_nothing_is_kept_of_schedulers_and_namespaces_that_are_gone() -> None:
     pace, kept = Pace(), list[int]()
     for number in range(100):
-        pace.lifted((f"n{number}", "p"), "")
+        pace.lifted((f"n{number}", "p"), Waits(""))
         pace.answered((f"n{number}", "p"), float(number), bound=True)
         kept.append(entries(pace))
-        pace.room(pace.line(f"n{number}", ""), number + 20.0)
+        pace.room(pace.line(f"n{number}", Waits("")), number + 20.0)
     assert kept[:11] == sorted(set(kept[:11])), "each of the last ten seconds counts"
     assert set(kept[10:]) == {kept[10]}, "and none before them"
 
@@ -324,10 +324,10 @@ async def test_who_waits_goes_on_in_turn_when_its_cause_is_over() -> None:
     )
     slow.pop().give_back()
     assert lanes.next(lambda: None) == ("n", "b")
-    assert lanes.obstacle(("n", "e"), (0, "e", ""), schedulers=[""]) is None
+    assert lanes.obstacle(("n", "e"), (0, "e", ""), schedulers=[Waits("")]) is None
     for number in range(LEAST):
-        lanes.lifted(("n", f"p{number}"), "")
-    assert lanes.obstacle(("n", "e"), (0, "e", ""), schedulers=[""]) is WaitReason.SCHEDULER
+        lanes.lifted(("n", f"p{number}"), Waits(""))
+    assert lanes.obstacle(("n", "e"), (0, "e", ""), schedulers=[Waits("")]) is WaitReason.SCHEDULER
     assert [lanes.next(lambda: (0, 0.0, "d", "")) for _ in range(2)] == [("n", "c"), None], (
         "d and e let others go ahead before"
     )

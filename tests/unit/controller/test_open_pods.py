@@ -10,7 +10,7 @@ import pytest
 from dradriver.api.base import names
 from dradriver.api.policies.policies_reader import read
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import PODS, Resource
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.preempting import contested
 from tests.fakes.troubles import working
@@ -252,3 +252,21 @@ async def test_topology_spread_counts_pods_on_nodes_that_the_pod_selects_alone()
     cluster.pod("p", nodeSelector={"gpu": "1"}, topologySpreadConstraints=[spread])
     await cluster.settle()
     assert cluster.gpus("p")[0] == "g0"
+
+
+async def test_a_set_that_pods_share_is_placed_and_never_handed_over() -> None:
+    cluster = GpuCluster(promise_s=300.0, unschedulable_s=5.0)
+    nodes(cluster, 6)
+    for name in ("p", "q"):
+        pod = cluster.admitted(name, {"main": 2, "other": 2}, wishes={"shared-claim": "duo"})
+        pod["spec"]["resourceClaims"].append(OTHER)
+        cluster.put(PODS, pod)
+    labels = set()
+    async with working(cluster):
+        for _ in range(200):
+            await asyncio.sleep(1)
+            claim = cluster.find(RESOURCE_CLAIMS, "duo", "default")
+            if claim is not None:
+                labels.add(claim["metadata"]["labels"][names.LABEL])
+                refuse(cluster, "p")
+    assert labels == {names.LABEL_PLACED}
