@@ -82,7 +82,7 @@ class Preemptable:
         self._remember(now)
         ended = self._evictions.ended()
         planned = self._planned().difference([workload for workload, _ in ended])
-        times = [at + MINUTE_S for at in self._evicted.former(now - MINUTE_S, now)]
+        times = [at + MINUTE_S for at in self._evicted.former(now - MINUTE_S)]
         times += [now + MINUTE_S - ago_s for _, ago_s in ended]
         times += [now + MINUTE_S] * len(planned)
         return sorted(times)
@@ -161,7 +161,7 @@ class Preemptable:
                 while replacing and replacing[-1].made_at < int(at):
                     replacing.pop()
                 if replacing:
-                    spared[replacing.pop().key] = min(at, now) + back_off_s
+                    spared[replacing.pop().key] = at + back_off_s
         return spared
 
     def _ends(self, workload: Workload) -> bool:
@@ -229,7 +229,7 @@ class Preemptable:
                 claim.preempts for claim in self._picture.accounts.preempting() if claim.preempts is not None
             ):
                 self._evicted.restore(self._told(parts))
-        self._evicted.forget(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S)
+        self._evicted.keep(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S, now)
 
     def _told(self, parts: Sequence[Preempts]) -> list[Evicted]:
         """Return the evictions of a plan by its claims, without those that are known already."""

@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 
+from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
 from dradriver.kube.client import ApiError
@@ -108,6 +109,18 @@ async def test_the_next_leader_counts_whom_the_last_one_told_to_end() -> None:
     cluster.pod("second", 8, priority=10, **on("b"))
     await cluster.settle()
     assert cluster.ending() == []
+
+
+@pytest.mark.slow
+async def test_evictions_of_a_leader_whose_clock_was_ahead_count_for_a_minute(wall: None) -> None:
+    cluster = await bounded("a")
+    cluster.worker.evicted.restore([Evicted(time.time() + 7200, "uid-gone", "default/Job/gone")])
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        await asyncio.sleep(50)
+        assert cluster.ending() == []
+        await asyncio.sleep(50)
+    assert cluster.ending() == ["low-a"]
 
 
 async def test_one_that_is_refused_counts_while_its_plan_goes_on() -> None:
