@@ -218,3 +218,23 @@ async def test_what_is_saved_for_one_that_goes_or_finds_a_place_is_for_others(wa
         cluster.remove(PODS, "large", "default")
         await asyncio.sleep(5)
     assert cluster.ending() == ["low-b", "low-c"]
+
+
+@pytest.mark.slow
+async def test_what_is_saved_for_one_whose_scheduler_is_silent_is_for_others(wall: None) -> None:
+    cluster = await bounded("bc", most=2)
+    for node in "ad":
+        cluster.node(node)
+    await cluster.run(*((f"part-{number}", 2, 0) for number in range(4)), **on("a"))
+    cluster.pod("first", 8, priority=10, **on("c"))
+    async with working(cluster):
+        await asyncio.sleep(2)
+        cluster.pod("large", 8, priority=10, schedulerName="silent", **on("a"))
+        await asyncio.sleep(3)
+        for number in range(8):  # as many as may wait for a scheduler that has bound none
+            cluster.pod(f"unbound-{number}", 1, priority=10, schedulerName="silent", **on("d"))
+        await asyncio.sleep(1)
+        assert cluster.ending() == ["low-c"]
+        cluster.pod("small", 8, priority=10, **on("b"))
+        await asyncio.sleep(15)
+    assert cluster.ending() == ["low-b", "low-c"]
