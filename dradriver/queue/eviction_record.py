@@ -30,11 +30,13 @@ class EvictionRecord:
     def add(self, evicted: Evicted) -> None:
         """Note that a workload was told to end by this process."""
         self._evicted[evicted.uid] = evicted
+        self._former.discard(evicted.uid)
         self.changed()
 
     def remove(self, uid: str) -> None:
         """Note that a workload was not told to end after all."""
         if self._evicted.pop(uid, None) is not None:
+            self._former.discard(uid)
             self.changed()
 
     def restore(self, evicted: Iterable[Evicted]) -> None:

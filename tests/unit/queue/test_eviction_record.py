@@ -25,3 +25,14 @@ def test_evictions_before_a_time_are_forgotten_and_others_stay_as_they_are() -> 
     record.keep(since=20.0, now=60.0)
     assert record.all() == [kept]
     assert record.former(since=0.0) == [50.0]
+
+
+def test_an_eviction_of_a_former_leader_that_this_one_repeats_or_takes_back_is_no_former_one_any_more() -> None:
+    record = EvictionRecord()
+    record.restore([Evicted(10.0, "uid-a", "default/Job/a"), Evicted(20.0, "uid-b", "default/Job/b")])
+    record.add(Evicted(30.0, "uid-a", "default/Job/a"))
+    assert record.former(since=0.0) == [20.0]
+    record.remove("uid-a")
+    record.remove("uid-b")
+    assert record.former(since=0.0) == []
+    assert record.all() == []
