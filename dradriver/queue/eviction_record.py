@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.event import Event
 
@@ -28,11 +30,13 @@ class EvictionRecord:
     def add(self, evicted: Evicted) -> None:
         """Note that a workload was told to end by this process."""
         self._evicted[evicted.uid] = evicted
+        self._former.discard(evicted.uid)
         self.changed()
 
     def remove(self, uid: str) -> None:
         """Note that a workload was not told to end after all."""
         if self._evicted.pop(uid, None) is not None:
+            self._former.discard(uid)
             self.changed()
 
     def restore(self, evicted: Iterable[Evicted]) -> None:
@@ -42,10 +46,14 @@ class EvictionRecord:
                 self._evicted[each.uid] = each
                 self._former.add(each.uid)
 
-    def forget(self, before: float) -> None:
-        """Forget evictions before a time, seconds since the epoch."""
-        if any(each.at < before for each in self._evicted.values()):
-            self._evicted = {uid: each for uid, each in self._evicted.items() if each.at >= before}
+    def keep(self, since: float, now: float) -> None:
+        """Forget evictions before ``since``; those after ``now`` count as of now from here on.
+
+        Both times are in seconds since the epoch. The clock of the leader that noted an eviction may have been ahead,
+        and the clock of this one can be set back. Neither makes the rate limit or a back-off last longer.
+        """
+        if any(not since <= each.at <= now for each in self._evicted.values()):
+            self._evicted = {uid: _by(each, now) for uid, each in self._evicted.items() if each.at >= since}
             self._former &= self._evicted.keys()
 
     def all(self) -> list[Evicted]:
@@ -56,13 +64,9 @@ class EvictionRecord:
         """Return those of these pods' uids that stand for an eviction since a time."""
         return {uid for uid in uids if uid in self._evicted and self._evicted[uid].at >= since}
 
-    def former(self, since: float, now: float) -> list[float]:
-        """Return when former leaders had workloads end, seconds since the epoch, not before ``since``.
-
-        A clock that was set back makes them count as of now.
-        """
-        times = (min(self._evicted[uid].at, now) for uid in self._former)
-        return sorted(at for at in times if at >= since)
+    def former(self, since: float) -> list[float]:
+        """Return when former leaders had workloads end since a time, seconds since the epoch, sorted."""
+        return sorted(at for uid in self._former if (at := self._evicted[uid].at) >= since)
 
     def by_lineage(self, since: float) -> dict[str, list[float]]:
         """Return when workloads had to end since a time, seconds since the epoch, by what made them."""
@@ -71,3 +75,7 @@ class EvictionRecord:
             if each.at >= since:
                 times.setdefault(each.lineage, []).append(each.at)
         return times
+
+
+def _by(evicted: Evicted, now: float) -> Evicted:
+    return evicted if evicted.at <= now else msgspec.structs.replace(evicted, at=now)

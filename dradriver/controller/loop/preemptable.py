@@ -82,7 +82,7 @@ class Preemptable:
         self._remember(now)
         ended = self._evictions.ended()
         planned = self._planned().difference([workload for workload, _ in ended])
-        times = [at + MINUTE_S for at in self._evicted.former(now - MINUTE_S, now)]
+        times = [at + MINUTE_S for at in self._evicted.former(now - MINUTE_S)]
         times += [now + MINUTE_S - ago_s for _, ago_s in ended]
         times += [now + MINUTE_S] * len(planned)
         return sorted(times)
@@ -161,7 +161,7 @@ class Preemptable:
                 while replacing and replacing[-1].made_at < int(at):
                     replacing.pop()
                 if replacing:
-                    spared[replacing.pop().key] = min(at, now) + back_off_s
+                    spared[replacing.pop().key] = at + back_off_s
         return spared
 
     def _ends(self, workload: Workload) -> bool:
@@ -229,14 +229,14 @@ class Preemptable:
                 claim.preempts for claim in self._picture.accounts.preempting() if claim.preempts is not None
             ):
                 self._evicted.restore(self._told(parts))
-        self._evicted.forget(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S)
+        self._evicted.keep(now - max(self.terms.back_off_minutes, 1.0) * MINUTE_S, now)
 
     def _told(self, parts: Sequence[Preempts]) -> list[Evicted]:
         """Return the evictions of a plan by its claims, without those that are known already."""
         victims = {victim.uid: victim for preempts in parts for victim in preempts.victims}
         living = [pod for preempts in parts for pod in conflicts.living(self._picture, preempts)]
         untold = [pod for pod in living if pod.metadata.deletion_timestamp is None]
-        lineages = [lineage for preempts in parts for lineage in preempts.spare]
+        lineages = self._lineages(parts)
         # The claims also name pods that had been told to end before, for others.
         known = self._evicted.known(victims, since=parts[0].at)
         missing = len(lineages) - len(self._workloads(untold)) - len(known)
@@ -245,3 +245,17 @@ class Preemptable:
         at = max([float(parts[0].at), *told])
         uids = sorted(victims.keys() - {pod.metadata.uid for pod in untold} - self._evicted.known(victims))
         return [Evicted(at, uid, lineage) for uid, lineage in zip(uids[: max(missing, 0)], lineages, strict=False)]
+
+    @staticmethod
+    def _lineages(parts: Iterable[Preempts]) -> list[str]:
+        """Return the lineages of a plan's victims by its claims, one for each workload that ends.
+
+        Earlier releases wrote the lineage of a gang on each claim whose node has a pod of the gang. The first claim of
+        a gang names more pods than the others, so the longest are read first. Pods that are named already add nothing.
+        """
+        lineages: list[str] = []
+        seen: set[str] = set()
+        for preempts in sorted(parts, key=lambda part: (len(part.victims), len(part.spare)), reverse=True):
+            lineages += preempts.spare[: len(preempts.uids - seen)]
+            seen |= preempts.uids
+        return lineages

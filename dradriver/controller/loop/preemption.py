@@ -132,7 +132,7 @@ class Preemptions:
         looks_of: collections.Counter[str] = collections.Counter()  # of tenants with a cap
         is_found = False
         waiting = self._queue.blocked()
-        self._turns.keep(waiting)
+        self._turns.keep(waiting, can_use=lambda saved: saved.key in self._queue and self._may(saved))
         for workload in waiting:
             if plans >= MOST_LOOKS or may_end <= 0:
                 break

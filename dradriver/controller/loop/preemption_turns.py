@@ -1,14 +1,14 @@
 """Which waiting workloads preemption may be tried for now: pauses between tries, and whose turn the evictions are.
 
 Only so many workloads may end within a minute. If a workload needs more than are left, the evictions are saved for it:
-nothing else of its priority or below is tried until it has its place. ``Preemptions`` asks.
+nothing else of its priority or below is tried until it has its place, unless it cannot use them. ``Preemptions`` asks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -17,6 +17,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
+from dradriver.cluster.records.records import ClaimRecord
 from dradriver.queue.pending import Member, PendingWorkload
 
 FIRST_PAUSE_S: Final = 1.0  # between two tries for one workload
@@ -25,6 +26,8 @@ LONGEST_PAUSE_S: Final = 30.0
 # its turn, and what keeps it from using that must not stop others for ever.
 SAVED_S: Final = 120.0
 AGAIN_S: Final = 60.0
+# After which they are for others if it cannot use them. A moment is no reason: a scheduler's line is full now and then.
+UNUSABLE_S: Final = 5.0
 
 
 class _Try(msgspec.Struct, frozen=True):
@@ -44,10 +47,21 @@ class _Try(msgspec.Struct, frozen=True):
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """For whom evictions are saved, and until when, by the loop's clock."""
+    """For whom evictions are saved, and until when, by the loop's clock.
+
+    Attributes:
+        workload: The workload.
+        latest: Until when at the latest.
+        usable_at: When it could use them last.
+    """
 
     workload: PendingWorkload
-    until: float
+    latest: float
+    usable_at: float
+
+    @property
+    def until(self) -> float:
+        return min(self.latest, self.usable_at + UNUSABLE_S)
 
     @property
     def priority(self) -> int:
@@ -71,11 +85,20 @@ class PreemptionTurns:
         self._tries.clear()
         self._saved = None
 
-    def keep(self, waiting: Iterable[PendingWorkload]) -> None:
-        """Forget the tries of all workloads but these, which found no place."""
+    def keep(self, waiting: Iterable[PendingWorkload], *, can_use: Callable[[PendingWorkload], bool]) -> None:
+        """Forget the tries of all workloads but these, and for whom evictions are saved that needs them no more.
+
+        Args:
+            waiting: The workloads that found no place.
+            can_use: Returns whether a workload without claims waits for a place and may have one now.
+        """
         self._tries = {workload.key: self._tries[workload.key] for workload in waiting if workload.key in self._tries}
-        if self._saved is not None and self._is_served(self._saved.workload):
+        if (saved := self._saved) is None:
+            return
+        if self._is_served(saved.workload):
             self._saved = None
+        elif saved.workload.busy or self._claims(saved.workload) or can_use(saved.workload):
+            self._saved = msgspec.structs.replace(saved, usable_at=asyncio.get_running_loop().time())
 
     def is_due(self, workload: PendingWorkload, now: float) -> bool:
         """Return whether preemption may be tried for a workload now; ``now`` is in seconds since the epoch.
@@ -125,15 +148,14 @@ class PreemptionTurns:
             not_before = min(not_before, clock + max(room_at - now, 0.0))
             is_over = saved is None or clock >= saved.until + (AGAIN_S if saved.workload.key == workload.key else 0.0)
             if is_over or (saved is not None and saved.priority < -workload.order[0]):
-                self._saved = _Saved(workload, clock + SAVED_S)
+                self._saved = _Saved(workload, clock + SAVED_S, clock)
         self._tries[workload.key] = msgspec.structs.replace(last_try, not_before=not_before, changes_at=changes_at)
 
     def _is_served(self, workload: PendingWorkload) -> bool:
         """Return whether all have been told to end that have to for a workload, or its pods are gone."""
         if workload.busy:
             return False
-        pods = [pod for member in workload.members if (pod := self._living(member)) is not None]
-        claims = [claim for pod in pods if (claim := self._picture.claim_of(pod)) is not None and not claim.deleting]
+        claims = self._claims(workload)
         untold = (
             victim
             for claim in claims
@@ -141,7 +163,13 @@ class PreemptionTurns:
             for victim in conflicts.living(self._picture, claim.preempts)
             if victim.metadata.deletion_timestamp is None
         )
-        return not pods or (bool(claims) and not any(untold))
+        if not any(self._living(member) for member in workload.members):
+            return True
+        return bool(claims) and not any(untold)
+
+    def _claims(self, workload: PendingWorkload) -> list[ClaimRecord]:
+        pods = [pod for member in workload.members if (pod := self._living(member)) is not None]
+        return [claim for pod in pods if (claim := self._picture.claim_of(pod)) is not None and not claim.deleting]
 
     def _living(self, member: Member) -> Pod | None:
         pod = self._picture.pods.get(member.key)

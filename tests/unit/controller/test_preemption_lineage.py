@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import json
 import time
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from dradriver.api.base import names
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
-from dradriver.kube.resources import PODS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Object
 from tests.fakes.preempting import ON, Contested
 
@@ -172,3 +174,33 @@ async def test_of_one_plan_for_a_gang_the_next_leader_counts_each_that_was_told_
     cluster.node("d")
     await cluster.run(("web-4", 8, -10))
     assert await cluster.end_for("fourth") == []
+
+
+@pytest.mark.parametrize("wrote", ["this release", "an earlier release"])
+async def test_a_gang_that_was_told_to_end_for_several_claims_counts_once(cluster: _Owned, wrote: str) -> None:
+    for node in "abcd":
+        cluster.node(node)
+    for number in range(3):
+        cluster.pod(f"victim-{number}", 8, priority=0, wishes={"gang": "victim", "gang-size": "3"})
+    await cluster.run(("web-0", 8, 5))
+    cluster.now += 60
+    cluster.follow(units_per_minute=2)
+    for number in range(3):
+        cluster.pod(f"me-{number}", 8, priority=1000, wishes={"gang": "me", "gang-size": "3"})
+    await cluster.settle()
+    victims = cluster.ending()
+    assert victims == [f"victim-{number}" for number in range(3)]
+    if wrote == "an earlier release":  # it named on each claim what made the victims on the node
+
+        def name_owner(claim: Object) -> None:
+            if text := claim["metadata"].get("annotations", {}).get(names.PREEMPTS):
+                note = json.loads(text) | {"spare": ["default/victim-0"]}
+                claim["metadata"]["annotations"][names.PREEMPTS] = json.dumps(note)
+
+        for claim in cluster.all(RESOURCE_CLAIMS):
+            cluster.store.edit(RESOURCE_CLAIMS, (claim["metadata"]["namespace"], claim["metadata"]["name"]), name_owner)
+    cluster.gone(*victims)
+    cluster.restart()
+    cluster.follow(units_per_minute=2)
+    await cluster.settle()
+    assert await cluster.end_for("other") == ["web-0"]

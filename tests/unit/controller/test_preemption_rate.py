@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 
+from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
 from dradriver.kube.client import ApiError
@@ -110,6 +111,18 @@ async def test_the_next_leader_counts_whom_the_last_one_told_to_end() -> None:
     assert cluster.ending() == []
 
 
+@pytest.mark.slow
+async def test_evictions_of_a_leader_whose_clock_was_ahead_count_for_a_minute(wall: None) -> None:
+    cluster = await bounded("a")
+    cluster.worker.evicted.restore([Evicted(time.time() + 7200, "uid-gone", "default/Job/gone")])
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        await asyncio.sleep(50)
+        assert cluster.ending() == []
+        await asyncio.sleep(50)
+    assert cluster.ending() == ["low-a"]
+
+
 async def test_one_that_is_refused_counts_while_its_plan_goes_on() -> None:
     cluster = await contested(nodes="ab")
     await cluster.run(("one", 4, 0), ("two", 4, 0), **on("a"))
@@ -204,4 +217,24 @@ async def test_what_is_saved_for_one_that_goes_or_finds_a_place_is_for_others(wa
         assert cluster.ending() == ["low-b"]
         cluster.remove(PODS, "large", "default")
         await asyncio.sleep(5)
+    assert cluster.ending() == ["low-b", "low-c"]
+
+
+@pytest.mark.slow
+async def test_what_is_saved_for_one_whose_scheduler_is_silent_is_for_others(wall: None) -> None:
+    cluster = await bounded("bc", most=2)
+    for node in "ad":
+        cluster.node(node)
+    await cluster.run(*((f"part-{number}", 2, 0) for number in range(4)), **on("a"))
+    cluster.pod("first", 8, priority=10, **on("c"))
+    async with working(cluster):
+        await asyncio.sleep(2)
+        cluster.pod("large", 8, priority=10, schedulerName="silent", **on("a"))
+        await asyncio.sleep(3)
+        for number in range(8):  # as many as may wait for a scheduler that has bound none
+            cluster.pod(f"unbound-{number}", 1, priority=10, schedulerName="silent", **on("d"))
+        await asyncio.sleep(1)
+        assert cluster.ending() == ["low-c"]
+        cluster.pod("small", 8, priority=10, **on("b"))
+        await asyncio.sleep(15)
     assert cluster.ending() == ["low-b", "low-c"]
