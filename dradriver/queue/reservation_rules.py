@@ -282,6 +282,15 @@ def runs_out_at(reservation: Reservation, idle: int, terms: Terms) -> float | No
     return None if idle == 0 else reservation.counted_at + max(left, 0.0) / idle
 
 
+def has_used_up(reservation: Reservation, terms: Terms) -> bool:
+    """Return whether a reservation's account has reached its bound, so that the reservation moves or ends.
+
+    The timer rings at ``runs_out_at``, just when the bound is reached. The tolerance is for rounding errors: without it
+    the account could be a little below the bound then, and the reservation would be kept.
+    """
+    return reservation.idle_gpu_s >= terms.idle_s * len(reservation.gpus) * (1 - 1e-9)
+
+
 def may_run(reservation: Reservation, terms: Terms, now: float, *, ends_at: float | None) -> bool:
     """Return whether another workload may run on reserved GPUs: only if it ends before they are needed.
 
@@ -357,8 +366,7 @@ def judge(
         return Step.END if elsewhere is None else Step.MOVE, "reserved GPUs are gone"
 
     most_idle_gpu_s = terms.idle_s * len(reservation.gpus)
-    # The timer rings when the bound is reached: a rounding error must not keep the reservation.
-    if reservation.idle_gpu_s < most_idle_gpu_s * (1 - 1e-9):
+    if not has_used_up(reservation, terms):
         return Step.KEEP, ""
     why = f"{reservation.idle_gpu_s:,.0f} GPU-seconds stood idle, at most {most_idle_gpu_s:,.0f} may"
     is_better_elsewhere = elsewhere is not None and readiness(elsewhere, now) < readiness(here, now)

@@ -109,8 +109,10 @@ class IdlePods:
 
     async def once(self) -> None:
         """Do the next step of each workload with idle pods. An error with one does not stop the others."""
+        # 1. The next step of each workload. Those that the server asked to leave alone have none, but the warning of a
+        #    pod that works again is always revoked.
         self._not_before = {uid: at for uid, at in self._not_before.items() if self._monotonic() < at}
-        workloads = idle_workloads(self._picture)
+        workloads = idle_workloads(self._picture)  # also those with a warned pod that works again
         next_steps = ((workload, self._step(workload)) for workload in workloads)
         steps = {
             workload.key: next_step
@@ -119,20 +121,33 @@ class IdlePods:
         }
         # Workloads that were tried before come last: those that cannot be ended must not delay others.
         workloads.sort(key=lambda workload: self._tried.get(workload.key, 0.0))
-        marks = [workload for workload in workloads if steps.get(workload.key) in (Step.WARN, Step.TAKE_BACK)]
-        ends = [workload.key for workload in workloads if steps.get(workload.key) is Step.END][:MOST_ENDED]
-        for workload in marks[:MOST_MARKED]:
+        to_mark = [workload for workload in workloads if steps.get(workload.key) in (Step.WARN, Step.TAKE_BACK)]
+        keys_to_end = [workload.key for workload in workloads if steps.get(workload.key) is Step.END][:MOST_ENDED]
+
+        # 2. Write warnings, or revoke them. ``_guarded`` sets ``_tried``, logs errors and limits the time.
+        for workload in to_mark[:MOST_MARKED]:
             await self._guarded(workload, self._mark(workload, steps[workload.key]))
-        confirmed: dict[Key, float] = {}  # when the server was asked that confirmed that a workload is idle
-        for workload in [workload for workload in workloads if workload.key in ends]:
+
+        # 3. Ask the server whether those to end are idle: the cluster cache may be late.
+        confirmed: dict[Key, float] = {}  # by workload that the server calls idle: when it was asked (``_monotonic``)
+        for workload in [workload for workload in workloads if workload.key in keys_to_end]:
             await self._guarded(workload, self._look_again(workload, confirmed))
-        for key in ends:
-            # Some may work again after the previous ones were ended.
-            now = {workload.key: workload for workload in idle_workloads(self._picture)}
-            ending = {other: now[other] for other in ends if other in now and self._must_end(now[other], confirmed)}
+
+        # 4. End them. Each end takes time, in which pods of the next ones can begin to work. So who must end is found
+        #    again before each. An owner can have pods of several workloads and is suspended only if all of them must
+        #    end: ``_end`` is given the uids of all pods that must.
+        for key in keys_to_end:
+            current = {workload.key: workload for workload in idle_workloads(self._picture)}
+            ending = {
+                other: current[other]
+                for other in keys_to_end
+                if other in current and self._must_end(current[other], confirmed)
+            }
             if key in ending:
                 uids = {member.pod.metadata.uid for workload in ending.values() for member in workload.pods}
                 await self._guarded(ending[key], self._end(ending[key], uids))
+
+        # 5. Tell pods that have been idle for long, and forget what is known of workloads that are not idle any more.
         for workload in workloads:
             if steps.get(workload.key) is Step.UNHEARD:
                 logger.debug("%s/%s is not ended: its node's agent has not said anew that it is idle", *workload.key)

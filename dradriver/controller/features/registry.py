@@ -110,16 +110,17 @@ class Features:
         picture = worker.picture
         self._worker, reservations = worker, options.reservation_namespace
         self._reservation_store = ReservationStore(client, namespace=reservations) if reservations else None
-        self.limits = FeatureLimits(worker)
-        self._nics = NicSlices(client, picture)
+        self.limits = FeatureLimits(worker)  # caps and reservations
+        self._nics = NicSlices(client, picture)  # watches ResourceSlices of NICs once a pod has requested any
         picture.nics.first_requested.add(self._nics.begin)
+        # Tells the worker the labels of namespaces, by which the policies file chooses tenants.
         self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
         self._usage: UsageStore | None = None
         if usage := options.usage_namespace:
             self._usage = UsageStore(client, picture, worker.tenants, namespace=usage, clock=clock or time.time)
-            picture.gpu_time.book.spent.add(count_gpu_seconds)
+            picture.gpu_time.book.spent.add(count_gpu_seconds)  # the metric follows all GPU time that is counted
         self._idle = IdlePods(client, picture, recorders.idle, ends=options.ends_idle)
-        worker.followed.add(self._follow)
+        worker.followed.add(self._follow)  # called with each new policies file
 
     def _follow(self, policies: Policies) -> None:
         self._namespaces.follow()

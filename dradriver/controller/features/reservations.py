@@ -20,7 +20,7 @@ from dradriver.api.claims.pins import Device, Key
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
-from dradriver.controller.features.reserved_workloads import claims_of, is_placed, nodes_of, waits
+from dradriver.controller.features.reserved_workloads import claims_of, idle_gpus_of, is_placed, nodes_of, waits
 from dradriver.controller.placing.reservable import SLICE_S, Reservable
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.errors import DriverError
@@ -32,12 +32,7 @@ from dradriver.queue.limits import Allowance, Limit, LimitError, Limits
 from dradriver.queue.namespace_tenants import Tenants
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.reservation_access import key_of
-from dradriver.queue.reservation_rules import (
-    Blocked,
-    Reservation,
-    Step,
-    Terms,
-)
+from dradriver.queue.reservation_rules import Blocked, Reservation, Step, Terms
 from dradriver.queue.reservation_waits import ReservationWaits
 from dradriver.queue.waiting import Queue
 from dradriver.reason import Cause, Reason
@@ -89,14 +84,18 @@ class Reservations(Limit):
         self._picture, self._agenda, self._queue, self._tenants = picture, agenda, queue, tenants
         self._workloads, self._limits, self._clock = workloads, limits, clock or time.time
         self._reservable = Reservable(picture, self._clock)
-        self._held: dict[str, Reservation] = {}  # by whom they are for
-        self._by_key: dict[Key, str] = {}  # whom these are for, by its pod or gang
-        self._idle: dict[str, int] = {}  # how many GPUs of each stand idle now
+        # Workloads are named as ``PendingWorkload.who``, which every leader knows. Times are seconds since the epoch.
+        self._held: dict[str, Reservation] = {}  # by workload: its reservation
+        self._by_key: dict[Key, str] = {}  # by pod or gang: the workload of a reservation
+        self._idle: dict[str, int] = {}  # by workload: how many of its reserved GPUs are idle now
+        # Since when workloads are blocked, and how many reservations of their tenants came to nothing.
         self._waiting, self._evicted = ReservationWaits(), evicted
-        self._hopeless: dict[str, float] = {}
-        self._loaded, self._woken = asyncio.Event(), asyncio.Event()
-        self._news = self._more_idle = False
-        self._looked_at = self._written_at = 0.0
+        self._hopeless: dict[str, float] = {}  # by workload without a set to reserve: when to look for one again
+        self._loaded = asyncio.Event()  # set once the former leader's reservations are read, while this replica leads
+        self._woken = asyncio.Event()  # set to have ``run`` take its next step now
+        self._news = False  # whether there is something to write soon
+        self._more_idle = False  # whether more GPUs are idle than was written, which can be written a little later
+        self._looked_at = self._written_at = 0.0  # when blocked workloads were looked at last, and the store written
         self._last: object = ([], [], [], [])  # as it stands in the API
 
     # What others ask.
@@ -193,7 +192,9 @@ class Reservations(Limit):
         """Look at one reservation again: it is kept, moved to other GPUs, or ends."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()
         before = self._held[who]
-        # 1. When will its GPUs be free? If that has changed, other pods can run there now, and are told another reason.
+        # 1. When will its GPUs be free? ``here`` has these GPUs with the pods that use them, without the workload's own
+        #    claims. ``seen`` returns ``before`` itself if nothing has changed. Else other pods can run there now:
+        #    ``helped`` has those that found no place asked again about the node.
         here = self._reservable.here(before.gpus, besides=() if workload is None else claims_of(workload))
         held = self._held[who] = reservation_rules.seen(before, here)
         if held is not before:
@@ -202,7 +203,7 @@ class Reservations(Limit):
             self._apply(who, news=False)
         # 2. Does the workload still wait for GPUs that it could have? Are these still there, or others sooner?
         is_needed = self.terms is not None and waits(self._picture, who)
-        gone, elsewhere = list[Device](), None
+        gone, elsewhere = list[Device](), None  # reserved GPUs that are lost to it, and the best other set
         if is_needed and workload is not None and workload.who == who:
             try:
                 allowance = self._allowance(workload)
@@ -210,12 +211,12 @@ class Reservations(Limit):
                     is_needed = False  # the cap of its tenant keeps all GPUs from it: free ones would be of no use
                 else:
                     gone = self._reservable.gone(workload, allowance, held.gpus)
-                    has_cost_enough = held.idle_gpu_s >= terms.idle_s * len(held.gpus) * (1 - 1e-9)
-                    if gone or has_cost_enough:
+                    # The search for another set is long. ``judge`` reads its result only in these two cases.
+                    if gone or reservation_rules.has_used_up(held, terms):
                         elsewhere = await self._reservable.best(workload, allowance, besides=held.gpus)
             except WordError:
                 is_needed = False  # its request was changed, and cannot be read
-        # 3. Decide by what has been counted meanwhile.
+        # 3. Decide. Events during the search can have counted more idle time.
         held, now = self._held[who], self._clock()
         step, why = reservation_rules.judge(
             held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=is_needed, gone=gone
@@ -227,6 +228,8 @@ class Reservations(Limit):
             logger.info("reserved for %s: other GPUs, on %s: %s", who, nodes_of(self._held[who]), why)
         else:
             del self._held[who]
+            # It came to nothing if the workload still waits, or is gone without a place after a high cost. Then its
+            # tenant waits longer for the next reservation, unless reserved GPUs were lost.
             is_in_vain = is_needed or (not is_placed(self._picture, who) and reservation_waits.is_in_vain(held, terms))
             if is_in_vain and not gone and self.terms is not None:
                 self._waiting.fail(who, self._account(key_of(who)[0]), terms, now)
@@ -343,13 +346,9 @@ class Reservations(Limit):
         for who, held in self._held.items():
             counted = self._held[who] = reservation_rules.counted(held, self._idle.get(who, 0), now)
             metrics.RESERVED_IDLE.inc(counted.idle_gpu_s - held.idle_gpu_s)
-            idle = self._idle_of(counted)
+            idle = idle_gpus_of(self._picture, counted)
             self._more_idle |= idle > self._idle.get(who, 0)
             self._idle[who] = idle
-
-    def _idle_of(self, held: Reservation) -> int:
-        inventory = self._picture.inventory
-        return sum(bool(inventory.usable(gpu, None)) and not inventory.holders(gpu) for gpu in held.gpus)
 
     def _pause_s(self) -> float:
         """Return how long nothing is to be done: until the next look, or until one has cost as much as it may.
@@ -398,7 +397,7 @@ class Reservations(Limit):
         self._evicted.restore(written.evicted)
         for held, idle in reservation_access.read(written):
             known = msgspec.structs.replace(held, counted_at=min(held.counted_at, now))
-            self._held[held.who] = reservation_rules.counted(known, max(idle, self._idle_of(held)), now)
+            self._held[held.who] = reservation_rules.counted(known, max(idle, idle_gpus_of(self._picture, held)), now)
         self._last = written.kept, written.blocked, written.failed, written.evicted
         self._apply()
 

@@ -48,6 +48,12 @@ def claims_of(workload: PendingWorkload) -> list[Key]:
     return claims
 
 
+def idle_gpus_of(picture: Picture, held: Reservation) -> int:
+    """Return how many reserved GPUs are idle now: usable, and in no allocation."""
+    inventory = picture.inventory
+    return sum(bool(inventory.usable(gpu, None)) and not inventory.holders(gpu) for gpu in held.gpus)
+
+
 def nodes_of(held: Reservation) -> str:
     """Return the nodes of reserved GPUs in words."""
     return ", ".join(list(dict.fromkeys(node for node, _ in held.gpus))[:MOST_NODES])

@@ -85,25 +85,32 @@ class Planner:
             WordError: What a member requests cannot be read, or is a request that no pod of a gang can make.
         """
         self.work = POD_WORK * len(workload.members)
+        # 1. What the limits allow. ``search(attempt, effort)`` finds places there for ``members``, or raises.
         offer = self._limits.offer(workload)
         members, search = self._search(workload, offer, rows)
+
+        # 2. The tries, from the most nodes to avoid to none. Tries that would avoid the same nodes are made once.
         now = asyncio.get_running_loop().time()
-        tried = tuple(workload.failures.tried)
-        refused = {node: None for member in members for node in self._picture.refusals.of(member.pod, now)}
-        avoids = list(dict.fromkeys(((*tried, *refused), tried, ())))
+        tried_nodes = tuple(workload.failures.tried)  # its tentative placements there were not kept
+        refused_nodes = {node: None for member in members for node in self._picture.refusals.of(member.pod, now)}
+        avoids = list(dict.fromkeys(((*tried_nodes, *refused_nodes), tried_nodes, ())))
         tries = [Try(avoid) for avoid in avoids]
+        # ``pod.refused`` is what the scheduler last said about the pod.
         if workload.is_gang and any(is_about_nodes(member.pod.refused or "") for member in members):
             tries.insert(0, Try(avoids[0], is_one_a_node=True))
-        for each, effort in zip(tries, efforts(len(tries)), strict=True):
+
+        # 3. The first try that finds places. ``efforts`` has a full effort for the last try; the others share another.
+        for attempt, effort in zip(tries, efforts(len(tries)), strict=True):
             try:
-                places = search(each, effort)
+                places = search(attempt, effort)
             except NoPlaceError as error:
-                if each is tries[-1]:
-                    # Pods are told no figures that change with every event.
+                if attempt is tries[-1]:
+                    # ``stable`` has no figures: they change with every event, and each change would be written to pods.
+                    # ``refusal`` adds which GPUs the limits left out.
                     raise offer.refusal(NoPlaceError(error.stable, cause=error.cause)) from None
             else:
-                if not each.avoid:
-                    workload.failures.begin_again()  # it may go to the nodes on which it was tried
+                if not attempt.avoid:
+                    workload.failures.begin_again()  # all nodes have had their turn: forget ``failures.tried``
                 return places
             finally:
                 self.work += effort.spent
@@ -112,7 +119,10 @@ class Planner:
     def _search(
         self, workload: PendingWorkload, offer: Offer, rows: Bools | None
     ) -> tuple[Collection[Member], Callable[[Try, Effort], Places]]:
-        """Return whose refusals count, and what finds places on all nodes but some."""
+        """Return the members whose refusals count, and the function that finds places in one try.
+
+        The function raises NoPlaceError if there are none.
+        """
         if workload.is_gang:
             return self._search_gang(workload, offer)
         if workload.lead.near:

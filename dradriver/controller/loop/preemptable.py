@@ -93,50 +93,66 @@ class Preemptable:
         There are several scenes if workloads could not be ended before. They are to be tried in this order: without
         those, with those that were refused least often, with all. So who cannot end delays nobody twice while there
         are others.
+
+        The time is in seconds since the epoch, infinite if nothing changes without an event.
         """
-        priority = -wanting.order[0]
+        priority = -wanting.order[0]  # an order begins with the negative priority
+        changes: list[float] = []  # when the answer can become another one without an event
+
+        # 1. The deleted pods that are gone soon: the waiting workload can have their GPUs.
         workloads, ending = self._running.all()
-        to_end = self.to_end()
         margin_s, grace_s = self.terms.margin_seconds, self.terms.longest_grace_seconds
-        ends = [one for one in ending if now - margin_s <= one.ends_at <= now + grace_s]
-        changes = [one.ends_at + margin_s for one in ends]
-        # A pod's owner can delete it with a grace of years: until its end is near others go on as if it stayed.
-        changes += [one.ends_at - grace_s for one in ending if one.ends_at > now + grace_s]
-        may: list[tuple[Workload, int]] = []
-        caps: dict[str, int | None] = {}
-        since = now - self.terms.min_run_minutes * MINUTE_S
+        ending_soon = [member for member in ending if now - margin_s <= member.ends_at <= now + grace_s]
+        changes += [member.ends_at + margin_s for member in ending_soon]
+        # A pod's owner can delete it with a grace of years. Until its end is near, it counts as a pod that stays.
+        changes += [member.ends_at - grace_s for member in ending if member.ends_at > now + grace_s]
+
+        # 2. The workloads that may be preempted, each with the priority that counts. Another preemption names some
+        #    already. Its tentative placement can still be revoked, so they are neither preempted twice nor ending.
+        preemptable: list[tuple[Workload, int]] = []
+        preempted_uids = self.to_end()
+        highest_of: dict[str, int | None] = {}  # by namespace: the highest priority that its tenant may use
+        begun_before = now - self.terms.min_run_minutes * MINUTE_S
         for workload in workloads:
-            if to_end and any(one.pod.metadata.uid in to_end for one in workload.pods):
-                continue  # for somebody else, whose promise may come to nothing yet
-            if (space := workload.key[0]) not in caps:
-                caps[space] = self._tenants.highest(space)
-            cap = caps[space]
-            counts = workload.priority if cap is None else min(workload.priority, cap)
-            if counts >= priority:
+            if preempted_uids and any(member.pod.metadata.uid in preempted_uids for member in workload.pods):
                 continue
-            if self.terms.unpreemptable_tenants and not self._tenants.known(space):
-                changes.append(now + UNREAD_S)  # it may be of one of these: nobody has read its labels yet
-            elif workload.since > since:
-                changes.append(workload.since + now - since)
-            elif self._ends(workload):
+            if (namespace := workload.key[0]) not in highest_of:
+                highest_of[namespace] = self._tenants.highest(namespace)
+            highest = highest_of[namespace]
+            counted_priority = workload.priority if highest is None else min(workload.priority, highest)
+            if counted_priority >= priority:
+                continue
+            if self.terms.unpreemptable_tenants and not self._tenants.known(namespace):
+                # The labels of the namespace are not read yet, and can make it one of an unpreemptable tenant.
+                changes.append(now + UNREAD_S)
+            elif workload.since > begun_before:
+                changes.append(workload.since + now - begun_before)
+            elif self._may_end(workload):
+                # A workload that could not be ended is left alone for a while.
                 if (refused_s := self._evictions.refused_for(workload.key)) > 0:
                     changes.append(now + refused_s)
                 else:
-                    may.append((workload, counts))
-        if spared := self._spared(may, now):
+                    preemptable.append((workload, counted_priority))
+        if spared := self._spared(preemptable, now):
             changes += spared.values()
-            may = [pair for pair in may if pair[0].key not in spared]
-        scene = Scene(may, ends, now)
+            preemptable = [pair for pair in preemptable if pair[0].key not in spared]
+
+        # 3. The scene of all. ``whose`` names the reservations whose GPUs the waiting workload may use if it begins
+        #    after the longest grace period of the workloads.
+        scene = Scene(preemptable, ending_soon, now)
         scene = msgspec.structs.replace(scene, whose=self._limits.whose(wanting, scene.grace_s))
         if not (refusals := self._evictions.refusals()):
             return [scene], min(changes, default=math.inf)
-        times = [refusals.get(workload.key, 0) for workload, _ in may]
-        levels = sorted(set(times))
-        fewer = [
-            [pair for pair, count in zip(may, times, strict=True) if count <= level]
+
+        # 4. Before it, up to two scenes with the workloads that were refused least often in a row. The highest count
+        #    needs none: that is the scene of all.
+        counts = [refusals.get(workload.key, 0) for workload, _ in preemptable]
+        levels = sorted(set(counts))
+        refused_less = [
+            [pair for pair, count in zip(preemptable, counts, strict=True) if count <= level]
             for level in levels[: min(2, len(levels) - 1)]
         ]
-        scenes = [*(msgspec.structs.replace(scene, workloads=some) for some in fewer), scene]
+        scenes = [*(msgspec.structs.replace(scene, workloads=pairs) for pairs in refused_less), scene]
         return scenes, min(changes, default=math.inf)
 
     def _spared(self, workloads: Iterable[tuple[Workload, int]], now: float) -> dict[Key, float]:
@@ -164,7 +180,7 @@ class Preemptable:
                     spared[replacing.pop().key] = at + back_off_s
         return spared
 
-    def _ends(self, workload: Workload) -> bool:
+    def _may_end(self, workload: Workload) -> bool:
         """Return whether the policies let a workload end at some time, and there is a way."""
         terms = self.terms
         if workload.grace_s > terms.longest_grace_seconds:

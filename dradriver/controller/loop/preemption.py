@@ -127,43 +127,45 @@ class Preemptions:
         if not self._terms.enabled or not len(self._queue) or not self._lanes.room():
             return False
         now = time.time()
-        may_end = self._preemptable.left(now)
-        plans = 0
-        looks_of: collections.Counter[str] = collections.Counter()  # of tenants with a cap
+        evictions_left = self._preemptable.left(now)  # workloads that may still be told to end in this minute
+        plans = 0  # of all tries in this look
+        cap_looks: collections.Counter[str] = collections.Counter()  # by tenant with a cap
         is_found = False
-        waiting = self._queue.blocked()
-        self._turns.keep(waiting, can_use=lambda saved: saved.key in self._queue and self._may(saved))
+        waiting = self._queue.blocked()  # the workloads that found no place, in order; they stay in the queue
+        # Forget the tries of all others, and save evictions for no workload that cannot use them.
+        self._turns.keep(waiting, can_use=lambda saved: saved.key in self._queue and self._may_preempt(saved))
         for workload in waiting:
-            if plans >= MOST_LOOKS or may_end <= 0:
+            if plans >= MOST_LOOKS or evictions_left <= 0:
                 break
-            if not self._turns.is_due(workload, now) or not self._may(workload):
+            # Due: its pause is over, something has changed since its last try, and no evictions are saved for another.
+            if not self._turns.is_due(workload, now) or not self._may_preempt(workload):
                 continue
             # Thousands of workloads can be parked at a cap, and each look at a cap takes time.
             tenant = self._tenants.of(workload.key[0])
-            looks_of[tenant] += bool(self._tenants.caps(tenant))
-            if looks_of[tenant] > MOST_ASKED:
+            cap_looks[tenant] += bool(self._tenants.caps(tenant))
+            if cap_looks[tenant] > MOST_ASKED:
                 continue
-            self._turns.begin(workload)
-            plans += 1
+            self._turns.begin(workload)  # from now on its pause runs, also if the try ends with an error
+            plans += 1  # a try that ends with an error counts as one plan
             try:
-                answer = self._try(workload, self._limits.allow(workload), now, most=may_end)
+                answer = self._try(workload, self._limits.allow(workload), now, most=evictions_left)
             except LimitError:
-                plans -= 1
+                plans -= 1  # it came to no plan
                 continue  # no pod ends for a workload that the cap of its tenant keeps waiting
             except WordError:
-                continue  # it is told so when it is looked at
+                continue  # the dispatcher's next look at it writes that its request cannot be read
             except Exception:  # a bug in what one workload meets must not stop the others
                 logger.exception("pod %s/%s: an error in this program; nobody ends for it", *workload.key)
                 continue
             plans += answer.plans - 1
-            may_end -= answer.ended
+            evictions_left -= answer.ended
             is_found |= answer.ended > 0
             self._turns.end(
                 workload, now, is_found=answer.ended > 0, changes_at=answer.changes_at, room_at=answer.room_at
             )
         return is_found
 
-    def _may(self, workload: PendingWorkload) -> bool:
+    def _may_preempt(self, workload: PendingWorkload) -> bool:
         """Return whether others may end for a workload at all, and it may be written now."""
         if workload.busy or any(member.pod.spec.preemption_policy == "Never" for member in workload.members):
             return False
@@ -292,49 +294,62 @@ class Preemptions:
         return ending.begun or self._evictions.has_begun(ending.pods)
 
     def end(self, workload: PendingWorkload, ending: Ending) -> None:
-        """Have the pods told to end that a preemption names and that were not told."""
-        pods = self._evictions.untold(ending.pods)
-        if not self._terms.enabled or not pods:
+        """Have the pods told to end that a preemption names and that were not told.
+
+        Args:
+            workload: The workload that preempts.
+            ending: Its claims, and the pods they name that have not been deleted yet.
+        """
+        # The pods whose eviction was not tried a moment ago: the cluster cache may not show that yet.
+        untold_pods = self._evictions.untold(ending.pods)
+        if not self._terms.enabled or not untold_pods:
             return
         claims = ending.claims
         others = f" and {len(workload.members) - 1} more of its gang" if len(workload.members) > 1 else ""
-        who = f"for {'/'.join(workload.lead.key)}{others} (priority {-workload.order[0]})"
-        held = {uid for claim in claims for uid in self._holders(claim)}
+        for_whom = f"for {'/'.join(workload.lead.key)}{others} (priority {-workload.order[0]})"
+        gpu_user_uids = {uid for claim in claims for uid in self._holders(claim)}  # of pods with the claims' GPUs
 
-        def stands() -> bool:
+        def is_needed() -> bool:
             return self._terms.enabled and all(map(self._stands, claims)) and any(map(self._lives, workload.members))
 
-        async def tell(slot: Slot) -> None:
-            named = {pod.metadata.uid for pod in pods}
+        async def end_pods(slot: Slot) -> None:
+            def go_on() -> None:  # raises if the API server wants a pause, or a claim of the workload was revoked
+                self._executor.commit.go_on(slot)
+
+            # 1. Ask the server whether the claims that name these pods still exist. The reflector may be late, and no
+            #    pod may end for nothing.
+            uids = {pod.metadata.uid for pod in untold_pods}
             naming = [
-                claim for claim in claims if claim.preempts is not None and not named.isdisjoint(claim.preempts.uids)
+                claim for claim in claims if claim.preempts is not None and not uids.isdisjoint(claim.preempts.uids)
             ]
-            if not await self._executor.commit.stand(
-                naming
-            ):  # its reflector may be behind, and nobody is to end in vain
+            if not await self._executor.commit.stand(naming):
                 raise MovedOnError("what was promised to it does not stand any more")
-            self._executor.commit.go_on(slot)
+            go_on()
+            # 2. End the pods. If that is refused before any pod has begun to end, ``stops`` returns why in the next
+            #    look at the workload, and its claims are deleted. So the error here only causes that look.
             try:
                 await self._evictions.end(
                     workload.key,
-                    pods,
-                    last=held,
-                    stands=stands,
+                    untold_pods,
+                    last=gpu_user_uids,
+                    stands=is_needed,
                     begun=self._begun(ending),
                     until=ending.until,
-                    why=who,
-                    go_on=lambda: self._executor.commit.go_on(slot),
+                    why=for_whom,
+                    go_on=go_on,
                 )
-            except RefusedError as error:  # `stops` says so next, and what was promised is given back for it
+            except RefusedError as error:
                 raise MovedOnError(str(error)) from None
 
-        self._executor.start(workload, tell)
+        self._executor.start(workload, end_pods)
 
     def _stands(self, claim: ClaimRecord) -> bool:
+        """Return whether the cluster cache still has this claim, and it is not being deleted."""
         known = self._picture.claims.get(claim.key)
         return known is not None and known.uid == claim.uid and not known.deleting
 
     def _lives(self, member: Member) -> bool:
+        """Return whether the cluster cache still has this pod, and it is not being deleted."""
         pod = self._picture.pods.get(member.key)
         return pod is not None and pod.metadata.uid == member.uid and pod.metadata.deletion_timestamp is None
 

@@ -44,7 +44,7 @@ class Turn:
         Args:
             agenda: Which pods and gangs have to be looked at, now or at a time.
             queue: Which workloads want places, in order.
-            lanes: Say which workload may be written now.
+            lanes: The limits of writes at once. They keep a line of the workloads that could not be written.
             fleets: The GPUs of all nodes, with the tables of their machines.
             dispatcher: Looks at one pod or gang.
             placer: Gives one workload its places.
@@ -67,26 +67,32 @@ class Turn:
             if is_late():
                 await asyncio.sleep(0)
                 begun = loop.time()
-            # 1. Drain: what changed stands on the agenda. Deadlines that have passed join it, and if it is empty, the
-            #    workload that has waited longest for a writer.
+            # 1. Drain: what changed stands on the agenda. Deadlines that have passed join it (``ring``).
             self._agenda.ring(loop.time())
-            if not self._agenda and (key := self._lanes.next(self._queue.head)) is not None:
-                self._agenda.add(key)
+            #    If it is empty, the workload joins it that has waited longest for a write lane which has room now.
+            #    ``next`` takes it out of the line of the lanes. ``head`` only returns the position of the queue's first
+            #    workload: a workload that waited for its namespace or scheduler goes on only if it comes before that.
+            if not self._agenda and (writable := self._lanes.next(self._queue.head)) is not None:
+                self._agenda.add(writable)
             # 2. Observe: what is so of one workload, and since when. Step: what has to be done for it. If it needs
             #    places, it enters the queue.
             if (key := self._agenda.pop()) is not None:
                 self._dispatcher.look(key)
                 continue
-            # 3. With nothing to look at: make the tables of machines that were not seen before, some at a time.
+            # 3. With nothing to look at: make the tables of machines that were not seen before, until ``is_late``.
+            #    Returns whether there were any.
             if self._fleets.catch_up(is_late):
                 continue
-            # 4. Order the queue: ask some of the classes that found no place before whether they may find one now.
+            # 4. Order the queue: check some of the equivalence classes that found no place before. If a node became
+            #    free for a class, its workloads may be served again. Once all classes were checked, the round is over:
+            #    False until ``again``.
             if self._asking.some():
                 continue
             # 5. Plan places for the first workload of the queue, have the plan written, or tell it why it waits.
             if self._serve():
                 continue
-            # 6. Once all were served: what the plans left free may be for those that were asked about before.
+            # 6. All were served. If a round of step 4 is over, the next one may begin: what the plans left free may be
+            #    for other classes. Else there is nothing to do until something wakes the worker.
             if not self._asking.again():
                 return
 

@@ -96,6 +96,8 @@ class Worker:
             tables: Makes the tables of machines; None to make them where they are needed.
         """
         deadlines, recorders = deadlines or Deadlines(), recorders or PodRecorders()
+        # 1. What is known, and who waits. A part gets the parts that it calls. If a part has to call another one that
+        #    does not exist yet or that it must not know, it gets a callback such as ``touch`` or ``on_room``.
         self.agenda = Agenda()
         self.tenants = Tenants(Shares(time.monotonic))
         self.workloads = WorkloadRegister(self.tenants)
@@ -108,13 +110,16 @@ class Worker:
             self.picture.nodes, self.picture.inventory.free, tenant=self.tenants.of, share=self.tenants.turn,
             partition=self.tenants.partition, closed=self.limits.closed, open_rows=self.limits.open_rows,
         )  # fmt: skip
+        # 2. Writes: which may begin now (lanes), single ones (writer), those of a workload (commit), and who runs these
+        #    (executor).
         self._lanes = Lanes(self.agenda.wake, self.queue.turn, self.tenants.of)
         writer = ApiWriter(client, self.picture, self._lanes)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
         commit = Commit(client, writer, self.picture, self._lanes, self.placed, self.reasons)
         self._executor = Executor(commit, writer, self._lanes, self.picture, self.reasons, self.agenda, self.workloads)
-        kinds = OwnerKinds(client)
+        # 3. Owners of pods: read for the sizes of gangs, suspended and resumed to restart gangs or to preempt.
+        kinds = OwnerKinds(client)  # the API versions in which the server has each kind
         self._owner_reader = OwnerReader(
             client, kinds, waits=partial(size_matters, self.picture), touch=self.agenda.add
         )
@@ -128,11 +133,13 @@ class Worker:
             ),
             self.limits, self.evicted,
         )  # fmt: skip
+        # 4. What is decided: running gangs, placements, and what a look at a pod or gang leads to (runner).
         running = RunningGangs(self.picture, self.agenda, self._owner_reader, self._restarts, deadlines)
         hand_over = HandOver(self.tenants, self.limits, self._lanes, deadlines)
         planner = Planner(self.picture, self.queue, self.limits)
         placer = Placer(self.agenda, self.queue, self.reasons, self._executor, planner, running, hand_over)
         runner = StepRunner(self.picture, self.agenda, self._executor, placer, self._preemptions, hand_over, deadlines)
+        # 5. Looks: what is read for them, and the dispatcher, which has each pod or gang looked at.
         self._gangs = GangObserver(self.picture, self.agenda, self._owner_reader)
         self._template_reader = TemplateReader(client, self.picture)
         self._volumes = VolumeReader(client, self.picture.volumes, self.picture.volume_read)
@@ -144,9 +151,11 @@ class Worker:
             self.picture, self.agenda, keeper, runner, self._gangs, running,
             Prerequisites(
                 self.picture, self._template_reader, self._volumes,
+                # Whether a gang is about to be restarted or preempted, so that none of its pods needs a place.
                 leaves=lambda gang: running.leaves(gang) or self._preemptions.leaves(gang),
             ),
         )  # fmt: skip
+        # 6. The loop, and what runs next to it.
         self._collector = Collector(client, self.picture, writer, self._lanes, grace_s=deadlines.grace_s)
         self._turn = Turn(self.agenda, self.queue, self._lanes, self.picture.fleets, dispatcher, placer, self._executor)
         dispatcher.looked.add(self.limits.looked_at)

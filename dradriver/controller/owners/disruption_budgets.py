@@ -70,6 +70,7 @@ async def ask_budgets(
         raise RefusedError(
             "pods of it run, and the controller may not read PodDisruptionBudgets: grant it list on them"
         ) from None
+    # By budget: its selector, without budgets that select no pod, and the pods here that it selects.
     selectors = {
         budget.metadata.name: (budget, selector)
         for budget in budgets
@@ -123,8 +124,14 @@ def _kept(
 ) -> frozenset[str]:
     """Return the uids of the pods that budgets keep from ending now, also of those that nobody has asked to end.
 
-    Else each pod with a budget of its own would be found out by a plan of its own. If a budget allows a few pods fewer
-    than a plan needs, as many of its pods are left to the next plan.
+    Without the other pods, each preemption plan would find out about one more budget, and fail. If a budget allows a
+    few pods fewer than a plan needs, as many of its pods are left to the next plan.
+
+    Args:
+        selectors: By name: the budgets and their selectors.
+        selected: By name: the pods of the plan that the budget selects.
+        is_evicted: Returns whether the Eviction API would end a pod. It refuses pods that two budgets select.
+        others: The other pods of the namespace.
     """
     by_label: dict[tuple[str, str], list[Pod]] = {}
     all_others = list(others)
@@ -134,19 +141,24 @@ def _kept(
 
     kept = set[str]()
     chosen_by_one, chosen_by_several = set[str](), set[str]()
-    left = MOST_MATCHES
-    # Those first that choose pods of the plan: all of them are read.
+    matches_left = MOST_MATCHES
+    # The budgets that select pods of the plan come first, before ``matches_left`` is used up.
     for name, (budget, selector) in sorted(selectors.items(), key=lambda item: not selected[item[0]]):
-        labels = None if budget.spec.selector is None else min(budget.spec.selector.match_labels.items(), default=None)
-        possible = all_others if labels is None else by_label.get(labels, [])
-        left -= len(possible) + 1
-        if left < 0:
-            possible = []
-        pods = [pod for pod in possible if selector.has(pod.metadata.namespace, pod.metadata.labels)]
+        # 1. The pods of the budget: other pods before those of the plan. A label that its selector requires leaves few
+        #    other pods to match. A selector without such a label is matched with all of them.
+        match_labels = {} if budget.spec.selector is None else budget.spec.selector.match_labels
+        required_label = min(match_labels.items(), default=None)
+        candidates = all_others if required_label is None else by_label.get(required_label, [])
+        matches_left -= len(candidates) + 1
+        if matches_left < 0:
+            candidates = []
+        pods = [pod for pod in candidates if selector.has(pod.metadata.namespace, pod.metadata.labels)]
         pods += selected[name]
+        # 2. Pods of two budgets.
         uids = {pod.metadata.uid for pod in pods if is_evicted(pod)}
         chosen_by_several |= uids & chosen_by_one
         chosen_by_one |= uids
+        # 3. A budget that refuses keeps all of its pods, except as many as it allows to end.
         allowed = max(budget.status.disruptions_allowed, 0)
         if not allowed or len(selected[name]) > allowed:
             kept |= {pod.metadata.uid for pod in pods[allowed:]}

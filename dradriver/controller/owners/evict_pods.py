@@ -52,6 +52,7 @@ async def evict(
     except ApiError as error:
         if error.not_found:
             return False
+        # A webhook does not support dry runs. Only the real eviction can tell, so this one counts as a success.
         if dry_run and cannot_be_tried(error):
             return True
         # A budget answers 429 with a Status object. So does the rate limit of the API server, but without one.
@@ -61,6 +62,7 @@ async def evict(
             raise refusal from None
         if error.forbidden:
             raise not_permitted(error, "evict pods", f"set {chart_value} in the chart's values") from None
+        # Trouble of the server and conflicts are raised as they are: the caller tries again.
         if _is_about_the_pod(error):
             raise RefusedError(f"{refused}: {error.message}") from None
         raise

@@ -78,7 +78,7 @@ class Evictions:
         self._client, self._picture, self._restarts, self._record = client, picture, restarts, record
         self._evicted = evicted
         self._suspendable = frozenset(suspendable)
-        self._refusals = EvictionRefusals()
+        self._refusals = EvictionRefusals()  # workloads that could not be ended: how often, and a pause for each
         self._not_before: dict[str, float] = {}  # by pods' uids: when an eviction may be tried again
         self._evicted_until: dict[str, float] = {}  # by pods' uids: until when the cache may not show the eviction
         # By workload, and uid if it is a single pod: when it was first told to end, and the uid that stands for that.
@@ -207,30 +207,34 @@ class Evictions:
 
         Args:
             workload: The workload that needs the GPUs.
-            pods: The pods.
+            pods: Its victims: pods that were not told to end yet.
             last: Uids of the pods that use these GPUs.
             stands: Returns whether the pods still have to end; called before each eviction.
             begun: Whether other pods of the plan have begun to end. A refusal is then tried again later.
             until: When the workload's tentative placement ends, by the loop's clock.
             why: The text about the workload for messages.
-            go_on: Called before each further write.
+            go_on: Called before each further write. It raises PausedError if the API server wants a pause, and
+                MovedOnError if a claim of the workload was revoked meanwhile.
 
         Raises:
             RefusedError: A budget forbids it, or the controller may not end a pod, and no pod has begun to end.
-            MovedOnError: A pod is not as it was seen.
+            MovedOnError: A pod is not as it was seen, or ``go_on`` raises it.
+            PausedError: ``go_on`` raises it.
             ApiError: The server refuses.
             Unreachable: No answer.
         """
         try:
             # If some pods end already, the workload waits for the place however long it takes: no deadline then. The
-            # dry runs are still made, so that no other pod ends for nothing.
+            # dry runs are still made, so that no other pod ends for nothing. ``_check`` writes nothing, ``_end`` does.
             await self._check(pods, until=math.inf if begun else until, why=why, go_on=go_on)
             await self._end(pods, last=last, stands=stands, why=why, go_on=go_on)
         except RefusedError as error:
             metrics.PREEMPTION_REFUSALS.inc()
+            # No pod ends yet: give up. The caller revokes the placement, and ``why_not`` returns the error for it.
             if not (begun or self.has_begun(pods)):
                 self._failures = _noted(self._failures, workload, str(error))
                 raise
+            # Some pods end already, so giving up would waste their GPUs.
             logger.info("%s/%s: %s; trying again", *workload, error)
             self._wait_with(pods, AGAIN_S)
 
@@ -243,36 +247,36 @@ class Evictions:
         """Raise unless all of these pods can end in time, as far as the API server can tell.
 
         A single write needs no dry run: if the server refuses it, no pod has ended. The real writes take as long as the
-        dry runs did: a webhook that is slow or dead delays each of them.
+        dry runs did: a webhook that is slow or dead delays each of them. ``end`` documents the arguments.
 
         Raises:
             RefusedError: They cannot, or not before ``until``.
         """
 
-        async def suspend(gang: Key, members: Sequence[Pod]) -> None:
+        async def try_suspension(gang: Key, members: Sequence[Pod]) -> None:
             go_on()
             try:
-                await self._restarts.check(gang, members, why)
+                await self._restarts.check(gang, members, why)  # a dry run
             except RefusedError:
                 self.refuse([gang])
                 raise
 
-        async def evict_one(pod: Pod) -> None:
+        async def try_eviction(pod: Pod) -> None:
             go_on()
             await self._evict(pod, why, dry_run=True)
 
         loop = asyncio.get_running_loop()
         began = loop.time()
-        gangs, single_pods = split(self._picture, pods)
+        gangs, single_pods = split(self._picture, pods)  # ended by suspending their owners, and by the Eviction API
         # Pods may use their whole grace period after the last write.
         last_write = until - max(pod.grace_s for pod in pods)
         try:
             if len(gangs) + len(single_pods) > 1:
                 async with asyncio.timeout_at(None if math.isinf(last_write) else last_write):
-                    await self._ask(pods)
-                    suspensions = [functools.partial(suspend, gang, members) for gang, members in gangs.items()]
+                    await self._ask(pods)  # whether disruption budgets let all of them end together
+                    suspensions = [functools.partial(try_suspension, gang, members) for gang, members in gangs.items()]
                     await several_writes.each(suspensions, at_once=AT_ONCE)
-                    evictions = [functools.partial(evict_one, pod) for pod in single_pods]
+                    evictions = [functools.partial(try_eviction, pod) for pod in single_pods]
                     await several_writes.each(evictions, at_once=AT_ONCE)
                 go_on()
             duration_s = loop.time() - began
@@ -298,11 +302,12 @@ class Evictions:
             RefusedError: An owner cannot be suspended, or a pod cannot be evicted.
             MovedOnError: The pods need not end any more, or a pod is not as it was seen.
         """
-        gangs, single_pods = split(self._picture, pods)
+        gangs, single_pods = split(self._picture, pods)  # ended by suspending their owners, and by the Eviction API
         for gang, members in gangs.items():
-            self._suspend(gang, members, stands, why)
+            self._suspend(gang, members, stands, why)  # only requests it: ``OwnerRestarts`` suspends the owner later
         if gangs:
-            # The single pods are evicted in a later call, once the pods of the gangs go.
+            # The single pods are evicted in a later call, once the pods of the gangs go. ``untold`` has them again
+            # after ``ASKED_S``, and the caller calls ``end`` for those.
             self._wait_with(single_pods, ASKED_S)
             return
 
@@ -341,6 +346,7 @@ class Evictions:
             RefusedError: It cannot be evicted.
             MovedOnError: It has changed since it was read.
         """
+        # ``pod`` is as the plan saw it. Only the current version of the same pod is evicted (``as_seen``).
         namespace, name = key = pod_key(pod)
         current = self._picture.pods.get(key)
         if (
@@ -349,7 +355,7 @@ class Evictions:
             or current.metadata.deletion_timestamp is not None
         ):
             return
-        workload = workload_of(self._picture, pod)
+        workload = workload_of(self._picture, pod)  # the key of its gang, or its own
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         try:
             existed = await evict(
@@ -371,7 +377,7 @@ class Evictions:
         self._refusals.forget(workload)
         if not existed:  # the cluster cache will soon show that it is gone
             return
-        self._note(workload, pod)
+        self._note(workload, pod)  # counts against the evictions of this minute, once for a gang
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:

@@ -98,22 +98,25 @@ class IdleWriter:
             Unreachable: No answer.
         """
         pods = [member.pod for member in workload.pods]
-        # One request follows at once. The caller has asked ``still_idle`` a short time ago.
+        # 1. A pod alone: one request, at once. The caller has asked ``still_idle`` a short time ago.
         if not workload.is_group:
             await self._evict(pods[0], why)
             return True
 
-        # A group ends by suspending its owner, so all pods of the owner must be about to end.
+        # 2. A group ends by suspending its topmost owner (``top_of`` reads it), for example the JobSet of a Job.
+        #    ``suspendable_owner`` returns the uid of what made a pod; empty if that cannot be suspended.
         if not all(map(suspendable_owner, pods)):
             raise RefusedError(
                 "a gang ends as a whole, by suspending what made it, which cannot be: delete that yourself"
             )
         top = await top_of(self._client, self._kinds, pods)
         kind, metadata = top.resource.kind, top.owner.metadata
+        # ``_suspend`` has suspended it already, for this workload or another one of the owner.
         if top.owner.suspended and names.IDLE in metadata.annotations:
             return False
         if refusal := suspendable_owners.obstacle(kind, top.owner):
             raise RefusedError(refusal)
+        # 3. Suspending the owner ends all of its pods. So all must be about to end, and all budgets must allow it.
         owned_pods = [
             pod for pod in self._pods.values() if not pod.finished and suspendable_owners.belongs(pod, kind, metadata)
         ]
@@ -121,7 +124,7 @@ class IdleWriter:
             raise RefusedError(f"{top} has other pods, which are not to end now")
         # If the cluster cache has no pod of the owner any more, the server is asked about those that the workload had.
         await ask_budgets(self._client, owned_pods or pods)
-        # The requests above may have taken long: the pods may be busy again.
+        # 4. The requests above may have taken long: the pods may be busy again.
         if not await self.still_idle(workload):
             return False
         await self._suspend(top, why)

@@ -150,25 +150,31 @@ class OwnerReader:
         return True
 
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
-        """Read an owner and return the size of its gang, or why it does not say it; set ``entry.retries``."""
+        """Read an owner and return the size of its gang, or why it does not say it; set ``entry.retries``.
+
+        An error that is returned is written on the pods. After a ``_TroubleError`` the owner is read again soon, with a
+        growing pause; after any other answer every ``AGAIN_S``.
+        """
         owner = entry.owner
-        owner_text = shown(owner.kind, owner.name)
+        owner_text = shown(owner.kind, owner.name)  # for messages
         if owner.kind not in gang_size_of_owner.OBJECTS:
             return WordError(f"{owner_text}: how many pods such an object has is not known: {_WRITE}")
         resource: Resource | None = None
         try:
             async with asyncio.timeout(ANSWER_S):
+                # The API resource in the version that the server has; None if it has no such kind.
                 resource = await self._kinds.resource(owner.kind, owner.api_version)
                 if resource is None:
                     return _unread(owner, _not_served(owner.kind, owner_text))
                 raw = await self._client.get(resource, owner.name, namespace=namespace, type=msgspec.Raw)
+            # Any user can make a large object, and decoding it would block the event loop.
             if len(memoryview(raw)) > MOST_BYTES:
                 return WordError(f"{owner_text} is longer than {MOST_BYTES} bytes, which nobody reads: {_WRITE}")
             document = codec.decode(raw, dict)
             size = gang_size_of_owner.size_from(owner, document)
             entry.retries = gang_size_of_owner.retries_from(owner, document)
             return size
-        except WordError as error:
+        except WordError as error:  # the object has no number of pods in the expected form or range
             return error
         except (codec.BadJson, ValueError) as error:  # ValueError: the name cannot be part of a URL
             return WordError(f"{owner_text} cannot be read: {messages.shown(str(error))}: {_WRITE}")

@@ -75,10 +75,13 @@ class OwnerRestarts:
             touch: Called with a gang whose answer has changed.
         """
         self._client, self._kinds, self._pods, self._touch = client, kinds, pods, touch
-        self._asks: dict[Key, RestartRequest] = {}
+        # By gang: its last request, the oldest first. It is *open* until it has an answer, and is kept after that, so
+        # that the same request gets the same answer.
+        self._requests: dict[Key, RestartRequest] = {}
         self._refused: dict[Key, tuple[float, str]] = {}  # until when a gang cannot be restarted, and why
-        self._restarts: dict[Key, SuspendedOwner] = {}
+        self._restarts: dict[Key, SuspendedOwner] = {}  # by owner (``Top.key``): owners to resume
         self._deletions = PodDeletions(client, pods)
+        # Calls ``_work`` with a gang or an owner: soon after ``put``, at a time after ``put_at``.
         self._queue = WorkQueue(self._work, pause_s=FIRST_PAUSE_S, longest_s=LONGEST_PAUSE_S)
 
     def ask(
@@ -92,7 +95,8 @@ class OwnerRestarts:
     ) -> str:
         """Have the owner of a gang restart it, once for these pods. Return why that is not possible, as far as known.
 
-        The call only takes the request. ``touch`` is called when the answer changes; then call this again.
+        The call only takes the request. ``touch`` is called when the answer changes; then call this again. So an empty
+        answer means that nothing speaks against the restart so far.
 
         Args:
             gang: The gang.
@@ -102,31 +106,31 @@ class OwnerRestarts:
             at_once: Whether to suspend the owner even if many are suspended already: of a preemption plan all owners
                 are suspended, or none.
         """
-        loss, now = digest(pods), asyncio.get_running_loop().time()
-        ask = self._asks.get(gang)
+        loss, now = digest(pods), asyncio.get_running_loop().time()  # ``loss`` identifies these pods
+        request = self._requests.get(gang)
         refused_until, why = self._refused.get(gang, (0.0, ""))
         # A refusal holds for any pods of the gang. Else two callers with different pods would replace each other's
         # request, and neither would get its answer.
-        if now < refused_until and (ask is None or not ask.open):
+        if now < refused_until and (request is None or not request.open):
             return why
 
         # The same request, or one that is being worked on: return its answer. An old answer is looked for again.
-        if ask is not None and (ask.open or ask.loss == loss):
-            ask.at_once |= at_once
-            if not ask.open and now - ask.since >= AGAIN_S and pods:
-                ask.open, ask.pods = True, tuple(pods)
+        if request is not None and (request.open or request.loss == loss):
+            request.at_once |= at_once
+            if not request.open and now - request.since >= AGAIN_S and pods:
+                request.open, request.pods = True, tuple(pods)
                 self._queue.put(gang)
-            return ask.answer
+            return request.answer
         if not pods:
             return NONE_LEFT
 
         # A new request. If there are too many, some of the oldest answers are forgotten.
-        self._asks.pop(gang, None)
-        if len(self._asks) >= MOST_KEPT:
-            answered = [key for key, known_ask in self._asks.items() if not known_ask.open]
+        self._requests.pop(gang, None)
+        if len(self._requests) >= MOST_KEPT:
+            answered = [key for key, known in self._requests.items() if not known.open]
             for key in answered[: MOST_KEPT // 4]:
-                del self._asks[key]
-        self._asks[gang] = RestartRequest(loss, tuple(pods), reason, wanted, at_once)
+                del self._requests[key]
+        self._requests[gang] = RestartRequest(loss, tuple(pods), reason, wanted, at_once)
         self._queue.put(gang)
         return ""
 
@@ -153,10 +157,10 @@ class OwnerRestarts:
                 raise
             raise RefusedError(f"it cannot be started anew: {error}") from None
         # An earlier answer is out of date: the next ``ask`` begins again.
-        if (ask := self._asks.get(gang)) is not None:
-            ask.answer = ""
-            if not ask.open:
-                del self._asks[gang]
+        if (request := self._requests.get(gang)) is not None:
+            request.answer = ""
+            if not request.open:
+                del self._requests[gang]
 
     def suspended(self) -> frozenset[Key]:
         """Return the gangs whose owners are suspended now."""
@@ -165,9 +169,9 @@ class OwnerRestarts:
 
     def take_back(self, gang: Key) -> None:
         """Forget a gang's restart; an owner that is suspended already is resumed all the same."""
-        if (ask := self._asks.get(gang)) is not None and gang not in self.suspended():
-            del self._asks[gang]
-            ask.open = False
+        if (request := self._requests.get(gang)) is not None and gang not in self.suspended():
+            del self._requests[gang]
+            request.open = False
 
     async def run(self) -> None:
         """Restart gangs and resume what a predecessor left suspended, until cancelled."""
@@ -193,26 +197,26 @@ class OwnerRestarts:
         await self._queue.flush()
 
     def _put_all(self) -> None:
-        for key in (*self._restarts, *(gang for gang, ask in self._asks.items() if ask.open)):
+        for key in (*self._restarts, *(gang for gang, request in self._requests.items() if request.open)):
             self._queue.done(key)
             self._queue.put(key)
 
     async def _work(self, key: Key) -> None:
         """Do the next step for a suspended owner or a requested restart; ``key`` names the owner or the gang."""
-        restart, ask, again_at = self._restarts.get(key), self._asks.get(key), None
+        restart, request, again_at = self._restarts.get(key), self._requests.get(key), None
         try:
             async with asyncio.timeout(ANSWER_S):
                 if restart is not None:
                     again_at = await self._go_on(key, restart)
-                elif ask is not None and ask.open:
-                    again_at = await self._begin(key, ask)
+                elif request is not None and request.open:
+                    again_at = await self._begin(key, request)
         except RefusedError as error:
-            assert ask is not None, "only those who ask are refused"
-            self._refuse(key, ask, str(error))
+            assert request is not None, "only those who ask are refused"
+            self._refuse(key, request, str(error))
         except (DriverError, TimeoutError) as error:
             is_conflict = isinstance(error, ApiError) and error.conflict  # another writer was faster
-            if restart is None and ask is not None and not is_conflict and _is_refusal(error):
-                self._refuse(key, ask, f"it cannot be started anew: {error}")
+            if restart is None and request is not None and not is_conflict and _is_refusal(error):
+                self._refuse(key, request, f"it cannot be started anew: {error}")
             else:
                 if not is_conflict:
                     logger.warning("%s/%s, which is started anew: %s; trying again", *key, str(error) or "no answer")
@@ -224,47 +228,48 @@ class OwnerRestarts:
 
     # What is asked for.
 
-    async def _begin(self, gang: Key, ask: RestartRequest) -> float | None:
+    async def _begin(self, gang: Key, request: RestartRequest) -> float | None:
         """Suspend the owner of a gang's pods, or delete the pods; return when to try again if it is too early.
 
         Raises:
             RefusedError: The gang cannot be restarted.
         """
-        # 1. What needs no new suspension.
-        refuse_kueues(ask.pods)
-        if all(maker(pod).kind == suspendable_owners.DELETES for pod in ask.pods):
-            again_at = await self._deletions.delete(gang, ask.pods, ask.reason)
+        # 1. What needs no new suspension. Pods of StatefulSets are deleted (``delete`` returns when, if too early).
+        #    Or the controller has suspended the owner already, or restarted it for these very pods.
+        refuse_kueues(request.pods)
+        if all(maker(pod).kind == suspendable_owners.DELETES for pod in request.pods):
+            again_at = await self._deletions.delete(gang, request.pods, request.reason)
             if again_at is None:
-                self._close(gang, ask, DONE)
+                self._close(gang, request, DONE)
             return again_at
-        top = await top_of(self._client, self._kinds, ask.pods)
+        top = await top_of(self._client, self._kinds, request.pods)
         if suspendable_owners.under_way(top.owner) is not None:
-            self._take_up(top).asks[gang] = ask
+            self._take_up(top).asks[gang] = request  # answered once the owner is resumed
             return None
-        if is_done(top, ask.loss):
-            self._close(gang, ask, DONE)
+        if is_done(top, request.loss):
+            self._close(gang, request, DONE)
             return None
 
-        # 2. What forbids or delays one.
+        # 2. What forbids or delays one: the owner, a pause after its last restart, too many suspended owners, budgets.
         if why := suspendable_owners.obstacle(top.resource.kind, top.owner):
             raise RefusedError(why)
-        wait_s = pause_s(top)
+        wait_s = pause_s(top)  # from the record of its last restart; 0 or less for no pause
         if wait_s > 0:
-            self._tell(gang, ask, PAUSED)
-        if wait_s > 0 or not (ask.at_once or self._has_room(gang[0])):
+            self._tell(gang, request, PAUSED)
+        if wait_s > 0 or not (request.at_once or self._has_room(gang[0])):
             return asyncio.get_running_loop().time() + max(LOOK_S, wait_s)
         running = [pod for pod in self._pods_of(top).values() if pod.spec.node_name]
         if running:
             await ask_budgets(self._client, running)
 
         # 3. The suspension. All requests above took time, so whether it is still wanted is asked last.
-        if not ask.wanted():
-            self._close(gang, ask, UNWANTED)
+        if not request.wanted():
+            self._close(gang, request, UNWANTED)
             return None
-        await suspend(self._client, top, gang=gang, loss=ask.loss, reason=ask.reason)
-        logger.info("%s of namespace %s is suspended, to be resumed: %s", top, gang[0], ask.reason)
-        ask.answer = ""
-        self._take_up(top).asks[gang] = ask
+        await suspend(self._client, top, gang=gang, loss=request.loss, reason=request.reason)
+        logger.info("%s of namespace %s is suspended, to be resumed: %s", top, gang[0], request.reason)
+        request.answer = ""
+        self._take_up(top).asks[gang] = request  # ``_go_on`` resumes the owner and answers the request
         return None
 
     def _has_room(self, namespace: str) -> bool:
@@ -348,10 +353,10 @@ class OwnerRestarts:
         # If it is not the same, another owner of that name is being restarted by now.
         if self._restarts.get(key) is restart:
             del self._restarts[key]
-        for gang, ask in restart.asks.items():
-            self._close(gang, ask, DONE)
+        for gang, request in restart.asks.items():
+            self._close(gang, request, DONE)
 
-    def _refuse(self, gang: Key, ask: RestartRequest, answer: str) -> None:
+    def _refuse(self, gang: Key, request: RestartRequest, answer: str) -> None:
         """Answer that a gang cannot be restarted, also the next requests for some time."""
         now = asyncio.get_running_loop().time()
         # Inserted at the end: the oldest entry is forgotten if there are too many.
@@ -359,18 +364,18 @@ class OwnerRestarts:
         self._refused[gang] = now + AGAIN_S, answer
         if len(self._refused) > MOST_KEPT:
             del self._refused[next(iter(self._refused))]
-        self._close(gang, ask, answer)
+        self._close(gang, request, answer)
 
-    def _close(self, gang: Key, ask: RestartRequest, answer: str) -> None:
-        ask.open, ask.pods, ask.since = False, (), asyncio.get_running_loop().time()
-        self._tell(gang, ask, answer)
+    def _close(self, gang: Key, request: RestartRequest, answer: str) -> None:
+        request.open, request.pods, request.since = False, (), asyncio.get_running_loop().time()
+        self._tell(gang, request, answer)
 
-    def _tell(self, gang: Key, ask: RestartRequest, answer: str) -> None:
-        if answer == ask.answer:
+    def _tell(self, gang: Key, request: RestartRequest, answer: str) -> None:
+        if answer == request.answer:
             return
         if answer != DONE:
             logger.info("%s/%s is not started anew: %s", *gang, answer)
-        ask.answer = answer
+        request.answer = answer
         self._touch(gang)
 
 

@@ -157,6 +157,7 @@ class ApiWriter:
             ApiError: The server refuses.
             Unreachable: No answer; nothing was created.
         """
+        # Other claims can have been created since the placement was decided.
         if conflicts.overtaken(self._picture, wish.claim, placement):
             raise MovedOnError(f"GPUs chosen on node {placement.node} were given to another claim meanwhile")
         body = claim_builder.pinned(
@@ -168,16 +169,18 @@ class ApiWriter:
             placed=placement.placed,
             keep_env=wish.keep_env,
             nccl=wish.nccl,
+            # Only whole GPUs can be shared by the pods of a set.
             shared=wish.request if wish.shared and isinstance(wish.request, Whole) else None,
             planned=placement.planned,
             seat=placement.seat,
+            # The names of these requests: ``completed`` adds the requests themselves below.
             other_requests=() if wish.template is None else tuple(wish.template.nic_entries),
             preempting=placement.preempts,
             vendor=wish.request.vendor,
         )
         if wish.template is not None:
             body = claim_templates.completed(body, wish.template, placement.nics)
-        claim = await self._make(wish, body)
+        claim = await self._make(wish, body)  # also counts it in the cluster cache
         logger.info(
             "pod %s/%s: claim %s pinned to GPUs %s of node %s",
             *(*wish.pod, claim.metadata.name, list(placement.choice.gpus), placement.node),

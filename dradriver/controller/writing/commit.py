@@ -76,7 +76,7 @@ class Commit:
             Unreachable: No answer.
         """
         made: list[ClaimRecord] = []
-        # Single pods, and pods that come late to a gang which has started.
+        # Single pods, and pods that come late to a gang which has started and so does not gather its pods any more.
         placed_alone = [member for member in plan if not self._picture.gangs.gathers(member.key)]
 
         async def create(member: Member, placement: Placement) -> None:
@@ -86,8 +86,9 @@ class Commit:
                     raise MovedOnError(f"claim {'/'.join(member.wish.claim)} exists already")
                 if not self._lives(member):  # its deletion was seen while the server was asked
                     raise MovedOnError(f"pod {'/'.join(member.key)} is gone")
-                self._writer.go_on(slot)
-                # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then.
+                self._writer.go_on(slot)  # before each further write: raises if the server wants a pause
+                # Once the claim exists the scheduler may bind the pod, and its annotations must be right by then. The
+                # reason stays if the scheduler refused the pod before: it may refuse this node, too.
                 kept = {names.REASON} if self._reasons.placed_again(member.pod) else set()
                 texts = {key: text for key, text in placement.texts.items() if key not in kept}
                 await self._writer.pods.annotate(member.pod, texts)
@@ -99,9 +100,9 @@ class Commit:
 
         began = asyncio.get_running_loop().time()
         try:
-            for places in _in_order(plan):
+            for places in _in_order(plan):  # pods with required affinity after the others
                 await self._each((partial(create, member, placement) for member, placement in places), slot)
-            self._check(plan, made)
+            self._check(plan, made)  # whether the claims and GPUs are still the plan's: a creation may hang for long
             # The pods that a late pod came to have ended meanwhile: it must start with all others of its gang.
             if any(self._picture.gangs.gathers(member.key) for member in placed_alone):
                 raise MovedOnError("its gang is to begin as a whole")
@@ -142,7 +143,7 @@ class Commit:
         await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
 
     def _check(self, plan: Mapping[Member, Placement], made: Iterable[ClaimRecord]) -> None:
-        """Raise MovedOnError if the plan does not hold any more: the creation of a claim may hang for long."""
+        """Raise MovedOnError if the plan does not hold any more: claims are gone, or others have its GPUs."""
         if not all(map(self._picture.accounts.has, made)):
             raise MovedOnError("claims of it are gone again")
         for member, placement in plan.items():
@@ -163,13 +164,15 @@ class Commit:
         await self._open(places, slot, asyncio.get_running_loop().time())
 
     async def _open(self, places: Mapping[Member, Placement], slot: Slot, began: float) -> None:
+        """Do what ``open_gates`` does; ``began`` is when the workload's writes began, by the loop's clock."""
         claims = [member.wish.claim for member in places]
         # Also the last gate of a gang that has not started: its other pods wait for this one.
         is_gang = any(self._picture.gangs.gathers(member.key) for member in places)
-        # Where nothing keeps the first pods of a gang from being bound, the scheduler keeps CPU and memory for the
-        # others. A pod that is not confined to nodes costs the scheduler less if it need not look at all nodes.
-        is_unseated = is_gang and not all(place.seat for place in places.values())
-        nominated = [member for member, place in places.items() if is_unseated or not place.hostnames]
+        # Without gang barriers (``seat``) the first pods of a gang can be bound before the others. A nomination has the
+        # scheduler keep CPU and memory for those. A pod that is not confined to nodes (no ``hostnames``) costs the
+        # scheduler less if it need not look at all nodes.
+        has_no_barrier = is_gang and not all(place.seat for place in places.values())
+        nominated = [member for member, place in places.items() if has_no_barrier or not place.hostnames]
         await self._each((partial(self._nominate, member, places[member].node) for member in nominated), slot)
 
         async def remove_gate(member: Member, placement: Placement) -> None:
@@ -179,17 +182,17 @@ class Commit:
             # Other writes of a gang change its pods meanwhile, as a nomination does. Any other pod must be the one that
             # was decided about.
             pod = self._now(member) if is_gang or member in nominated else member.pod
-            if pod.gated:  # another leader may have removed it meanwhile
+            if pod.gated:  # another leader may have removed it meanwhile. ``lift`` refuses a pod that has changed.
                 await self._writer.pods.lift(pod, placement)
 
         try:
             for some_places in _in_order(places):
                 await self._each((partial(remove_gate, member, place) for member, place in some_places), slot)
         except (ApiError, Unreachable) as error:
+            # After a conflict or timeout some gates of a gang may be gone although no answer came.
             concern = outcome(error)
-            # Of many gates, some may be gone although no answer came.
             is_refused = concern is Outcome.OBJECT or (concern is Outcome.MOMENT and not is_gang)
-            if is_refused and all(self._now(member).gated for member in places):
+            if is_refused and all(self._now(member).gated for member in places):  # delete the claims
                 self._writer.go_on(slot)  # after a pause the gates are tried again, and not after the back-off
                 known = (self._picture.claims.get(claim) for claim in claims)
                 back = [claim for claim in known if claim is not None and claim.devices is None and not claim.deleting]
@@ -309,9 +312,8 @@ class Commit:
     async def _tell(self, claim: ClaimRecord, condition: str) -> None:
         assert claim.seat is not None, "asked of seats"
         namespace, name = claim.key
-        body = gang_barrier_device.status(
-            claim.metadata, claim.seat, condition, now=datetime.datetime.now(datetime.UTC)
-        )
+        now = datetime.datetime.now(datetime.UTC)
+        body = gang_barrier_device.status(claim.metadata, claim.seat, condition, now=now)
         try:
             told = await self._client.patch(
                 RESOURCE_CLAIMS, name, body, kind=PatchKind.APPLY, namespace=namespace, subresource="status",
@@ -378,10 +380,8 @@ class Commit:
             self._writer.go_on(slot)
             await action()
 
-        at_once = 1 if self._lanes.troubled else AT_ONCE
-        await several_writes.each(
-            (partial(go_on, action) for action in all_actions), at_once=at_once, on_error=self._heed
-        )
+        steps = (partial(go_on, action) for action in all_actions)
+        await several_writes.each(steps, at_once=1 if self._lanes.troubled else AT_ONCE, on_error=self._heed)
 
     def _heed(self, error: Exception) -> None:
         if isinstance(error, ApiError) and error.retry_after_s and outcome(error) is Outcome.SERVER:

@@ -83,12 +83,8 @@ class Executor:
             workloads: The workloads that are looked after.
         """
         self.commit = commit
-        self._writer = writer
-        self._lanes = lanes
-        self._picture = picture
-        self._reasons = reasons
-        self._agenda = agenda
-        self._workloads = workloads
+        self._writer, self._lanes, self._picture, self._reasons = writer, lanes, picture, reasons
+        self._agenda, self._workloads = agenda, workloads
         self._tasks: set[asyncio.Task[None]] = set()  # the writes that run now
 
     def can_write(self, workload: PendingWorkload) -> bool:
@@ -150,19 +146,23 @@ class Executor:
         self.start(workload, lambda slot: self._release(workload, step, slot))
 
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
+        # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
         await self.commit.release(step.claims, slot)
         if step.cause is None:
             return
+        # 2. Count it, also against a scheduler that did not bind the pods in time (``silent``).
         metrics.WITHDRAWALS.labels(step.cause.value).inc(len(step.claims))
         if workload.is_gang:
             metrics.GIVEN_BACK.labels(step.cause.value).inc()
         if step.cause is WithdrawReason.OVERDUE:
             self._lanes.silent([member.key for member in workload.members])
+        # 3. Remember what the scheduler said last (``refused``): for the next claim only a later message counts.
         released = {claim.key for claim in step.claims}
         for member in workload.members:
             if claim_key(member.pod) in released:
                 is_renewed = step.cause is WithdrawReason.OVERLOOKED
                 member.memory = member.memory.revoked(member.pod.refused, renewed=is_renewed)
+        # 4. Have the workload tried again. Without a reason that is at once, unless it is revoked again and again.
         if step.reason is None:
             self.begin_anew(workload, step.cause)
             return
@@ -170,6 +170,7 @@ class Executor:
         logger.info("%s/%s: its GPUs on nodes %s are free again: %s", *workload.key, nodes[:_SHOWN], step.reason)
         if step.cause is WithdrawReason.BYPASSED:
             return  # it is told why when it is looked at again
+        # The scheduler finds no room for the members ``step.refused`` on their nodes: the next plans avoid these nodes.
         now = asyncio.get_running_loop().time()
         workload.failures.refusals += bool(step.refused)
         for claim in step.claims:
@@ -264,6 +265,8 @@ class Executor:
             action: Its writes.
             creates: Whether claims are created, which a quota counts.
         """
+        # The lanes count answers: a success lets more writes run at once, trouble of the server pauses all writes.
+        # ``failures`` says when the workload itself may be tried again.
         key, clock = workload.key, asyncio.get_running_loop().time
         try:
             await action
@@ -275,17 +278,17 @@ class Executor:
             # A gated pod can go on with what was read since. The scheduler may be allocating the claim of any other.
             is_gated = all(member.pod.gated for member in workload.members)
             workload.failures.moved(clock(), at_once=is_gated)
-        except CrowdedError as error:
+        except CrowdedError as error:  # the quota of the namespace: fewer of its claims are created at once
             logger.info("pod %s/%s: %s; trying again in its turn", *key, error)
             self._lanes.succeeded()
             self._lanes.crowded(key[0])
-        except PausedError as error:
+        except PausedError as error:  # ``can_write`` keeps it until the pause is over
             logger.info("pod %s/%s: %s; going on after it", *key, error)
         except UnsureError as error:
             logger.warning("pod %s/%s: %s; asking the server what became of it", *key, error)
             if isinstance(error.__cause__, DriverError) and outcome(error.__cause__) is Outcome.SERVER:
                 self._lanes.failed(error.__cause__)
-            workload.unsure = True
+            workload.unsure = True  # the next look at it only asks the server for its claims
             if not self._workloads.has(workload):
                 # The workload is forgotten, so the server is not asked. If a claim exists, the reflector shows it.
                 self.forget_claims(workload)

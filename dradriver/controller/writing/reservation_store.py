@@ -55,7 +55,13 @@ class ReservationStore:
     ) -> bool:
         """Write reservations, and what ``config_map`` keeps with them. Returns whether that went well.
 
-        What is wrong is said once as long as it is the same.
+        A failure is logged once as long as its cause is the same.
+
+        Args:
+            kept: The reservations in force.
+            blocked: Since when workloads wait for a reservation.
+            failed: By account (tenant or namespace): how many reservations came to nothing, and when the last one did.
+            evicted: Workloads that were told to end for others.
         """
         written = reservation_config_map.Written(
             kept=list(kept), blocked=list(blocked), failed=list(failed), evicted=list(evicted)
@@ -66,6 +72,8 @@ class ReservationStore:
             except ApiError as error:
                 if error.status != _CONFLICT and not error.not_found:
                     raise
+                # Another replica or a person changed, made or deleted the ConfigMap. ``_read`` notes the version that
+                # is there now, and the second write replaces it: only the leader knows the reservations.
                 await self._read()
                 await self._write(written)
         except DriverError as error:

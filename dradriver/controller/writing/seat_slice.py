@@ -137,20 +137,27 @@ class SeatSlice:
         return f"the API server keeps no {', '.join(lacking)} in slices: Kubernetes 1.36 does" if lacking else ""
 
     async def _stored(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Return the slice as the server has it, or would have it if it kept all of it."""
+        """Make the slice as wanted, and return it as the server has it.
+
+        ``gang_barrier_device.dropped`` returns which fields an older server drops. If it would drop fields of a new
+        slice, none is created, and the answer of the dry run is returned.
+        """
         try:
             found: dict[str, Any] = await self._client.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
         except ApiError as error:
             if not error.not_found:
                 raise
+            # 1. There is none: create it if a dry run shows that the server keeps all fields.
             tried: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted, dry_run=True)
             return tried if gang_barrier_device.dropped(tried) else await self._created(wanted)
-        # Readers of one slice alone see either state of it: it needs no new generation.
+        # 2. It is there: compare it. A new generation would tell readers that older slices of the pool are out of date.
+        #    This pool has one slice, so its generation never changes.
         generation = found["spec"]["pool"].get("generation", 1)
         wanted["spec"]["pool"]["generation"] = generation
         owners = wanted["metadata"]["ownerReferences"]
         if found["spec"] == wanted["spec"] and found["metadata"].get("ownerReferences") == owners:
             return found
+        # 3. It differs: update it, and keep its other metadata.
         new = copy.deepcopy(found) | {"spec": wanted["spec"]}
         new["metadata"]["ownerReferences"] = owners
         try:
@@ -158,7 +165,8 @@ class SeatSlice:
         except ApiError as error:
             if not error.invalid:
                 raise
-            # Somebody else's, of what no update changes: a driver, a pool, a node.
+            # 4. Another program made it: its driver, pool or node cannot be updated. Replace it, if it is still the one
+            #    that was read.
             logger.warning("slice %s is none of ours and is replaced: %s", gang_barrier_device.SLICE, error)
             versions = {"uid": found["metadata"]["uid"], "resource_version": found["metadata"]["resourceVersion"]}
             await self._client.delete(RESOURCE_SLICES, gang_barrier_device.SLICE, **versions)

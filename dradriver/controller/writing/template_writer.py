@@ -156,25 +156,36 @@ class TemplateWriter:
             self._rounds.done(key)
 
     async def _serve(self, key: Key, pod: Static, made: Template | None) -> None:
-        """Have a template be there that asks for what a pod's note says."""
+        """Have a template be there that asks for what a pod's note says.
+
+        ``self._rounds`` calls again after ``fail``, with a growing pause, and not before an event after ``done``.
+
+        Args:
+            key: The template.
+            pod: One of the pods that name it. All of them have the same note: the name is its hash.
+            made: The template as the cluster cache has it; None if there is none.
+        """
+        # 1. It was judged in this state.
         if made is not None and self._judged.get(key) == _judged(made):
             self._rounds.done(key)
             return
         noted = resolved.read({names.REQUEST: pod.note})
+        # 2. Judge the template that is there. Only one with the controller's label (``static``) may be replaced.
         if made is not None:
-            right = await self._right(key, pod.note, noted, made)
-            if right is None or (not right and made.metadata.deletion_timestamp is not None):
-                self._rounds.fail(key)
+            is_right = await self._right(key, pod.note, noted, made)  # None: the server could not compare it
+            if is_right is None or (not is_right and made.metadata.deletion_timestamp is not None):
+                self._rounds.fail(key)  # also until a wrong one that is being deleted is gone
                 return
-            if right or not made.static:
+            if is_right or not made.static:
                 self._judged[key] = _judged(made)
-                if not right:
+                if not is_right:
                     why = "is there, asks for something else than the pod's words, and is not the controller's"
                     await self._tell(key, pod, f"{why}; delete it, and the controller makes it anew")
                 self._rounds.done(key)
                 return
             if not await self._delete(key, made, "asks for something else than its pods"):
                 return
+        # 3. Make it, as this release makes it from a note. A note of a newer release can ask for what this one lacks.
         if _ladder(noted) > claim_alternatives.VERSION:
             raise WordError(
                 "the webhook that admitted the pod is of a newer release than the controller; let the controller be "
@@ -187,7 +198,7 @@ class TemplateWriter:
             if not error.already_exists:  # else the reflector is late
                 raise
         else:
-            self._judged[key] = stored["metadata"]["uid"], True
+            self._judged[key] = stored["metadata"]["uid"], True  # right, and with the controller's label
             logger.info("template %s/%s: made", *key)
         self._rounds.fail(key)  # until the reflector shows it
 

@@ -108,6 +108,7 @@ class UsageStore:
         self._clock = clock
 
         # One ConfigMap has the usage of the current hour. Each of the others has the past hours of one day.
+        # An *hour* is counted from the epoch, and so is a day. ``picture.gpu_time.hours`` has GPU-seconds by hour.
         self._versions: dict[str, str] = {}  # by ConfigMap: the resource version last read or written
         self._until: dict[str, float] = {}  # by ConfigMap: until when its usage was counted, seconds since the epoch
         self._late: set[int] = set()  # hours of which the ConfigMap of their day does not have all usage yet
@@ -164,19 +165,20 @@ class UsageStore:
             Unreachable: No answer.
         """
         self._class = await class_uid(self._client)
-        # 1. Read all ConfigMaps at once.
+        # 1. Read all ConfigMaps at once. ``_read`` returns None for one that does not exist or cannot be decoded.
         self._versions.clear()
         names_of = usage_config_maps.every_name()
         answers = await asyncio.gather(*map(self._read, names_of), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        kept_of = {
+        kept_of = {  # by ConfigMap: its hours, their details, and until when they were counted
             name: kept for name, kept in zip(names_of, answers, strict=True) if isinstance(kept, usage_config_maps.Kept)
         }
         self._until = {name: kept.until for name, kept in kept_of.items()}
 
-        # 2. Join their hours. An hour can stand in two: the later one has all of it.
+        # 2. Join their hours. An hour can stand in two: the one that was counted further has all of it. Hours that are
+        #    too old, or later than the clock of any replica can be, are left out.
         now = self._clock()
         first_hour, last_hour = int(now // HOUR_S) - self.keep_days * DAY_H, int((now + _SKEW_S) // HOUR_S)
         hours: Hours = {}
@@ -185,10 +187,13 @@ class UsageStore:
             valid = {hour: rows for hour, rows in kept.hours.items() if first_hour <= hour <= last_hour}
             hours |= valid
             details |= {hour: kept.details.get(hour, Detail()) for hour in valid}
-        current = kept_of.get(usage_config_maps.name_of(None))
+        # What the ConfigMap of the current hour has is not all in the ConfigMaps of days yet.
+        current = kept_of.get(usage_config_maps.name_of(None))  # None stands for the current hour
         self._late = set() if current is None else hours.keys() & current.hours.keys()
 
-        # 3. Count on from when it was written last. The days from the first late hour on are written again as a whole.
+        # 3. Count on from when it was written last; from now if nothing is stored. The days from the first late hour on
+        #    are written again as a whole, so all of their hours must be in memory. ``begin`` takes these hours,
+        #    ``catch_up`` adds what each claim has held since ``counted_from``, or since it got its devices.
         until = min(max((kept.until for kept in kept_of.values()), default=0.0), now + _SKEW_S)
         rewritten_from = min([*self._late, int((until or now) // HOUR_S)]) // DAY_H * DAY_H
         counted_from = max(until, now - self.keep_days * DAY_H * HOUR_S) if until else now
@@ -199,7 +204,8 @@ class UsageStore:
         )  # fmt: skip
         await gpu_time.catch_up()
 
-        # 4. The shares of tenants begin with what all hours say.
+        # 4. The shares of tenants begin with what all hours say, older ones with less weight, and with what namespaces
+        #    hold now.
         used = decayed(hours | gpu_time.hours, self._clock(), half_life_s=self._tenants.shares.half_life_s)
         self._tenants.shares.restart(used, gpu_time.now())
         self._warned.pop("", None)
@@ -212,27 +218,30 @@ class UsageStore:
         Raises:
             ApiError: Another has counted further.
         """
+        # 1. Count until now, and check the sums that the order of tenants uses: ``correct`` returns the wrong ones.
         gpu_time = self._picture.gpu_time
         gpu_time.settle()
         for namespace in self._tenants.shares.correct(gpu_time.now()):
             logger.error("what namespace %s has of GPUs is not what its claims hold; put right", namespace)
             metrics.DIFFERENCES.labels("shares").inc()
+        # 2. Which hours must be written: those that grew, and those of ConfigMaps that somebody has deleted.
         current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
         await self._find_deleted(current)
         grown, gpu_time.book.grown = gpu_time.book.grown, set()
         self._late |= grown
         self._late &= gpu_time.hours.keys()
         self._due |= current in grown
-        # The ConfigMap of the current hour also has late hours, because writing it replaces what it had of the hour
-        # before. It says until when all usage was counted. Late hours that are too old for it must therefore be written
-        # to the ConfigMap of their day first.
+        # 3. Write them. ``_put_days`` removes from ``_late`` what it writes. The ConfigMap of the current hour also has
+        #    late hours, because writing it replaces what it had of the hour before. It says until when all usage was
+        #    counted. Late hours that are too old for it must therefore be written to the ConfigMap of their day first.
         oldest = current - _LATE_H
         await self._put_days({hour // DAY_H for hour in self._late if hour < oldest}, current)
         if self._due:
             late = {h: gpu_time.hours[h] for h in sorted(self._late) if oldest <= h <= current}
             self._due = not await self._put(None, late)
         await self._put_days({hour // DAY_H for hour in self._late if oldest <= hour < current}, current)
-        self._late |= gpu_time.book.grown  # of what has ended meanwhile
+        # 4. Claims that ended during the writes have grown hours again. Then forget what no ConfigMap needs any more.
+        self._late |= gpu_time.book.grown
         gpu_time.book.forget_before((current // DAY_H - 1) * DAY_H)
         gpu_time.book.forget_pods_before(current)
         self._tell()
@@ -309,14 +318,15 @@ class UsageStore:
         self._until[name] = until
         try:
             try:
-                await self._store(day, hours, until)
+                await self._store(day, hours, until)  # creates the ConfigMap, or replaces the version in ``_versions``
             except ApiError as error:
                 if error.not_found and name in self._versions:
                     del self._versions[name]  # somebody has deleted it a moment ago
                 elif error.status != _CONFLICT:
                     raise
                 else:
-                    # ``_read`` also notes the version that is there now, which the second write replaces.
+                    # ``_read`` also notes the version that is there now, which the second write replaces. If another
+                    # leader has counted further than this replica, ``run`` must read all again.
                     kept = await self._read(name)
                     if kept is not None and kept.until > known_until + _SLACK_S:
                         raise _Overtaken(error) from None

@@ -456,8 +456,8 @@ def test_no_expression_looks_at_each_of_what_an_object_may_have_thousands_of(var
         assert not [over for over in looped if re.search("(?i)annotations|labels|limits", over)], part
         if any("ontainers" in over for over in looped):
             # The loop is skipped if there are very many.
-            bounded = ("size(object.spec.containers) + ", "size(variables.containers) > ", "size(variables.containers) <= ")
-            assert expression.startswith(bounded), part
+            sizes = "size(object.spec.containers) + ", "size(variables.containers) > ", "size(variables.containers) <= "
+            assert expression.startswith(sizes), part
 
 
 def test_the_claims_policy_keeps_every_mark_that_is_read() -> None:
