@@ -361,6 +361,7 @@ def judge(
     if reservation.idle_gpu_s < most_idle_gpu_s * (1 - 1e-9):
         return Step.KEEP, ""
     why = f"{reservation.idle_gpu_s:,.0f} GPU-seconds stood idle, at most {most_idle_gpu_s:,.0f} may"
+    # The set with the smaller ``readiness`` is free earlier. ``moved``: how often the reservation cost too much before.
     is_better_elsewhere = elsewhere is not None and readiness(elsewhere, now) < readiness(here, now)
     can_move = is_better_elsewhere and reservation.moved < terms.moves
     return Step.MOVE if can_move else Step.END, why
