@@ -45,6 +45,9 @@ def _parts_beyond_bounds(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str
 
     Lists in the spec are decoded only if their JSON is within the bound of bytes, so that nothing large is decoded.
     Short JSON is not decoded either, because it cannot have too many entries.
+
+    Raises:
+        WordError: JSON that is decoded is not of the expected type, so the webhook refuses the pod.
     """
     spec = pod.spec
     containers = (*pod.containers, *pod.init_containers)
@@ -67,7 +70,8 @@ def _parts_beyond_bounds(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str
         yield "spec.tolerations", length, BYTES, "bytes of JSON"
     elif (
         length > _TOO_SHORT_TO_EXCEED
-        and len(entries := pod_view.decode(_LIST, spec.tolerations, "") or ()) > TOLERATIONS
+        # ``where`` is a prefix of the error message.
+        and len(entries := pod_view.decode(_LIST, spec.tolerations, where="") or ()) > TOLERATIONS
     ):
         yield "spec.tolerations", len(entries), TOLERATIONS, "entries"
     for container in containers:

@@ -88,6 +88,10 @@ class Agent:
             is_removed=lambda uuid: self._objects.is_removed(uuid) or self._hardware.is_foreign(uuid),
         )
         # ``withdraw`` is called when the driver was loaded again: device numbers that were written may be wrong now.
+        # The watch offers three views of the machine, each None before the first reading:
+        # - ``machine``: the last reading, even if the driver was loaded again since.
+        # - ``current``: the same, but None from a new load of the driver until the next reading.
+        # - ``last_known()``: as ``machine``. If no reading ever worked, the machine that an earlier agent published.
         self._machines = MachineWatch(
             self._discovery,
             interval_s=options.rediscover_s,
@@ -145,8 +149,9 @@ class Agent:
         self._not_told = NotTold(self._events)
         nccl.not_told.add(self._not_told.put)
 
-        # ``below`` finds the physical server below a virtual machine. If a device plugin hands out the same GPUs,
-        # processes outside of claims are right to be there.
+        # Containers get device numbers, so claims are prepared from ``current``, never from an outdated reading. If a
+        # device plugin hands out the same GPUs, processes outside of claims are right to be there. ``below`` finds the
+        # physical server below a virtual machine.
         self._preparer = Preparer(
             node=options.node,
             state_dir=options.state_dir,
@@ -167,6 +172,7 @@ class Agent:
             nccl=nccl,
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
         )
+        # The idle watch reads counters by uuid, which no load of the driver changes: an outdated reading will do.
         self._idle = IdleWatch(
             idle_watch.asked_of(self._discovery), self._preparer.prepared, lambda: self._machines.machine
         )

@@ -107,6 +107,8 @@ def read_wish(
         WordError: The pod was changed after its admission into something that cannot be placed, or its template is
             missing or cannot be met.
     """
+    # The webhook wrote the pod's request into an annotation, for each container. Fields that the author did not set are
+    # ``UNSET`` there.
     resolved_request = resolved.read(pod.metadata.annotations)
     container_names = {container.name for container in (*pod.spec.init_containers, *pod.spec.containers)}
     if missing_containers := sorted(set(resolved_request.containers) - container_names):
@@ -134,10 +136,11 @@ def read_wish(
         rules=None if is_shared else rules_of(pod),
     )
 
-    # The scheduler needs attributes that only the slices of this driver have. If another driver's devices are
-    # allocated, admission refuses the annotation.
+    # Now the claim spec for the case that the scheduler gets the pod. It needs attributes that only the slices of this
+    # driver have. If another driver's devices are allocated, admission refuses the annotation.
     hands_over = resolved_request.when_full == HAND_OVER
     can_hand_over = not (is_narrowed(pod) or is_shared) and current_ledger() is OURS and (hands_over or wish.open != "")
+    # ``pod.template`` names the claim entry and the template that the author wrote for the GPUs; None for plain limits.
     if pod.template is not None and has and isinstance(wish.request, Whole):
         return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
     if pod.template is not None:

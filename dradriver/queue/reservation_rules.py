@@ -369,6 +369,7 @@ def judge(
     if not has_used_up(reservation, terms):
         return Step.KEEP, ""
     why = f"{reservation.idle_gpu_s:,.0f} GPU-seconds stood idle, at most {most_idle_gpu_s:,.0f} may"
+    # The set with the smaller ``readiness`` is free earlier. ``moved``: how often the reservation cost too much before.
     is_better_elsewhere = elsewhere is not None and readiness(elsewhere, now) < readiness(here, now)
     can_move = is_better_elsewhere and reservation.moved < terms.moves
     return Step.MOVE if can_move else Step.END, why

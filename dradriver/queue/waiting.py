@@ -78,12 +78,14 @@ class Queue:
         self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}  # all waiting workloads
         self._lines: dict[tuple[Kinds, Asker], Line] = {}  # by equivalence class and asker
         self._capped_lines: dict[str, set[Line]] = {}  # by tenant: the lines that a cap denies some GPUs
-        # By tenant and asker: a heap of the lines that may find a place. The number makes entries comparable.
+        # By tenant and asker (one namespace of a tenant, gangs apart): a heap of the lines that may find a place. The
+        # number makes entries comparable.
         self._heads: dict[str, dict[Asker, list[tuple[Order, int, Line]]]] = {}
-        self._turns = Turns(self._turn)
+        self._turns = Turns(self._turn)  # the askers by the positions (``_turn``) of their first workloads
         self._shares: dict[str, float] | None = None  # by tenant, while turns are compared
         self._asked: Bools | None = None  # the nodes that the last answer of ``next`` says to ask about
         self._heap_entries = 0  # entries made so far, which number them
+        # Calls ``_queue_all`` with a blocked group that may find a place now, to put its lines into the heaps again.
         self.rechecks = Rechecks(nodes, free, open_rows, self._queue_all)
 
     def __len__(self) -> int:

@@ -83,7 +83,9 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
         np.where(row[with_empty_gpus] == _NOT_YET, FAR, row[with_empty_gpus].astype(np.int64)) for row in least_so_far
     ]
 
-    # The GPUs with fractions come before empty ones: their number is part of the cost of opening one.
+    # ``part_assignment.assign`` later places the pod on the chosen node, and must find the same cost. It numbers the
+    # node's GPUs, those in use first, and opening number ``i`` costs ``OPENING + i``. So the first empty GPU has the
+    # number ``used_gpus``.
     used_gpus = np.bitwise_count(rooms.masks_with_fractions[slots[with_empty_gpus]] & np.uint16(nodes.suitable))
     _open(ask, nodes, least_wide, opening[with_empty_gpus], used_gpus.astype(np.int64))
     costs[with_empty_gpus] = np.minimum(least_wide[-1], FAR)
@@ -97,7 +99,7 @@ def _walk(wanted: Counts, reached: list[Array], costs: Mapping[int, Array]) -> N
             np.minimum(reached[total], costs[more] + reached[placed] if placed else costs[more], out=reached[total])
 
 
-def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: Ints) -> None:
+def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used_gpus: Ints) -> None:
     """Lower the costs in ``reached`` by what the empty GPUs of each node can take, in the order of ``order``."""
     rooms = nodes.rooms
     g = len(rooms.layouts)
@@ -111,7 +113,8 @@ def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used: In
     orders = _orders(nodes.group.tables, opening, g)
     for nth in range(min(len(first), sum(ask.wanted)) if alike else len(first)):
         position = orders[opening, nth]
-        _walk(ask.wanted, reached, {way: empty[way][position] + (used + (OPENING + nth)) for way in ways})
+        opening_costs = used_gpus + (OPENING + nth)  # by node; the same as in ``part_assignment.assign``
+        _walk(ask.wanted, reached, {way: empty[way][position] + opening_costs for way in ways})
 
 
 def _orders(tables: Tables, masks: Array, g: int) -> Array:

@@ -83,6 +83,12 @@ class Books:
         """
         self._touch = touch
         self._wake = wake
+
+        # The order matters: each book reads those that are passed to it. Books that must not know this class get
+        # callbacks instead: ``_rehold`` counts again what a claim holds, ``_touch_pods_of`` has the controller look at
+        # the claim's pods again.
+
+        # 1. Pods, claims, nodes and their GPUs.
         self.pods: dict[Key, Pod] = {}
         self.accounts = Accounts()
         self.claims = self.accounts.claims
@@ -96,17 +102,24 @@ class Books:
             self.inventory, self.nodes,
             rehold=self._rehold, touch=self._touch_pods_of, known=self.gpu_time.pool_known,
         )  # fmt: skip
+
+        # 2. NICs.
         self.nics = Nics(self.nodes, self._machine_of, self.offered.taint_rules)
         # From the first pod on that requests NICs, the NICs of a node are counted again when its GPUs change.
         self.nics.first_requested.add(lambda: self.inventory.marked.add(self._gpus_marked))
+
+        # 3. The pods of each claim and of each gang.
         self.weights = Weights()
         self.claim_users = ClaimUsers(self.pods)
         self.gangs = Gangs()
         self.kept_places = KeptPlaces(self.accounts, self._freed)
         self.barrier: bool | None = False
+
+        # 4. What pods take of their nodes in addition to GPUs and NICs, and what else ties pods to nodes.
         self.node_usage = NodeUsage(self.nodes, self.pods, self.accounts.node_of)
         self.channels = Channels(self.nodes, self.pods, self.claims, self.templates, self.node_usage.node_of)
         self.other_claims = OtherClaims(self.nodes, self.pods, self.claims, touch)
+        # ``_recount`` and ``_rehold`` tell these books of pods and claims that use the feature.
         self._feature_books = feature_books(
             pods=self.pods, accounts=self.accounts, gangs=self.gangs,
             nics=self.nics, channels=self.channels, other_claims=self.other_claims, kept_places=self.kept_places,

@@ -84,6 +84,8 @@ def feature_books(
     """
     claims = accounts.claims
 
+    # For each feature: whether a claim or a pod concerns its book. ``of_claim``, ``of_pod`` and ``named_by`` are what
+    # the book has from before. An intended claim is about to be created, and its NICs count already.
     def has_nics(key: Key) -> bool:
         if key in nics.of_claim:
             return True
@@ -95,7 +97,7 @@ def feature_books(
     def recount_nics(key: Key) -> None:
         nics.hold(key, accounts.nics_of(key))
         if (claim := claims.get(key)) is not None and claim.nics:
-            for other in nics.others(key):
+            for other in nics.others(key):  # claims that are in conflict with it
                 touch_pods_of(other)
 
     def has_channel(key: Key) -> bool:

@@ -171,6 +171,8 @@ class Snapshot:
         new._freed = freed
 
         # GPUs: without these claims and those that earlier calls took out, because what is left is computed by node.
+        # ``whose`` are the workloads whose reserved GPUs the snapshot offers. ``known`` remembers what is left of
+        # nodes.
         added = frozenset(claims)
         new._gone = self._gone | added
         if added:

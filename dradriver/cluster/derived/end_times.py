@@ -63,7 +63,7 @@ def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
         if ends is None or not now - OVERDUE_S <= ends <= now + LONGEST_S:
             return None
         latest = max(latest, ends)
-    return latest or None
+    return latest or None  # 0: no pod of the claim is known
 
 
 def _pod_ends_at(pod: Pod, now: float, allocated_at: float | None) -> float | None:

@@ -158,7 +158,7 @@ class Workloads:
             if membership is not None:
                 key = membership.gang
             else:
-                key = (_owner_key(all_pods[pod]) if by_owner else None) or pod
+                key = (_owner_key(all_pods[pod]) if by_owner else None) or pod  # None: no owner that can be suspended
             if key in workloads:
                 continue
             if key == pod:
@@ -166,7 +166,7 @@ class Workloads:
                 continue
 
             if membership is not None:
-                members: Iterable[Key] = gangs.pods(key)
+                members: Iterable[Key] = gangs.pods(key)  # those that have not ended and were not deleted
             else:
                 # Few calls meet such an owner, and finding its pods takes a look at all pods of the cluster.
                 pods_of_owners = self._pods_of_owners() if pods_of_owners is None else pods_of_owners

@@ -159,7 +159,7 @@ class Fleets:
             for node, _ in inventory.holds.of(claim):
                 gone_claims.setdefault(node, set()).add(claim)
 
-        # 2. A copy of the fleet that differs on these nodes.
+        # 2. A copy of the fleet that differs on these nodes. It shares the data of all other nodes.
         fleet = self.of(namespace) if fleet is None else fleet
         nodes = {node for node in gone_claims if node in fleet.nodes}
         if not nodes:
@@ -172,7 +172,7 @@ class Fleets:
                 left = self._left(name, key[1], namespace=namespace, whose=whose, are_own=are_own)
                 if known is not None:
                     known[key] = left
-            inventory.set_left(fleet, name, left)
+            inventory.set_left(fleet, name, left)  # replaces in the copy what is free on the node
         return fleet
 
     def _left(self, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str], are_own: bool) -> Remaining:

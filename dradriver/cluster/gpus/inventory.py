@@ -392,10 +392,10 @@ class Inventory:
         if pool is None or row is None or (pool.row is None and not self._assess(name, pool)):
             self._remove(name)
             return
-        unused = self.left(name, pool)
+        unused = self.left(name, pool)  # what no claim holds; the fleet gets no GPUs that are reserved
         is_reserved = name in self.reserved.by_node
         free, offer, parts, tenants = self.reserved.left(name, pool, unused) if is_reserved else unused
-        if tenants or name in self._tenants.of_node:
+        if tenants or name in self._tenants.of_node:  # its GPUs' fractions are for one namespace at a time
             offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
         try:
             if pool.row == row:

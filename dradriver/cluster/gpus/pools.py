@@ -72,6 +72,7 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     if any(piece.node != name for piece in current):
         logger.warning("pool %s: its slices are not those of the node of that name; its GPUs are not used", name)
         return None
+    # One of the slices has the machine in an annotation. It is a text that says why if it cannot be read.
     machine = next((piece.machine for piece in current if piece.machine is not None), None)
     if isinstance(machine, str):
         logger.warning("pool %s: %s; its GPUs are not placed", name, machine)
@@ -80,7 +81,8 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
     devices = {gpu.index: (resource_slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
     usable = frozenset().union(*(piece.usable for piece in current))
     parts = {device: division for piece in current for device, division in piece.parts.items()}
-    # MIG slices that are devices of their own. Their GPU is divided into them, and is usable if one of them is.
+    # MIG slices that are devices of their own. Their GPU is divided into them, and is usable if one of them is. The GPU
+    # can be allocated as a whole, too, unless it is no usable device itself (``only``).
     mig_slices = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
     placed = _placed(machine, mig_slices)
     for device, slices_of_gpu in placed.items():
@@ -88,6 +90,7 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
         parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
         if not usable.isdisjoint(slices_of_gpu):
             usable |= {device}
+    # A counted MIG slice is a possible placement on its GPU. Any other is an instance that exists already.
     counted = any(mig_slice.counted for mig_slice in mig_slices.values())
     offered = _offered(machine, placed, mig_slices)
     ill = frozenset().union(*(piece.ill for piece in current))
@@ -115,6 +118,9 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
         device: The name of the GPU's device.
         held: The allocations by claim.
     """
+    # ``compute`` is the number of compute slices that the scheduler counted. Only a MIG slice that was read from a
+    # claim's status has it. It is 0 if the place comes from the claim's pin, or if the MIG slice is a device of its
+    # own: others cannot write these places, so they are believed.
     claims_with_counted_slices = [
         claim
         for claim, usage in held.items()
@@ -130,6 +136,7 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     }
 
     def is_possible(part: Amount | MigSlice) -> bool:
+        """Return whether a part is a MIG slice that the GPU can have; with a MIG slice no share is possible."""
         if not isinstance(part, MigSlice):
             return False
         profile = profiles.get(part.profile)
@@ -140,7 +147,8 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
         )
 
     doubtful = [claim for claim in claims_with_counted_slices if not all(map(is_possible, held[claim] or ()))]
-    return {**held, **dict.fromkeys(doubtful)}
+    whole_gpu_for_doubtful: dict[Key, Usage] = dict.fromkeys(doubtful)
+    return {**held, **whole_gpu_for_doubtful}
 
 
 def _offered(machine: Machine, placed: Mapping[str, Mapping[str, MigSlice]], own: Mapping[str, OwnSlice]) -> Machine:

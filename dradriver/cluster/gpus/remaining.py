@@ -53,7 +53,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
     if not pool.parts:
         return Remaining(free, WHOLE, {}, {})
     shared, sliced, parts_only = set(), set(), set()
-    rules: list[tuple[int, ShareRule]] = []
+    rules: list[tuple[int, ShareRule]] = []  # of GPUs that cannot be shared in any sizes of all their memory
     memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
     parts: dict[int, list[Part]] = {}
     tenants: dict[int, set[str]] = {}
@@ -61,7 +61,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
         division = pool.parts.get(device)
         if division is None or device not in pool.usable:
             continue
-        if division.only:
+        if division.only:  # never allocated as a whole
             parts_only.add(number)
         if pool.is_exclusive(device):
             tenants[number] = {namespace for namespace, _ in held[device]}
@@ -74,7 +74,8 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
                 rules.append((number, rule))
         if None not in held[device].values():
             allocated = [part for usage in held[device].values() for part in usage or ()]
-            # The place of an unusable MIG slice (tainted, for example) must stay empty: count it as allocated.
+            # ``pool.placed``: MIG slices of the GPU that are devices of their own. The place of an unusable one
+            # (tainted, for example) must stay empty: count it as allocated.
             unusable = (part for name, part in pool.placed.get(device, {}).items() if name not in pool.usable)
             allocated += [part for part in unusable if part not in allocated]
             if allocated:
@@ -111,6 +112,7 @@ def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key
     mig_spans = [range(part.start, part.start + part.size) for part in all_parts if isinstance(part, MigSlice)]
     if shares and mig_spans:
         return False  # a GPU in MIG mode has no shares
+    # Shares can be limited to less than the memory of the GPU; 0 is no limit.
     division = pool.parts.get(device)
     memory_mib = (division and division.memory_mib) or gpu.memory_mib
     memory_slices = {number for span in mig_spans for number in span}

@@ -148,7 +148,7 @@ class Tabulator(AtOnce):
             await asyncio.wait([answer], timeout=self._timeout_s)
         finally:
             # A thread cannot be cancelled. Without the process it reads to the end of the pipe, and ends.
-            while not answer.done():
+            while not answer.done():  # only after a timeout, or if this task is cancelled
                 if self._process is not None:
                     self._process.kill()
                 await asyncio.wait([answer], timeout=1.0)
@@ -166,12 +166,13 @@ class Tabulator(AtOnce):
                 node, kind.shape.size, error, len(waiting) - (node in waiting),
             )  # fmt: skip
             return
+        # The tables go to the memory of this process, where ``machine_kinds.known`` and the allocator find them.
         for number, part in enumerate(answer.result()):
             machine_kinds.keep(kind, number, part)
             await asyncio.sleep(0)  # tables are large: let other tasks run between them
         for other in [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]:
             self.forget(other)
-            self.made(other)
+            self.made(other)  # the cluster cache can place pods on it now
 
     def _count(self, node: str, now: float) -> None:
         turns = self._turns.setdefault(node, _Turns())

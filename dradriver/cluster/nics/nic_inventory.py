@@ -295,6 +295,7 @@ class Nics:
         for request in ask.requests:
             if request.device_class not in self._classes:
                 raise NoPlaceError(f"waits for DeviceClass {shown(request.device_class)}, which is not there")
+        # Names of the requests that cannot be judged. ``terms`` returns None for them.
         unread = {request.name for request in ask.requests if self.terms(request) is None}
         if not unread:
             return ask

@@ -118,6 +118,7 @@ class Gangs:
         #    ``_leave`` also deletes the pod's membership.
         gangs = [membership.gang for membership in (old, new) if membership is not None]
         had_started = [self.started(gang) for gang in gangs]
+        # A gang that loses a pod in one of two ways must be woken: ``is_asleep`` explains both.
         is_preempted = pod is not None and pod.preempted and not pod.spec.node_name
         if old is not None and not had_started[0] and (is_preempted or (new is None and old.blocks)):
             self._asleep.add(old.gang)

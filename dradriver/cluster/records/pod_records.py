@@ -119,6 +119,7 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
     if ours is not None and not is_static:
         return _whole(data)
 
+    # A pod that is being deleted does not count as one of its PodGroup. No PodGroup's name is longer than ``LONGEST``.
     group = "" if pod.metadata.deletion_timestamp or not pod.spec.scheduling_group else pod.spec.scheduling_group.name
     group = group if len(group) <= gang_owners.LONGEST else ""
     # A pod of a PodGroup that has succeeded takes nothing from its node, but it still counts as a pod of the group.
@@ -133,7 +134,7 @@ def read(data: msgspec.Raw) -> Pod | Foreign | None:
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         resource_version=pod.metadata.resource_version,
-        node="" if is_done else sys.intern(pod.spec.node_name),
+        node="" if is_done else sys.intern(pod.spec.node_name),  # interned: thousands of pods have the same texts
         takes=_takes(pod.spec, pod.status) if is_on_node else {},
         ports=_ports(pod.spec) if is_on_node else (),
         labels=_labels(labels) if is_on_node else "",

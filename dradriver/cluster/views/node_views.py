@@ -117,7 +117,7 @@ def views(
     shared_devices: dict[Where, Device] = {}
     for piece in pieces:
         driver, pool = piece.spec.driver, piece.spec.pool.name
-        if driver not in LEDGERS:
+        if driver not in LEDGERS:  # drivers whose devices are GPUs: this one, and others that can allocate them
             continue  # not a driver of GPUs
         slices = our_slices if driver == OURS.driver else other_slices
         slices.setdefault(pool, []).append(piece)
@@ -128,7 +128,7 @@ def views(
     wanted = set(only) or our_slices.keys()
     lacking = sorted(wanted - our_slices.keys())
     warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in lacking]
-    held = held_by(claims, shared_devices)
+    held = held_by(claims, shared_devices)  # by node: driver, device and holder
     nodes = []
     for name in sorted(wanted & our_slices.keys(), key=natural):
         node = _node(name, our_slices[name], other_slices.get(name, ()), warnings)
@@ -155,6 +155,7 @@ def _node(
     """
     # 1. The driver that allocates the GPUs, and its slices.
     current = _current(name, our_slices, warnings)
+    #    Slices of this driver that describe the machine and have no devices leave the allocation to another driver.
     is_other_allocating = bool(other_slices) and all(map(resource_slices.is_machine_alone, current))
     ledger = _whose(other_slices) if is_other_allocating else OURS
     allocated = current
@@ -177,6 +178,7 @@ def _node(
         return None
 
     # 3. The devices. Another driver calls a GPU otherwise than we do: ``our_names`` has our name of its whole GPUs.
+    #    ``gpu_of_device`` has our name of the GPU that a device is or is a part of.
     devices = {device.name: device for piece in allocated for device in piece.spec.devices}
     our_names: dict[str, str] = {}
     if is_other_allocating:

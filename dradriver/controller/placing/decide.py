@@ -70,7 +70,8 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
     if wish.shared and (claim := picture.claims.get(wish.claim)) is not None:
         return _joining(picture, wish, claim)
 
-    # 1. The nodes that the pod fits on, by resources, (anti-)affinity and the limits of the features that it uses.
+    # 1. The nodes that the pod fits on, by resources, (anti-)affinity and the limits of the features that it uses. A
+    #    limit can leave out nodes, and can change the request: NICs that only the scheduler can judge are dropped.
     limits = node_limits.concerning(wish)
     fit = snapshot.narrowed(eligible(snapshot, wish))
     for limit in limits:
@@ -82,6 +83,7 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
         raise NoPlaceError("no such node")
 
     # 2. For a shared set, a node with room for all pods that wait for it. All together may be too many for any node.
+    #    ``crowd`` is the sum of what these pods take of CPU, memory and other resources.
     if wish.shared:
         ask_of_all = msgspec.structs.replace(wish.ask, amounts=listed(picture.claim_users.crowd(wish.claim)))
         with contextlib.suppress(NoPlaceError):
@@ -89,10 +91,11 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
 
     # 3. A node without pods that the scheduler would have to wait for: they exclude this pod until they have ended. If
     #    the cluster cache does not have this pod, it is excluded from no node (``fit & False``).
-    shunned = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
-    if shunned.any():
+    #    ``shunned`` returns the nodes from which the anti-affinity of other pods keeps it.
+    excluding = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
+    if excluding.any():
         with contextlib.suppress(NoPlaceError):
-            return _placement(snapshot, wish, fit & ~shunned, limits, most)
+            return _placement(snapshot, wish, fit & ~excluding, limits, most)
 
     # 4. Any node.
     return _placement(snapshot, wish, fit, limits, most)
@@ -105,7 +108,8 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
         NoPlaceError: The set is not the one that the pod requests, has too many users, or is on a node that cannot run
             the pod.
     """
-    # 1. The set.
+    # 1. The set. ``claim.set`` is the request that it was chosen for, ``pin`` has its GPUs, and ``devices`` is None
+    #    until the scheduler has allocated it.
     name, pin = claim.metadata.name, claim.pin
     if claim.set is None or pin is None or claim.devices is None or not isinstance(wish.request, Whole):
         raise NoPlaceError(f"its set {name} is not there yet")
@@ -173,7 +177,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     released_usage = _usage(picture, [wish.pod, *map(_key, ending)])
     snapshot = Snapshot(picture, wish.claim[0]).without(released_claims, released_usage, are_own=True)
     fit = eligible(snapshot, wish)
-    if not (fit[row] and conflicts.fits(picture, claim)):
+    if not (fit[row] and conflicts.fits(picture, claim)):  # ``fits``: no other claim has these GPUs or NICs
         return None
     try:
         if not _asked_for(snapshot, wish, pin, _only_row(fit, row), released_claims):
@@ -182,7 +186,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         return None
 
     # 3. The next-best nodes, as they are now. There may be none, for example if the limits do not even allow the
-    #    claim's own node by now, because the tenant's partition has changed.
+    #    claim's own node by now, because the tenant's partition has changed. The claim stays valid without them.
     node = pin.choice.node
     other_nodes: list[str] = []
     with contextlib.suppress(NoPlaceError):

@@ -221,30 +221,39 @@ class _Search:
                 self._in[role, key, value] += pods
 
     def _most(self, role: int, cell: int) -> int:
-        """Return how many pods of a role its cell can have besides those of the roles that are shared already."""
+        """Return how many pods of a role a cell can have in addition to the pods that are shared already."""
+        # 1. The GPUs. ``_shares`` and ``_in`` have the pods that are shared so far, by cell and by domain.
         taken = sum(share.get(cell, 0) * gpus for share, gpus in zip(self._shares, self._puzzle.gpus, strict=True))
         most = (self._puzzle.free[cell] - taken) // self._puzzle.gpus[role]
-        values = self._puzzle.cells[cell]
+        # The cell's domain for each label that the rules name. Nodes without the label are in no domain.
+        domains = self._puzzle.cells[cell]
+
+        # 2. Anti-affinity holds in both directions: a pod excludes those that its rule selects, and pods whose rule
+        #    selects it exclude it.
         for rule in self._puzzle.apart:
-            value = values[rule.key]
-            if value is None:
+            domain = domains[rule.key]
+            if domain is None:
                 continue
-            others = (rule.pods if role in rule.holders else frozenset()) | (
+            excluded_roles = (rule.pods if role in rule.holders else frozenset()) | (
                 rule.holders if role in rule.pods else frozenset()
             )
-            if any(self._in[other, rule.key, value] for other in others):
+            if any(self._in[other, rule.key, domain] for other in excluded_roles):
                 return 0
-            if role in others:
+            if role in excluded_roles:
                 most = min(most, 1)
+
+        # 3. Spread: a domain may have ``skew`` pods more than the one with fewest, which has at least ``least``. A pod
+        #    with the constraint needs a domain that counts. A pod that is only counted can be anywhere as long as no
+        #    pod with the constraint is in its domain.
         for spread, least in self._spread:
-            value = values[spread.key]
-            if role in spread.holders and value not in spread.counts:
+            domain = domains[spread.key]
+            if role in spread.holders and domain not in spread.counts:
                 return 0
-            if value is None or value not in spread.counts:
+            if domain is None or domain not in spread.counts:
                 continue
-            has_holder = any(self._in[holder, spread.key, value] for holder in spread.holders)
+            has_holder = any(self._in[holder, spread.key, domain] for holder in spread.holders)
             if role in spread.holders or (role in spread.pods and has_holder):
-                room = least + spread.skew - self._count(spread, value)
+                room = least + spread.skew - self._count(spread, domain)
                 if role in spread.pods:
                     most = min(most, max(room, 0))
                 elif room < 0:

@@ -74,6 +74,7 @@ class Search:
         self._picture, self._whole_snapshot = picture, snapshot
         self._namespace = members[0].key[0]
         self._ask = asked(picture, [member.wish for member in members])
+        # Whether GPUs that cannot have NICs have to be left out, because NICs must be near GPUs or share an attribute.
         self._narrows = self._ask is not None and nic_choice.demands(self._ask)
 
         # What the next snapshot leaves out.
@@ -92,6 +93,7 @@ class Search:
         self.sets: dict[Member, Dealt] = {}
 
         # What earlier searches have learned. Only for the tenant's own fleet: another has other GPUs in each search.
+        # ``_skips``: nodes are left out from the start. ``_has_suspects``: some of these could do in another plan.
         self._skips = self._has_suspects = False
         self._remembers = self._narrows and snapshot.fleet is picture.fleets.of(self._namespace)
         if self._remembers:
@@ -208,12 +210,14 @@ class Search:
         taken: set[Place] = set()
         for number, (member, pod) in enumerate(pods.items()):
             gpus, is_last = sum(pod.values()), number + 1 == len(pods)
+            # Fewer than requested: no set will do. More: any set of them will do. As many: this set alone is offered.
             apart = nic_choice.gpus_apart(
                 self._picture, self._ask, node, left, gpus,
                 is_last_pod=is_last, one_set=one_set_each, taken=taken, tries=self._tries,
             )  # fmt: skip
             if len(apart) < gpus:
-                # With other GPUs for the pods before it there may be some for this one: the failure proves nothing.
+                # With other GPUs for the pods before it there may be some for this one: the failure proves nothing, and
+                # is noted as a search that did not end (``ended=True``: it was cut short).
                 if number > 0:
                     self._picture.nics.counts.looked(self._ask, node, ended=True)
                 break
@@ -309,7 +313,7 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
         nics = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
         if nics is None:
             assert wish.nics is not None, "it asks for some"
-            ask, short[node] = wish.nics, {}
+            ask, short[node] = wish.nics, {}  # the members of a short node are filled in below
             continue
         nics_by_member[member] = nics
         taken |= {(node, address) for addresses in nics.values() for address in addresses}

@@ -67,6 +67,7 @@ def placements_of(
 
     # New members continue the plan of the kept ones, with its name and size.
     kept_plans = [planned for _, planned in kept.values() if planned is not None]
+    # The name is a digest of the gang's identity and of all its places.
     if kept_plans:
         digest, size = kept_plans[0].plan, kept_plans[0].size
     else:
@@ -97,10 +98,12 @@ def placements_of(
             reach=plan_choice.reach,
             busbw_gbps=plan_choice.busbw_gbps,
         )
+        # Preferences of the author that this member's GPUs or the whole plan do not meet, each once. If there are none,
+        # the annotation is removed (None).
         missed = dict.fromkeys((*(word.value for word in choice.fallback), *plan_choice.fallback))
         placements[member] = Placement(
             choice=choice,
-            hostnames={} if member.is_open else hostnames[member],
+            hostnames={} if member.is_open else hostnames[member],  # a pod that is not confined to nodes has none
             uuids=by_request,
             addresses=picture.inventory.addresses(choice.node),
             texts=result_annotations.written(choice, picture.inventory.uuids(choice.node))

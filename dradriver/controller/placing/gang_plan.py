@@ -52,6 +52,8 @@ def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dic
         NoPlaceError: There are not enough places. The reason is computed when its message is read.
         WordError: A member asks for something that no gang can have.
     """
+    # ``least``: with how few pods the gang can begin; None if it needs all. ``effort``: the work that all searches of
+    # this gang may cost together.
     picture, least, effort = snapshot.picture, terms.least, terms.effort
 
     def places(some_members: Sequence[Member]) -> dict[Member, Placement]:
@@ -61,8 +63,10 @@ def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dic
             try:
                 return _places(search.snapshot, some_members, terms, search.sets)
             except gang_nics.ShortError as error:
+                # Leaves nodes and GPUs without NICs out of the next snapshot. Raises if no other plan is to be made.
                 search.learn(error, is_last=effort.is_spent)
             except NoPlaceError as error:
+                # ``deal`` fills ``search.sets``, once. It returns False if another plan would be the same.
                 if effort.is_spent or not search.deal():
                     raise search.refusal() or error from None
 
@@ -125,21 +129,24 @@ def _places(
     """
     picture, namespace = snapshot.picture, members[0].key[0]
 
-    # 1. The gang in the terms of the allocator. Members with a place are fixed there.
+    # 1. The gang in the terms of the allocator. Members with a place are fixed there. Only the place that was intended
+    #    for ``terms.late``, which joins a running gang, does not count.
     kept: dict[Member, tuple[object, Planned | None]] = {}
     for member in members:
         if member is not terms.late and (kept_place := _kept(picture, member)) is not None:
             kept[member] = kept_place
+    # ``locate`` updates where the nodes are in the network, which the allocator reads from the fleet.
     picture.fleets.locate(picture.nodes.labels(), namespace)
     asked = gang_roles.asked(snapshot, members, terms, kept=kept)
     fixed = {member: choice for member, (choice, _) in kept.items() if isinstance(choice, Choice)}
-    # A node set aside is not in the fleet, so nothing can be placed near it.
+    # A node set aside, whose kind of machine is not assessed yet, is not in the fleet: nothing can be placed near it.
     if any(choice.node in picture.inventory.aside for choice in fixed.values()):
         unknown = f"others of its gang are on nodes that are left out so far: {ranking.UNKNOWN_KIND}"
         raise NoPlaceError(unknown, cause=Cause.NODES)
 
     # 2. The plan. If the pods prefer some nodes, and do not have to join others or replace lost ones, it is made on
     #    these nodes, unless that puts the pods farther apart.
+    #    ``terms.home`` has the places of lost pods, by the members that replace them.
     preferred_places: dict[Member, gang_nics.Dealt | Choice] = dict(sets)
     preferred_places.update((member, lost.choice) for member, lost in terms.home.items())
 
@@ -160,11 +167,14 @@ def _places(
         preferred_nodes = None if kept or terms.home else _favoured(picture, members, some)
         if preferred_nodes is not None:
             with contextlib.suppress(NoPlaceError):
+                # On the preferred nodes all pods must have places: none is given up for a preference.
                 all_pods = msgspec.structs.replace(some.request, least_pods=None)
                 preferred = place(msgspec.structs.replace(some, request=all_pods, eligible=preferred_nodes))
                 choice = preferred if _as_near(preferred, choice) else choice
         return choice
 
+    # If pods have rules about zones or other parts of the cluster, roles are divided by these parts. So ``planned`` can
+    # have more roles than ``asked``, and its members in another order.
     try:
         if labels := gang_rules.labels(picture, asked):
             planned, choice = gang_rules.placed(picture, snapshot.fleet, asked, labels, place_best)
@@ -330,6 +340,7 @@ def revalidate(
         WordError: A member asks for something that no gang can have.
     """
     claims = {member: claim for member in members if (claim := _claim_of(picture, member)) is not None}
+    # The nodes of the plan, in the order in which the members' claims are numbered.
     by_index = sorted(
         (claim.planned.index, member.key, member, claim.pin.choice.node)
         for member, claim in claims.items()
@@ -341,6 +352,7 @@ def revalidate(
     except NoPlaceError:  # a DeviceClass of the requested NICs is gone
         return None
 
+    # The hostname labels, the gang barrier and the time are those of the whole gang, as when the plan was made.
     hostnames = hostname_labels(picture, nodes, asked)
     has_seat = has_seats_of(picture, hostnames)
     lasts_s = longest(member.wish.ask.lasts_s for member in members)

@@ -61,7 +61,7 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
         NoPlaceError: The NICs of the cluster are not read yet.
         WordError: A member asks for something that no gang can have.
     """
-    picture, wants = snapshot.picture, terms.wants or Gang()
+    picture, wants = snapshot.picture, terms.wants or Gang()  # the author's annotations; ``Gang()`` asks for nothing
     groups = kinds(members, kept)
     # The request of a member that needs a place stands for its group: kept members may be narrowed to their nodes.
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
@@ -73,6 +73,9 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
     open_nodes = [snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)) for wish in wishes]
     eligible = [_eligible(snapshot, wish, fit) for wish, fit in zip(wishes, open_nodes, strict=True)]
     rules = member_rules.role_rules(groups, kept, open_nodes, snapshot.gone_pods)
+
+    # A quota is something that each node has only so much of for the gang, such as a host port. For a pod on each node,
+    # every node has 1 and every pod needs 1.
     quotas = [] if rules is None else member_rules.quotas(picture, rules)
     if terms.one_a_node:
         quotas.append(Quota((1,) * len(groups), np.ones(picture.nodes.rows, np.int64)))
@@ -81,8 +84,12 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
         for number, (wish, group) in enumerate(zip(wishes, groups, strict=True))
     ]
     first, *others = roles
+
+    # A member with a ComputeDomain needs the node's channel of multi-node NVLink. All pods must be in one NVLink
+    # fabric.
     has_channels = any(picture.channels.domain_of(member.key) is not None for member in members)
     least = terms.least
+    # The allocator places pods of several roles all or none (``plan`` tries fewer of them).
     can_begin_with_fewer = least is not None and not kept and not others and least < first.pods
     request = GangRequest(
         pod=first.pod,

@@ -83,11 +83,14 @@ def placed(
     Raises:
         NoPlaceError: There is none, or none was found with the effort that the gang may spend.
     """
+    # Half as much work as one try of the allocator may cost. Each step of ``ways`` is charged as one call of numpy.
     effort = Effort().fraction(2)
     cells = _cells(picture, asked, names)
     puzzle = _puzzle(picture, fleet, asked, cells)
     plans: list[tuple[Asked, GangChoice]] = []
     for number, shares in enumerate(gang_cells.ways(puzzle, partial(effort.spend, CALL))):
+        # ``shares``: for each role its number of pods by cell. ``divided`` has a role for each of these numbers, which
+        # may use the nodes of its cell only.
         divided = _divided(asked, cells, shares)
         with contextlib.suppress(NoPlaceError):
             plans.append((divided, place(divided)))

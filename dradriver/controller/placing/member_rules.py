@@ -93,6 +93,7 @@ def role_rules(
         return None
     chosen = selectors([member for group in groups for member in group])
     new = [[member for member in group if member not in kept] for group in groups]
+    # One member stands for each role: the first that needs a place, because kept ones may have been changed since.
     firsts = [(members or group)[0] for members, group in zip(new, groups, strict=True)]
     by_role = [selected_by(member, chosen) for member in firsts]
     new_keys = frozenset(member.key for member in itertools.chain(*new))

@@ -57,6 +57,7 @@ def chosen(
     """
     if not ask.requests:
         return {}
+    # ``counts.looked(ended=True)`` notes a search in vain that was cut short: the node may have the NICs all the same.
     tries = tries or Tries()
     if not tries.may_begin(node):
         picture.nics.counts.looked(ask, node, ended=True)
@@ -70,8 +71,9 @@ def chosen(
     lowest_costs = costs.min(axis=0)
     reachable = [{nic for nic in nics if lowest_costs[nic] < NEVER} for nics in node_nics.fitting]
     usable = _matching_gpus(node_nics, ask, gpus_by_request, reachable)
+    # From here on a GPU is its row in ``costs``: (GPUs, NICs).
     slots = _slots(ask, {name: [all_gpus.index(gpu) for gpu in rows] for name, rows in gpus_by_request.items()})
-    best: tuple[bool, int, Chosen] | None = None
+    best: tuple[bool, int, Chosen] | None = None  # whether slots were not kept, cost, NICs; from ``_assigned``
 
     def least_cost(usable: Usable) -> int:
         cheapest = np.sort(lowest_costs[sorted(set().union(*usable))])[: ask.count]
@@ -157,6 +159,7 @@ def _assigned(
         for row, (index, gpu) in enumerate(slots):
             nics = sorted(usable[index])
             slot_costs[row, nics] = costs[gpu, nics]
+        # The NIC of each slot, all different, with the least sum of costs; None if there is no such assignment.
         assigned = nearest_nics.assign(slot_costs)
         if assigned is not None:
             cost = sum(int(slot_costs[row, nic]) for row, nic in enumerate(assigned))
@@ -168,6 +171,7 @@ def _assigned(
     for index, usable_nics in enumerate(usable):
         groups.setdefault(frozenset(usable_nics), []).append(index)
     counts = [sum(ask.requests[index].count for index in group) for group in groups.values()]
+    # For each group its NICs, as pairs of GPU and NIC, with the same number for each GPU or one less.
     dealt = nearest_nics.dealt(costs, list(groups), counts)
     if dealt is None:
         return None
@@ -296,6 +300,7 @@ def gpus_apart(
         for nic, rows in gpus_of_nic.items():
             if requests := frozenset(index for index, nics in enumerate(usable) if nic in nics):
                 interchangeable[requests, rows] += 1
+        # More than ``gpus`` rows if any set of them will do, fewer if no set will.
         served_rows = served(interchangeable, counts, order, gpus, tries.more, is_last_pod=is_last_pod, one_set=one_set)
         best_rows = max(best_rows, served_rows, key=len)
         if len(best_rows) >= gpus:
@@ -323,6 +328,7 @@ def _gpus_of_nics(
         for request in ask.requests
     ]
 
+    # ``of_gpu`` returns the GPU's value of an attribute. ``same`` compares it as the scheduler does, type included.
     def matches(nic: int, gpu: Gpu) -> bool:
         """Return whether a NIC satisfies the constraints of at least one request that it fits, with this GPU."""
         return any(

@@ -108,11 +108,11 @@ class NodeNics:
         assert distances is not None, "its machine is known"
         self.machine: Machine = pool.machine
         self.number = {gpu.uuid: position for position, gpu in enumerate(self.machine.gpus)}
-        self._ask, self._longest_near = ask, distances.most
+        self._ask, self._longest_near = ask, distances.most  # the longest distance that is near; None for none
         # By request: the NICs that it may have, by column.
         self._nics: list[dict[int, Nic]] = [{} for _ in ask.requests]
         self._distances: list[Sequence[int]] = []
-        judge = picture.nics.counts.judge(ask.requests)
+        judge = picture.nics.counts.judge(ask.requests)  # says for each request whether a NIC fits it
         free = [nic for nic in picture.nics.free(node, besides) if (node, nic.address) not in taken]
 
         # Two drivers can publish the same NIC, so a column is a PCI address. It gets the shorter of their distances.
@@ -122,6 +122,7 @@ class NodeNics:
             fits_requests = judge.of(nic)
             if True not in fits_requests:
                 continue
+            # ``distance``: how far this NIC is from each GPU, by the GPU's position. ``parent``: see ``_ranks``.
             distance, column = distances.of[nic.given], columns.setdefault(nic.address, len(columns))
             if column == len(parents):
                 self._distances.append(distance)

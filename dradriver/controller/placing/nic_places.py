@@ -75,6 +75,8 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     namespace = wish.claim[0]
     # Only for the tenant's own fleet: another fleet has other GPUs in each call.
     can_remember = fleet is picture.fleets.of(namespace)
+    # The memory of nodes with too few NICs, by all that decides which GPUs and NICs the pod may have (``whose`` is its
+    # partition). A node is forgotten when something changes on it.
     short_nodes = picture.nics.counts.short
     key = ask, wish.request, wish.requests, picture.weights, namespace, picture.fleets.views.whose(namespace)
     remaining = fit & (picture.nics.counts.of(ask, fit) > 0)
@@ -95,6 +97,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         if with_nics := _with_other_gpus(picture, wish, choices, fleet, rank, tries):
             return with_nics
 
+        # None of these nodes has the NICs. Starved nodes were not searched to the end, so nothing is known of them.
         searched = picture.nodes.named({choice.node for choice in choices} - tries.starved)
         remaining, has_left_out = remaining & ~searched, True
         if can_remember and searched.any():

@@ -85,6 +85,8 @@ def _parts(search: Search, rooms: Mapping[str, _Room], gang: GangTerms, least: i
     picture, namespace = search.picture, search.wish.claim[0]
     picture.fleets.locate(picture.nodes.labels(), namespace)
     fleet = picture.fleets.of(namespace)
+    # A site is a location in the network that several nodes can share. ``sites`` has each node's site by the rank of
+    # its name among all nodes of the fleet. ``part_of_site`` is -1 for a site without the label of the level.
     sites, ranks = fleet.sites_by_name(), {name: fleet.name_rank(name) for name in rooms}
     near = None if gang.wants is None else gang.wants.near
     for level in (*fleet.levels, CLUSTER):
@@ -138,7 +140,8 @@ def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
         ended = [pod for victim in search.victims(pieces) for pod in victim.pods]
         return search.places(search.snapshot, [*search.scene.ending, *ended])
 
-    # 1. Places as if all workloads had ended. Those that use GPUs of the places are the first victims.
+    # 1. Places as if all workloads had ended. Those that use GPUs of the places are the first victims. A piece is a
+    #    workload as far as it is on one node, and has its key. ``search.victims`` returns the workloads themselves.
     pieces = list({piece.key: piece for room in rooms for piece in room.pieces}.values())
     if not pieces or (places := simulate(pieces)) is None:
         return None
@@ -146,7 +149,7 @@ def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
     victims = [piece for piece in pieces if piece.key in users]
 
     # 2. More victims on the nodes of the places, the cheapest first, until there are places. Workloads that use no GPU
-    # of the places can still use CPU or memory that the gang needs.
+    #    of the places can still use CPU or memory that the gang needs.
     others = [
         piece
         for piece, workload in zip(pieces, search.victims(pieces), strict=True)
@@ -159,13 +162,16 @@ def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
         victims.append(others.pop(0))
 
     # 3. These places can differ from the first ones: victims whose GPUs they do not use are spared if possible.
+    # ``spared`` simulates that one of them runs on, then the next, and returns the remaining victims and their places.
     users = _users(search, victims, places)
     unused = [piece for piece in victims if piece.key not in users][:MOST_SPARED]
     victims, places = spared(victims, places, unused, simulate)
     if places is None or not victims:
         return None
+    # Pods on these nodes that end already are named in the claims, too: the gang waits for them as for the victims.
     on_nodes = dict.fromkeys(place.node for place in places.values())
     ending = tuple(pod for node in on_nodes for pod in search.ending.get(node, ()))
+    # A claim can name only so many pods that have to end.
     return None if search.is_too_many(victims, ending) else Found(places, tuple(search.victims(victims)), ending)
 
 

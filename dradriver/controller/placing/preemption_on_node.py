@@ -39,6 +39,8 @@ class _Option(NamedTuple):
 
 def on_one_node(search: Search) -> Found | None:
     """Return the place of a single pod for which least has to end on its node; None if there is none."""
+    # ``lacks`` is how much the node has too little of GPUs and each resource. ``least`` returns a lower bound of the
+    # cost of freeing that; None if all workloads of the node together do not have it.
     bounds = [
         (bound, node.name, node)
         for node in search.candidates()
@@ -61,7 +63,7 @@ def on_one_node(search: Search) -> Found | None:
             continue
         if best is None:
             best = option
-        elif option[:3] < best[:3]:
+        elif option[:3] < best[:3]:  # by cost, score and the name of the node
             other_nodes.append(best.node)
             best = option
         else:

@@ -55,6 +55,7 @@ def rank(
         NoPlaceError: There is no set. The message does not change with every event: it has no figures of the moment.
     """
     picture, fleet = snapshot.picture, snapshot.fleet
+    # ``aside``: nodes with GPUs that are not in the fleet yet, because their kind of machine is not assessed.
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
@@ -65,11 +66,12 @@ def rank(
     try:
         ranked = _ranked(picture, wish, fit, limits, most=most, fleet=fleet)
     except NodeLimitError:
-        raise
+        raise  # the limit's own message is complete
     except NoPlaceError as error:
         raise _explained(snapshot, wish, fit, limits, error) from None
 
-    # 2. The sets that a limit prefers come first if they are as good. The next limit chooses among these.
+    # 2. The sets that a limit prefers come first if they are as good. The next limit chooses among these. ``preferred``
+    #    returns a narrower search (request and nodes); None if the limit prefers nothing.
     for limit in limits:
         if (search := limit.preferred(picture, wish, fit)) is None:
             continue

@@ -55,11 +55,12 @@ def ending_for(
         wall: The time that claims are written by, seconds since the epoch.
         lasts_s: How long the waiting pods will use the GPUs, in seconds; 0 for no limit.
     """
+    # ``claim.preempts`` is what the claim says of the pods that must end for it: which, until when to wait, and why.
     preempting = [(claim, claim.preempts) for claim in claims if claim.preempts is not None and claim.devices is None]
     living = {pod.metadata.uid: pod for _, preempts in preempting for pod in conflicts.living(picture, preempts)}
     if not living:
         return None
-    ends_at = max(preempts.until for _, preempts in preempting)
+    ends_at = max(preempts.until for _, preempts in preempting)  # seconds since the epoch, as ``wall``
     not_deleted = tuple(pod for pod in living.values() if pod.metadata.deletion_timestamp is None)
     victims = {uid for _, preempts in preempting for uid in preempts.uids}
 

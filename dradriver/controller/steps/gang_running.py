@@ -54,6 +54,7 @@ def running_step(
     unbound = [pod for pod in pods if not pod.spec.node_name]
     if not unbound or len(bound) >= least:
         return OneByOne()
+    # Only claims with a plan were made for the gang as a whole.
     claims = [claim for pod in pods if (claim := picture.claim_of(pod)) is not None and claim.planned is not None]
 
     # The gang began when its first claim was made. Unbound pods that were created later replace pods that it lost.
@@ -65,6 +66,6 @@ def running_step(
     # Pods that the gang began with must be bound in time. With a gang barrier all are bound at once.
     if not original_unbound:
         return OneByOne()
-    has_barrier = any(claim.seat is not None for claim in claims)
+    has_barrier = any(claim.seat is not None for claim in claims)  # ``seat``: the claim's gang barrier device
     until = since + (BOUND_S if has_barrier else deadlines.placed_s(len(pods)))
     return Anew(f"{len(bound)} of {least} of its pods were bound in time") if now >= until else OneByOne(until)

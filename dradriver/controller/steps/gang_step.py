@@ -124,17 +124,24 @@ def _too_few(ready: int, needed: int, lacking: Mapping[str, Reason | None], *, d
 def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines) -> Step:
     """Return what is done for a gang some of whose members have claims."""
     workload, claims, size = state.workload, state.claims, state.size
-    # When the claims were made the size was known, and they say how many there are of the plan.
+    # ``size`` is the least and the largest number of pods, or why it is not known now. It was known when the claims
+    # were made, and they say how many claims the plan has (``state.planned``).
     least = max(1, size[0] - state.done) if isinstance(size, tuple) else 1
-    all_claims = tuple(claims.values())
-    have = [member for member in workload.members if member.uid in claims]
+    all_claims, revocable_claims = tuple(claims.values()), _free(claims)
+    members_with_claim = [member for member in workload.members if member.uid in claims]
     is_all_gated = all(member.pod.gated for member in workload.members)
+
+    # 1. Claims of different plans, or of none, do not fit together.
     plans = {None if claim.planned is None else claim.planned.plan for claim in all_claims}
-    free = _free(claims)
     if len(plans) > 1 or None in plans:
-        return Release(free, WithdrawReason.OUTDATED) if free else Wait()
-    if state.is_asleep and free:
-        return Release(free, WithdrawReason.ASLEEP)
+        return Release(revocable_claims, WithdrawReason.OUTDATED) if revocable_claims else Wait()
+
+    # 2. The gang lost a pod in a way after which the scheduler does not try the other pods again (``Gangs.is_asleep``).
+    #    The release of their places makes it try them.
+    if state.is_asleep and revocable_claims:
+        return Release(revocable_claims, WithdrawReason.ASLEEP)
+
+    # 3. Some claims can never be allocated (``state.broken`` has the reason by the pod's uid), or some are missing.
     if state.broken:
         # While all gates are there, another plan of all is better than one around what is left of this.
         broken = tuple(claims[uid] for uid in state.broken)
@@ -143,28 +150,41 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
     if (len(claims) < state.planned or state.planned < least) and is_all_gated:
         # The controller was killed between two claims, or saw others run that did no more, and placed a pod near them.
         return Release(all_claims, WithdrawReason.OUTDATED)
+
+    # 4. The deadline. While other pods have to end for the claims, theirs counts and not the scheduler's. ``ending`` is
+    #    the record of these pods (``steps/ending.py``): ``pods`` are those that were not told to end yet, ``until`` is
+    #    their deadline, and ``over`` says that it has passed or cannot be kept, for the reason ``late``.
     ending = state.ending
-    if ending is not None and ending.over and free:
-        return Release(free, WithdrawReason.UNENDED, ending.late)
+    if ending is not None and ending.over and revocable_claims:
+        return Release(revocable_claims, WithdrawReason.UNENDED, ending.late)
     until = _overdue(state, now, deadlines) if ending is None else ending.until
     if isinstance(until, Release):
         if isinstance(size, Reason) and until.reason is not None:
             return msgspec.structs.replace(until, reason=until.reason.add(size.text))
         return until
-    unread = any(picture.templates.unread_of(member.pod) for member in have)
+
+    # 5. The claims that the plan still lacks. Until the template of a pod is read, its request is not known.
+    is_template_unread = any(picture.templates.unread_of(member.pod) for member in members_with_claim)
     if len(claims) < state.planned:
-        late = tuple(missing[: state.planned - len(claims)])
-        if len(claims) + len(late) < state.planned:
-            return Wait(until, _too_few(len(claims) + len(late), state.planned, state.lacking))
-        return Wait(until) if unread else Place(late, len(late), until)
-    if gated := tuple(member for member in have if member.pod.gated):
-        if unread:
+        to_place = tuple(missing[: state.planned - len(claims)])
+        if len(claims) + len(to_place) < state.planned:
+            return Wait(until, _too_few(len(claims) + len(to_place), state.planned, state.lacking))
+        return Wait(until) if is_template_unread else Place(to_place, len(to_place), until)
+
+    # 6. The gates, once all is known that decides whether the claims are right.
+    if gated := tuple(member for member in members_with_claim if member.pod.gated):
+        if is_template_unread:
             return Wait(until)
         why = not_known(((member, claims[member.uid]) for member in gated), picture)
         return OpenGates(gated) if why is None else Wait(until, why)
+
+    # 7. The pods that have to end. As a step, the record says: end ``pods``. If all were told, wait until they are
+    #    gone.
     if ending is not None:
         return ending if ending.pods else Wait(ending.look_at(now), ending.why)
-    if all(is_seated(member, claims[member.uid]) for member in have):
+
+    # 8. The gang barrier: once the scheduler keeps a place for each pod, they are told to go together.
+    if all(is_seated(member, claims[member.uid]) for member in members_with_claim):
         if any(claim.seat is None for claim in all_claims):
             return Wait()  # nothing keeps them from being bound
         return Go(tuple(claim for claim in all_claims if claim.seat is not None and GO not in claim.seat.told))

@@ -169,13 +169,17 @@ def observe_gang(
         wall: The time that claims are written by, seconds since the epoch; None for this process's.
     """
     state = _gang_state(workload, picture, size, now, done=done, wall=time.time() if wall is None else wall)
-    # While members cannot go on, the deadline of the gang's claims runs, also if other pods have to end for them.
+    # 1. The gang's memory: since when it has so many pods (``gathered``), and since when it has claims (``placed``).
+    #    While members cannot go on, the deadline of the claims runs, even if other pods have to end for them.
     is_hindered = state.is_hindered
     waits_for_others = state.ending is not None and not is_hindered
     memory = workload.memory.gathered(len(workload.members), now)
     workload.memory = memory.placed(now) if state.claims and not waits_for_others else memory.unplaced()
     if not state.claims:
-        picture.gangs.woken(workload.key)
+        picture.gangs.woken(workload.key)  # all its places are released, which made the scheduler try other pods
+
+    # 2. The memory of each member: since when the scheduler has its claim, and since when it finds no room. It has no
+    #    deadline while other pods must end (``waits``).
     for member in workload.members:
         claim = state.claims.get(member.uid)
         if waits_for_others:

@@ -44,6 +44,8 @@ def pod_step(state: PodState, picture: Picture, now: float, deadlines: Deadlines
         deadlines: How long to wait.
     """
     member, claim = state.member, state.claim
+    # The table at the top of ``observe.py`` says what each phase is and what ends it. ``claim`` is the claim that the
+    # pod names: its own, a shared one, or, in FOREIGN, somebody else's of this name.
     if state.phase is Phase.BYPASSED:
         return _bypassed(member, claim, now, deadlines)
     if claim is None:
@@ -75,7 +77,7 @@ def pod_step(state: PodState, picture: Picture, now: float, deadlines: Deadlines
         case Phase.TENTATIVE:
             return _tentative(member, claim, picture, now, deadlines)
         case _:
-            return _gated(state, claim, now, deadlines)
+            return _gated(state, claim, now, deadlines)  # MEDDLED, OUTDATED, BLOCKED, UNREAD and GATED
 
 
 def _unclaimed(member: Member, picture: Picture, now: float) -> Step:
