@@ -141,7 +141,20 @@ class Adversaries:
         for (pool, _), claims in world.truth.allocated().items():
             if pool == node.name and not all(map(self._may_end, claims)):
                 return False
+        # Without a garbage collector it is the controller that deletes such claims, 10 to 20 s later.
+        if not world.housekeeping.collects and any(
+            self._is_left(claim, node.name) for claim in world.server.all(RESOURCE_CLAIMS)
+        ):
+            return False
         return not any(gpu[0] == node.name for gpu in world.truth.ruled())
+
+    def _is_left(self, claim: Object, node: str) -> bool:
+        """Return whether a claim is pinned to GPUs of a node for a pod that is gone."""
+        made = self._world.truth.made.get(claim["metadata"]["uid"])
+        if made is None or all(gpu[0] != node for gpu in made.takes):
+            return False
+        pod = self._world.pod((claim["metadata"]["namespace"], made.pod[0]))
+        return pod is None or pod["metadata"]["uid"] != made.pod[1]
 
     def _may_end(self, claim: Key) -> bool:
         """Return whether a claim is that of a pod of lower priority, with a claim of its own."""
