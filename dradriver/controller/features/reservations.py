@@ -190,7 +190,7 @@ class Reservations(Limit):
 
     async def _judge(self, who: str) -> None:
         """Look at one reservation again: it is kept, moved to other GPUs, or ends."""
-        workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()
+        workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()  # None: not looked at yet, or gone
         before = self._held[who]
         # 1. When will its GPUs be free? ``here`` has these GPUs with the pods that use them, without the workload's own
         #    claims. ``seen`` returns ``before`` itself if nothing has changed. Else other pods can run there now:
@@ -204,7 +204,7 @@ class Reservations(Limit):
         # 2. Does the workload still wait for GPUs that it could have? Are these still there, or others sooner?
         is_needed = self.terms is not None and waits(self._picture, who)
         gone, elsewhere = list[Device](), None  # reserved GPUs that are lost to it, and the best other set
-        if is_needed and workload is not None and workload.who == who:
+        if is_needed and workload is not None and workload.who == who:  # not another pod of the same name
             try:
                 allowance = self._allowance(workload)
                 if allowance is None:

@@ -107,8 +107,8 @@ class Preemptable:
         # A pod's owner can delete it with a grace of years. Until its end is near, it counts as a pod that stays.
         changes += [member.ends_at - grace_s for member in ending if member.ends_at > now + grace_s]
 
-        # 2. The workloads that may be preempted, each with the priority that counts. Another preemption names some
-        #    already. Its tentative placement can still be revoked, so they are neither preempted twice nor ending.
+        # 2. The workloads that may be preempted, each with the priority that counts. A workload that another preemption
+        #    names already is left out. It is not in ``ending_soon`` either: that placement may still be revoked.
         preemptable: list[tuple[Workload, int]] = []
         preempted_uids = self.to_end()
         highest_of: dict[str, int | None] = {}  # by namespace: the highest priority that its tenant may use
@@ -133,6 +133,7 @@ class Preemptable:
                     changes.append(now + refused_s)
                 else:
                     preemptable.append((workload, counted_priority))
+        # Some replace a workload that was preempted lately: they are spared for a while.
         if spared := self._spared(preemptable, now):
             changes += spared.values()
             preemptable = [pair for pair in preemptable if pair[0].key not in spared]

@@ -296,7 +296,7 @@ class Executor:
         except (ApiError, Unreachable) as error:
             logger.warning("pod %s/%s: %s", *key, error)
             self._refused(workload, error)
-        except RefusedError as error:
+        except RefusedError as error:  # other pods could not be ended for it
             self.fail(workload, Reason(Cause.POD, str(error)), longest_s=REFUSED_BACKOFF_S)
         except DriverError as error:
             self.fail(workload, Reason(Cause.POD, str(error)))
@@ -304,7 +304,7 @@ class Executor:
             logger.exception("pod %s/%s: an error in this program; trying again later", *key)
             self.fail(workload, OWN_ERROR)
         finally:
-            workload.busy -= 1
+            workload.busy -= 1  # ``start`` has counted these writes
             self._agenda.add(key)
 
     def _refused(self, workload: PendingWorkload, error: ApiError | Unreachable) -> None:

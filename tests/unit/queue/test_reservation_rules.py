@@ -16,6 +16,7 @@ from dradriver.queue.reservation_rules import (
     counted,
     due,
     expected_work,
+    has_used_up,
     judge,
     may_run,
     move,
@@ -123,6 +124,17 @@ def test_idle_gpus_are_counted_until_the_bound_and_then_it_moves_once_or_ends() 
     assert (moved.idle_gpu_s, moved.moved) == (0, 1)
     spent = counted(moved, 2, 200)
     assert judge(spent, here=here, elsewhere=elsewhere, terms=TERMS, now=200)[0] is Step.END
+
+
+@pytest.mark.parametrize("counts", [1, 3, 7, 1000])
+def test_an_account_is_used_up_when_its_timer_rings_however_often_it_was_counted(counts: int) -> None:
+    reservation = held(until(None), now=1.7e9)
+    rings_at = runs_out_at(reservation, 1, TERMS)
+    assert rings_at is not None
+    for number in range(1, counts + 1):
+        assert not has_used_up(reservation, TERMS)
+        reservation = counted(reservation, 1, 1.7e9 + (rings_at - 1.7e9) * number / counts)
+    assert has_used_up(reservation, TERMS)
 
 
 def test_a_lost_node_moves_it_without_counting() -> None:
