@@ -122,7 +122,7 @@ def feature_books(
             Book(has_channel, channels.recount_claim),
             Book(has_nics, recount_nics),
             Book(is_named, other_claims.claim_changed),
-            Book(accounts.kept, recount_kept_place),
+            Book(accounts.kept, recount_kept_place),  # claims of lost pods, whose places are kept for others
         ),
         of_pods=(Book(may_ask_for_channel, channels.recount), Book(names_other_claims, other_claims.recount)),
     )

@@ -156,7 +156,7 @@ class Fleets:
         if fleet is None and whose:
             gone_claims = {node: set() for node in inventory.reserved.nodes(whose)}
         for claim in claims:
-            for node, _ in inventory.holds.of(claim):
+            for node, _ in inventory.holds.of(claim):  # the claim's devices, as node and device name
                 gone_claims.setdefault(node, set()).add(claim)
 
         # 2. A copy of the fleet that differs on these nodes. It shares the data of all other nodes.

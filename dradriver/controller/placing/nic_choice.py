@@ -81,9 +81,10 @@ def chosen(
 
     def cost_to_beat() -> int:
         # While the best assignment gives some NIC to another request's GPU, any cost may be an improvement.
-        if best is None or best[0]:
+        if best is None:
             return NEVER
-        return best[1]
+        are_slots_broken, cost, _ = best
+        return NEVER if are_slots_broken else cost
 
     tries.begin(node, node_nics.work)
     if usable is not None:

@@ -64,6 +64,7 @@ def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
 
     No choice that frees it costs less; it may be that none costs as little.
     """
+    # 1. The priority: ending workloads from the lowest priority up, this many have to end to free each amount.
     ordered = sorted(pieces, key=_priority)
     enough = 1 if ordered else 0
     for i, amount in enumerate(lacked):
@@ -79,7 +80,10 @@ def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
     if not enough:
         return None
     priority = ordered[enough - 1].priority
-    within = ordered if ordered[-1].priority == priority else [one for one in ordered if one.priority <= priority]
+
+    # 2. Up to this priority, the fewest workloads that free the amount which needs most of them, and of all so large
+    #    sets the least GPU time. No single set need have both.
+    within = ordered if ordered[-1].priority == priority else [piece for piece in ordered if piece.priority <= priority]
     workloads = max([1, *(_fewest([piece.frees[i] for piece in within], amount) for i, amount in enumerate(lacked))])
     lost_s = sum(sorted([piece.lost_s for piece in within])[:workloads])
     return Cost(priority, workloads, round(lost_s / ROUNDED_S))

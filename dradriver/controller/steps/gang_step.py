@@ -60,7 +60,7 @@ def _step(state: GangState, picture: Picture, now: float, deadlines: Deadlines) 
         return _gathering(state, now)
     if not state.is_hindered:
         return _placed(state, picture, now, deadlines)
-    # What the others have is kept for no part of a gang for long.
+    # Some members cannot go on. The GPUs of the others are not kept for long.
     kept = tuple(claim for claim in _free(state.claims) if not claim.deleting)
     blocked = state.blocked if state.lacks_members else None
     if kept and blocked is not None:
@@ -213,18 +213,19 @@ def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | fl
     until = _until(state, now, deadlines)
     refused: list[Member] = []
     for member in waiting:
-        patient = patience(member, deadlines)
-        if patient is not None and now >= patient:
+        give_up_at = patience(member, deadlines)  # None while the scheduler finds room for the member
+        if give_up_at is not None and now >= give_up_at:
             refused.append(member)
-        elif patient is not None:
-            until = min(until, patient)
+        elif give_up_at is not None:
+            until = min(until, give_up_at)
     if not refused and now < until:
         return until
     seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in workload.members)
     first = next(iter(refused or waiting), None)
     says = "" if first is None else f"; {shown(first.pod)}: {scheduler_says(first.pod, first.pod.refused)}"
-    back = _free(claims)
-    if not back:
+    revocable_claims = _free(claims)
+    if not revocable_claims:
         return now + BOUND_S
     reason = Reason(Cause.GANG, f"{seats} of {state.planned} pods of its gang had their place in time{says}")
-    return Release(back, WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE, reason, tuple(refused))
+    cause = WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE
+    return Release(revocable_claims, cause, reason, tuple(refused))
