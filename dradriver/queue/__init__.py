@@ -12,6 +12,7 @@ waiting  who wants a place, in which order
 namespace_tenants  whose a namespace is, and what each tenant has had for its weight
 limits   what keeps GPUs from a workload; features register here
 caps     which GPUs a tenant's cap leaves to a workload of its
+lazy_heap  the first of many keys, each of which may move back unnoticed
 tenant_turns  whose turn it is among tenants, and who steps back for looks in vain
 tenant_shares  GPU time by tenant, decayed, with what each has now
 kueue_entries  since when those stand in it whom Kueue lets in

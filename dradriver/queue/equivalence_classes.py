@@ -15,6 +15,9 @@ NEVER: Final = -1
 Order = tuple[int, str, str]
 """Priority, the highest first, as a negative number; since when it waits; who it is."""
 
+Rank = tuple[int, str, int, str]
+"""Priority, as in ``Order``; since when it waits, or was moved behind others; the number of that move; who it is."""
+
 Closed: TypeAlias = frozenset[str]
 """Products of GPUs that a tenant's cap keeps some workloads from."""
 ANYWHERE: Final[Closed] = frozenset()
@@ -43,13 +46,15 @@ class Line:
         group: All that find a place or not as they do.
         heap: They by order; those that left are dropped when they come to the top, or when they are many.
         size: How many they are.
-        queued: The order that they stand under among the asker's lines; None while they do not.
+        queued: The rank that they stand under among the asker's lines; None while they do not.
+        behind: Since when they were moved behind others, because a look at them cost much in vain; the number of the
+            move.
         reason: What the first of them was told last; of a new line what its kind was. The others were told the same
             without figures that change all the time.
         informed: Which of them were told the figures.
     """
 
-    __slots__ = ("asker", "group", "heap", "informed", "kinds", "queued", "reason", "size")
+    __slots__ = ("asker", "behind", "group", "heap", "informed", "kinds", "queued", "reason", "size")
 
     def __init__(self, kinds: Kinds, asker: Asker, group: Group) -> None:
         self.kinds = kinds
@@ -58,9 +63,14 @@ class Line:
         group.lines[asker] = self
         self.heap: list[tuple[Order, Key]] = []
         self.size = 0
-        self.queued: Order | None = None
+        self.queued: Rank | None = None
+        self.behind = "", 0
         self.reason = group.reason
         self.informed: set[Key] = set()
+
+    def rank(self, order: Order) -> Rank:
+        """Return the rank of a workload of these among those of all the asker's lines."""
+        return order[0], *max((order[1], 0), self.behind), order[2]
 
 
 class Group:

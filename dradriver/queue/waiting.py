@@ -17,15 +17,12 @@ from dradriver.queue.equivalence_classes import (
     Group,
     Line,
     Order,
+    Rank,
 )
 from dradriver.queue.pending import PendingWorkload
 from dradriver.queue.placement_request import Kinds
 from dradriver.queue.rechecks import Rechecks
-from dradriver.queue.tenant_turns import (
-    Turn,
-    Turns,
-    turn_of,
-)
+from dradriver.queue.tenant_turns import Turn, Turns, turn_of
 from dradriver.reason import Reason
 
 _SPARE: Final = 16  # workloads that left, for which a heap is not made anew
@@ -42,6 +39,9 @@ class Queue:
 
     A tenant's cap may deny a line some GPUs, or all. The line is then in a group of its own, which blocks no other
     line, until the tenant uses less (``widen``). If such GPUs become free meanwhile, the line is not asked again.
+
+    If an asker stepped back (``Turns``) and others were looked at in its place, the line whose look cost so much goes
+    behind all workloads that wait by then. So the asker goes on with another line when GPUs become free again.
 
     Attributes:
         rechecks: Decides which blocked groups are asked again.
@@ -78,11 +78,12 @@ class Queue:
         self._workloads: dict[Key, tuple[PendingWorkload, Line]] = {}  # all waiting workloads
         self._lines: dict[tuple[Kinds, Asker], Line] = {}  # by equivalence class and asker
         self._capped_lines: dict[str, set[Line]] = {}  # by tenant: the lines that a cap denies some GPUs
-        # By tenant and asker (one namespace of a tenant, gangs apart): a heap of the lines that may find a place. The
-        # number makes entries comparable.
-        self._heads: dict[str, dict[Asker, list[tuple[Order, int, Line]]]] = {}
-        self._turns = Turns(self._turn)  # the askers by the positions (``_turn``) of their first workloads
-        self._shares: dict[str, float] | None = None  # by tenant, while turns are compared
+        # By asker (one namespace of a tenant, gangs apart): a heap of the lines that may find a place. The number makes
+        # entries comparable.
+        self._heads: dict[Asker, list[tuple[Rank, int, Line]]] = {}
+        self._turns = Turns(self._rank, share)  # the askers by the ranks of their first workloads
+        self._newest = ""  # since when the youngest workload waits of all that were here
+        self._moves = 0  # moves of lines behind others, which numbers them
         self._asked: Bools | None = None  # the nodes that the last answer of ``next`` says to ask about
         self._heap_entries = 0  # entries made so far, which number them
         # Calls ``_queue_all`` with a blocked group that may find a place now, to put its lines into the heaps again.
@@ -109,6 +110,7 @@ class Queue:
             )
         self._workloads[workload.key] = workload, line
         line.size += 1
+        self._newest = max(self._newest, workload.order[1])
         heapq.heappush(line.heap, (workload.order, workload.key))
         if line.group.failed_at == NEVER or line.group.queued:
             self._queue(line)
@@ -130,7 +132,7 @@ class Queue:
         """
         while (first := self._first()) is not None:
             workload, line = first
-            heapq.heappop(self._heads[line.asker.tenant][line.asker])
+            heapq.heappop(self._heads[line.asker])
             line.queued = None
             closed = self._closed(workload)
             if closed != line.group.closed:
@@ -157,7 +159,7 @@ class Queue:
         """
         entry = self._workloads.pop(workload.key, None)
         if entry is not None:
-            self._turns.looked(entry[1].asker, work, in_vain=False)
+            self._looked(workload, entry[1], work, in_vain=False)
             self._left_by_one(entry[1])
             self._queue(entry[1])
 
@@ -180,7 +182,7 @@ class Queue:
             return []
         group = entry[1].group
         group.work = work
-        self._turns.looked(entry[1].asker, work, in_vain=True)
+        self._looked(workload, entry[1], work, in_vain=True)
         if not by_limit:
             self.rechecks.refused(group, self._asked)
         self._found_no_place(group)
@@ -188,6 +190,12 @@ class Queue:
             return []
         group.reason = reason
         return [news for line in group.lines.values() for news in self._news(line, reason)]
+
+    def _looked(self, workload: PendingWorkload, line: Line, work: int, *, in_vain: bool) -> None:
+        """Count what a look cost, and move those lines behind others for whose cost their askers stepped back."""
+        for costly in self._turns.looked(line, workload.order[0], work, in_vain=in_vain):
+            self._moves += 1
+            costly.behind = self._newest, self._moves
 
     def _found_no_place(self, group: Group) -> None:
         """Take all workloads of a group out of those that may find a place."""
@@ -287,41 +295,26 @@ class Queue:
 
     def _first(self) -> tuple[PendingWorkload, Line] | None:
         """Return the workload whose turn it is, with its line, the first of its asker's; None where none is left."""
-        # A share grows while time goes by: one moment's share has the askers of a tenant compared by age.
-        self._shares = {}
         asker = self._turns.first()
-        self._shares = None
         return None if asker is None else self._head_of(asker)
 
-    def _turn(self, asker: Asker) -> Turn | None:
-        """Return the turn of an asker's first workload that may find a place; None where none is left there."""
-        if (head := self._head_of(asker)) is None:
-            return None
-        shares, tenant = self._shares, asker.tenant
-        if shares is None:
-            return turn_of(head[0].order, self._share(tenant))
-        if tenant not in shares:
-            shares[tenant] = self._share(tenant)
-        return turn_of(head[0].order, shares[tenant])
+    def _rank(self, asker: Asker) -> Rank | None:
+        """Return the rank of an asker's first workload that may find a place; None if none is left."""
+        return None if (head := self._head_of(asker)) is None else head[1].queued
 
     def lowered(self, tenant: str | None = None) -> None:
         """Note that a tenant's share may be less, so that its waiting workloads come earlier; None for any tenant's."""
-        if tenant is None:
-            self._turns.reorder([asker for askers in self._heads.values() for asker in askers])
-            return
-        for asker in list(self._heads.get(tenant, ())):
-            self._turns.put(asker)
+        self._turns.lowered(tenant)
 
     def _head_of(self, asker: Asker) -> tuple[PendingWorkload, Line] | None:
         """Return the first workload of an asker that may find a place, with its line; None if there is none.
 
         Entries of the heap can be out of date, because workloads come and leave. They are corrected at the top only.
         """
-        askers = self._heads.get(asker.tenant, {})
-        heads = askers.get(asker)
+        heads = self._heads.get(asker)
         while heads:
-            order, number, line = heads[0]
-            if line.queued != order:
+            rank, number, line = heads[0]
+            if line.queued != rank:
                 # An older workload came: the line has another entry.
                 heapq.heappop(heads)
             elif (head := self._head(line)) is None:
@@ -329,27 +322,25 @@ class Queue:
                 heapq.heappop(heads)
                 line.queued = None
                 self._forget(line)
-            elif head.order != order:
-                # The workload that the entry was made for has left.
-                line.queued = head.order
-                heapq.heapreplace(heads, (head.order, number, line))
+            elif (now := line.rank(head.order)) != rank:
+                # The workload that the entry was made for has left, or the line went behind others.
+                line.queued = now
+                heapq.heapreplace(heads, (now, number, line))
             else:
                 return head, line
-        askers.pop(asker, None)
-        if not askers:
-            self._heads.pop(asker.tenant, None)
+        self._heads.pop(asker, None)
         return None
 
     def _queue(self, line: Line) -> None:
-        """Have a line found by ``next``, under the order of its first workload; forget it if it has none."""
+        """Have a line found by ``next``, under the rank of its first workload; forget it if it has none."""
         head = self._head(line)
         if head is None:
             self._forget(line)
-        elif line.queued is None or head.order < line.queued:
-            line.queued = head.order
+        elif line.queued is None or line.rank(head.order) < line.queued:
+            line.queued = line.rank(head.order)
             self._heap_entries += 1
-            heads = self._heads.setdefault(line.asker.tenant, {}).setdefault(line.asker, [])
-            heapq.heappush(heads, (head.order, self._heap_entries, line))
+            heads = self._heads.setdefault(line.asker, [])
+            heapq.heappush(heads, (line.queued, self._heap_entries, line))
             self._turns.put(line.asker)
 
     def _queue_all(self, group: Group) -> None:

@@ -160,6 +160,31 @@ async def test_a_gang_is_woken_by_what_any_of_its_pods_needs_before_younger_pods
     assert claims(cluster, ["train-0", "train-1", "younger"]) == ["train-0", "train-1"]
 
 
+@pytest.mark.parametrize("priority", [0, 1000])
+async def test_a_gang_that_costs_much_in_vain_keeps_no_gpus_from_a_small_gang_of_its_namespace(priority: int) -> None:
+    cluster = nodes("a")
+    for number in range(4):
+        cluster.pod(f"runs-{number}", 2)
+    await cluster.settle()
+    cluster.schedule()
+    await cluster.settle()
+    for minute, (name, size) in enumerate({"large": 100, "small": 2}.items()):
+        wishes = {"gang": name, "gang-size": str(size)}
+        for rank in range(size):
+            pod = cluster.admitted(f"{name}-{rank}", 1, namespace="other", priority=priority, wishes=wishes)
+            pod["metadata"]["creationTimestamp"] = f"2025-12-31T00:0{minute}:00Z"
+            cluster.store.put(PODS, pod)
+        await cluster.settle()
+    for number in range(20):
+        cluster.pod(f"single-{number}", 1)
+    for number in range(2):
+        await cluster.settle()
+        cluster.remove(PODS, f"runs-{number}", "default")
+        cluster.collect()
+    await cluster.settle()
+    assert {claim["metadata"]["namespace"] for claim in cluster.all(RESOURCE_CLAIMS)} == {"default", "other"}
+
+
 async def test_of_pods_that_differ_in_cpu_and_nodes_alone_one_is_looked_at_for_each_change() -> None:
     cluster = shared(2)
     for node in ("n00", "n01"):

@@ -278,7 +278,7 @@ def test_gates_of_others_are_no_matter_of_ours_in_other_namespaces() -> None:
 def test_what_tenants_have_may_grow_while_it_is_compared() -> None:
     moments = itertools.count()
     askers = [Asker(tenant, tenant, is_gang=False) for tenant in "abc"]
-    turns = Turns(lambda asker: (0, float(next(moments)), "", asker.tenant))
+    turns = Turns(lambda asker: (0, "", 0, asker.tenant), lambda _: float(next(moments)))
     for asker in askers:
         turns.put(asker)
     assert turns.first() == askers[0]
