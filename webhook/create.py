@@ -73,7 +73,7 @@ def create(
     Args:
         pod: The pod as sent.
         policies: The policies in force.
-        by_limits: Whether the pod is for us although it has no annotation of ours, see ``translate``.
+        by_limits: Whether the pod is for us by its GPU limits alone: the namespace has the label for that.
         new_name: Gives the claim its name.
 
     Raises:
@@ -150,16 +150,21 @@ def create(
         written = {names.TEMPLATE: "/".join(template)}
         claims = desired.replaced(sent_claims, pod_view.PodClaim(template[0], new_name()))
     elif scheduler_placed.is_static(wish):
-        note = resolved.write(scheduler_placed.noted(wish, scheduler_placed.kept(pod, requests)))
+        # Kubernetes makes the claim from a template that is named after the note. So the note has all that the claim is
+        # made from: also the names of the author's environment variables that no edit of the claim may replace.
+        authors_variables = scheduler_placed.kept(pod, requests)
+        note = resolved.write(scheduler_placed.noted(wish, authors_variables))
         claims = desired.with_last(
             sent_claims, pod_view.PodClaim(names.POD_CLAIM, None, claim_alternatives.template_name(note))
         )
         label, gates = names.LABEL_STATIC, desired.without(spec.scheduling_gates or (), names.GATE)
     else:
         claims = desired.with_last(sent_claims, pod_view.PodClaim(names.POD_CLAIM, shared or new_name()))
-    group = pod_groups.left(pod) if label == names.LABEL_PLACED else ""
-    if group:
-        written |= {names.POD_GROUP: group}
+    # A gated pod leaves the PodGroup that Kubernetes made for its Job: kube-scheduler tries no pod of a PodGroup while
+    # another one has a gate. The note keeps the PodGroup's name, a copy of the pod has left it already.
+    group_to_leave = pod_groups.left(pod) if label == names.LABEL_PLACED else ""
+    if group_to_leave:
+        written |= {names.POD_GROUP: group_to_leave}
     return (
         desired.Desired(
             label=label,
@@ -177,7 +182,7 @@ def create(
             deadline_s=desired.ended_after(longest_s, spec.active_deadline_seconds),
             # The copied pod's affinity may have the nodes that the controller wrote into it: they are removed.
             required=authors_affinity(pod) if copied else desired.AS_SENT,
-            leaves_group=group != "" and pod.is_in_group,
+            leaves_group=group_to_leave != "" and pod.is_in_group,
         ),
         warnings,
     )

@@ -359,6 +359,7 @@ class NodeTable:
         (self._going.discard if goes_at == node_maintenance.STAYS else self._going.add)(row)
 
     def _changed(self, row: int) -> None:
+        # Masks of classes are kept until ``changed``. They are only asked about nodes that offer GPUs (``open``).
         if self._offered[row]:
             self._classes.changed()
 
