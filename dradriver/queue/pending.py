@@ -13,7 +13,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.pod_demands import Where, longest
 from dradriver.queue.backoffs import Failures
 from dradriver.queue.memory import GangMemory, PodMemory
-from dradriver.queue.placement_request import Kind, Kinds, PlacementRequest, read_wish
+from dradriver.queue.placement_request import Kind, Kinds, PlacementRequest, open_reason, read_wish
 from dradriver.queue.scheduler_pace import Waits
 from dradriver.reason import Reason
 
@@ -75,11 +75,8 @@ class Member:
 
     @property
     def is_open(self) -> bool:
-        """Whether the pending pod is not confined to a few nodes; no pod is whose request cannot be read."""
-        try:
-            return bool(self.wish.open)
-        except WordError:
-            return False
+        """Whether the pending pod is not confined to a few nodes."""
+        return open_reason(self.pod, self.unknown) != ""
 
     @property
     def scheduler(self) -> Waits:

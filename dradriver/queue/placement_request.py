@@ -131,7 +131,7 @@ def read_wish(
         spot="" if resolved_request.spot is msgspec.UNSET else resolved_request.spot,
         beside=beside(pod),
         other_claims=tuple([name for _, name in claims_of(pod)]) if len(pod.spec.resource_claims) > 1 else (),
-        open=_open(pod, unknown),
+        open=open_reason(pod, unknown),
         # All pods of a shared set are on one node, whatever their affinity says.
         rules=None if is_shared else rules_of(pod),
     )
@@ -171,7 +171,7 @@ def is_narrowed(pod: Pod) -> bool:
     return not pod.gated and affinity.is_narrowed(pod.metadata.annotations, affinity.required(pod))
 
 
-def _open(pod: Pod, unknown: Reason | None) -> str:
+def open_reason(pod: Pod, unknown: Reason | None) -> str:
     """Return why a pod is not confined to a few nodes; empty if it is, or will be when its gate is removed."""
     if is_narrowed(pod):
         return ""
