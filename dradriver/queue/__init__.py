@@ -7,7 +7,7 @@ workload_register  all workloads that the controller looks after
 backoffs  how a workload has failed, and until when it is left alone
 placement_request  what a pod asks for, parsed once
 equivalence_classes  who finds a place or not as others do
-full_nodes  which nodes have refused a request for GPUs, whoever made it
+full_nodes  which nodes have refused a request for GPUs, of any class
 waiting  who wants a place, in which order
 namespace_tenants  whose a namespace is, and what each tenant has had for its weight
 limits   what keeps GPUs from a workload; features register here

@@ -1,4 +1,4 @@
-"""Which nodes have refused a request for GPUs, whoever made it. ``Rechecks`` asks before it has a class looked at.
+"""Which nodes have refused a request for GPUs, of any class. ``Rechecks`` asks before it has a class looked at.
 
 Single pods that request the same GPUs can differ in CPU, memory, node selectors and tolerations: each is a class of its
 own. A node that lacks the GPUs for one of them lacks them for all, until something becomes free there.
@@ -61,12 +61,6 @@ class FullNodes:
     def knows(self, group: Group) -> bool:
         """Return whether any node has refused the group's family."""
         return group.family is not None and group.family in self._refused
-
-    def narrow(self, group: Group, freed: Bools) -> None:
-        """Leave out those of some nodes, (rows,), that have refused the group's family since something became free."""
-        refused = None if group.family is None else self._refused.get(group.family)
-        if refused is not None:
-            freed[: len(refused)] &= self._nodes.freed[: len(refused)] > refused
 
     def others(self, group: Group, rows: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of some rows that have not refused the group's family since something became free there."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
-_SPARE: Final = 64  # entries that count no more, for which the heap is not made anew
+_SPARE: Final = 64  # entries that count no more, for which the heap is not rebuilt
 
 K = TypeVar("K")
 

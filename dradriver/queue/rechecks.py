@@ -178,8 +178,9 @@ class Rechecks:
         """
         if self._full.knows(group) and not self._may_take(group):
             return None
-        freed: Bools = self._nodes.freed > group.failed_at
-        self._full.narrow(group, freed)
+        became_free = np.flatnonzero(self._nodes.freed > group.failed_at)
+        freed = np.zeros(len(self._nodes.freed), np.bool_)
+        freed[self._full.others(group, became_free)] = True
         return freed
 
     def _worth(self, group: Group) -> bool:

@@ -1,4 +1,4 @@
-"""Gangs whose pods have rules about each other, beside a control plane: `python -m tests.contract.gang_rules NAME`.
+"""Gangs whose pods have rules about each other, on a control plane: `python -m tests.contract.gang_rules NAME`.
 
 Real are the API server, the scheduler with all its plugins, and the chart's rights, webhook and controller.
 """
@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS
 from tests.bench.throughput.machines import Machines
@@ -114,12 +113,9 @@ def _foreign(name: str, node: str) -> Object:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with stories.client(plane) as client:
-        machines = Machines(
-            client, "dgx1-v100", mode=Mode(), connections=8, labels=lambda number: {ZONE: zone_of(number)}
-        )
-        async with stories.driver(plane):
-            await Story(client, machines).tell()
+    await stories.on_machines(
+        plane, lambda client, machines: Story(client, machines).tell(), labels=lambda number: {ZONE: zone_of(number)}
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PodGroups, beside a control plane with their feature gates: `python -m tests.contract.native_groups NAME`.
+"""PodGroups, on a control plane with their feature gates: `python -m tests.contract.native_groups NAME`.
 
 Real are the API server, the scheduler and the Job controller, and the chart's rights, policies, webhook and controller.
 """
@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tests.bench.throughput.machines import Machines
@@ -273,10 +272,7 @@ def foreign(name: str, node: str) -> Object:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with stories.client(plane) as client:
-        machines = Machines(client, "dgx1-v100", mode=Mode(), connections=8)
-        async with stories.driver(plane):
-            await Story(client, machines).tell()
+    await stories.on_machines(plane, lambda client, machines: Story(client, machines).tell())
 
 
 if __name__ == "__main__":

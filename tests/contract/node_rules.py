@@ -1,4 +1,4 @@
-"""Rules that keep pods from nodes, beside a control plane: `python -m tests.contract.node_rules NAME`.
+"""Rules that keep pods from nodes, on a control plane: `python -m tests.contract.node_rules NAME`.
 
 Real are the API server, the scheduler with all its plugins, and the chart's rights, webhook and controller. A pod that
 is narrowed to eight nodes before such a rule is known is never bound if the rule keeps it from all eight.
@@ -11,7 +11,6 @@ import sys
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import (
     DEVICE_CLASSES,
@@ -171,10 +170,7 @@ def _near(key: str, app: str) -> Object:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with stories.client(plane) as client:
-        machines = Machines(client, "dgx1-v100", mode=Mode(), connections=8)
-        async with stories.driver(plane):
-            await Story(client, machines).tell()
+    await stories.on_machines(plane, lambda client, machines: Story(client, machines).tell())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import sys
 from typing import Any, Final
 
 from dradriver.api.base import names
-from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import Client, PatchKind
 from dradriver.kube.resources import NODES as MACHINES
 from dradriver.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
@@ -117,10 +116,7 @@ def _foreign(name: str, node: str) -> Object:
 
 async def main(plane: Nodeless) -> None:
     """Tell the story."""
-    async with stories.client(plane) as client:
-        machines = Machines(client, "dgx1-v100", mode=Mode(), connections=8)
-        async with stories.driver(plane):
-            await Story(client, machines).tell()
+    await stories.on_machines(plane, lambda client, machines: Story(client, machines).tell())
 
 
 if __name__ == "__main__":

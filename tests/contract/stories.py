@@ -9,15 +9,17 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final
 
 from dradriver.api.base import names
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.kube.client import Client
 from dradriver.kube.config import from_kubeconfig
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.bench.throughput import chart
 from tests.bench.throughput.driver import Driver
+from tests.bench.throughput.machines import Machines
 from tests.cluster.errors import last_lines
 from tests.cluster.nodeless import Nodeless
 from tests.paths import REPO
@@ -56,6 +58,19 @@ async def driver(plane: Nodeless, *settings: str) -> AsyncIterator[None]:
             for log in sorted((plane.folder / "driver").glob("*.log")):
                 sys.stderr.write(f"{log.name}: {last_lines(log)}\n")
             raise
+
+
+async def on_machines(
+    plane: Nodeless,
+    story: Callable[[Client, Machines], Awaitable[None]],
+    *,
+    labels: Callable[[int], Mapping[str, str]] = lambda _: {},
+) -> None:
+    """Tell a story of nodes with eight GPUs each, which it adds itself, next to the chart's controller and webhook."""
+    async with client(plane) as admin:
+        machines = Machines(admin, "dgx1-v100", mode=Mode(), connections=8, labels=labels)
+        async with driver(plane):
+            await story(admin, machines)
 
 
 async def add_node(client: Client, name: str, labels: Mapping[str, str] | None = None) -> str:

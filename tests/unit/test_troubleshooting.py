@@ -693,7 +693,7 @@ def test_all_causes_are_there() -> None:
         node_table.GONE,
         selector_classes.TOO_MANY,
     }
-    known |= {claim_limit.OUT_OF_REACH, neighbours.BESIDE, neighbours.ALONE, neighbours.PORTS}
+    known |= {claim_limit.OUT_OF_REACH, neighbours.SAME_KIND, neighbours.ALONE, neighbours.PORTS}
     known |= {ranking.UNKNOWN_KIND, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))

@@ -292,9 +292,14 @@ class Pod(Part, frozen=True):
         return (entry, name) if slash else None
 
     @property
+    def gpu_entry(self) -> str:
+        """Return the name of the pod's entry of ``spec.resourceClaims`` that is for its GPUs."""
+        return names.POD_CLAIM if self.template is None else self.template[0]
+
+    @property
     def claim_name(self) -> str | None:
         """Return the name of the claim in the pod's spec that our webhook gave it; None without one."""
-        entry = names.POD_CLAIM if self.template is None else self.template[0]
+        entry = self.gpu_entry
         for claim in self.spec.resource_claims:
             if claim.name == entry:
                 return claim.resource_claim_name

@@ -17,13 +17,13 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.host_ports import are_in_conflict
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.pods.foreign_pods import ForeignPods, read_labels
-from dradriver.cluster.pods.pod_rules import Apart, Chosen, Labels, Rules, Together, rules_of
+from dradriver.cluster.pods.pod_rules import Chosen, Labels, PlaceTerm, Rules, rules_of
 from dradriver.cluster.records.pod_records import Foreign
 
 MOST_PODS: Final = 1_000  # that are looked at for one rule, in 3 ms; where there are more it is left to the scheduler
 
 # Why a node was left out, as people read it in the reason on a pod.
-BESIDE: Final = "pods of its own kind there already"
+SAME_KIND: Final = "pods of its own kind there already"
 ALONE: Final = "without a pod that its pod affinity selects"
 PORTS: Final = "a host port of the pod is in use"
 
@@ -45,8 +45,8 @@ class Neighbours:
         self._of: dict[str, set[Key]] = {}  # pods by namespace
         self._rules: dict[Key, Rules] = {}  # by pod: its rules
         # Pods by their terms: alike ones are under one term. Pods that use a host port, by its protocol and number.
-        self._apart: dict[Apart, set[Key]] = {}
-        self._together: dict[Together, set[Key]] = {}
+        self._apart: dict[PlaceTerm, set[Key]] = {}
+        self._together: dict[PlaceTerm, set[Key]] = {}
         self._ports: dict[tuple[str, int], set[Key]] = {}
 
     # What is seen.
@@ -190,7 +190,7 @@ class Neighbours:
             yield PORTS, ~self._nodes.named(self._nodes_in_conflict(pod, rules, gone))
         for term in rules.apart:
             nodes = self._nodes_of(pod, [term.pods], gone) or {}
-            yield BESIDE, ~self._nodes.labelled(term.place, self._places(nodes, term.place))
+            yield SAME_KIND, ~self._nodes.labelled(term.place, self._places(nodes, term.place))
         if rules.together:
             yield ALONE, self._together_on(pod, rules, gone)
         compared = self._nodes.selected(rules.nodes) if rules.spread else fit
@@ -205,7 +205,7 @@ class Neighbours:
             most = min(counts.values(), default=0) + spread.skew
             more = spread.pods.has(rules.namespace, dict(rules.labels))
             places = {place for place, number in counts.items() if place is not None and number + more <= most}
-            yield BESIDE, self._nodes.labelled(spread.place, places)
+            yield SAME_KIND, self._nodes.labelled(spread.place, places)
 
     def _together_on(self, pod: Key, rules: Rules, gone: Set[Key]) -> Bools:
         """Return the nodes that a pod's affinity leaves: (rows,).

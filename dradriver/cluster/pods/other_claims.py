@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.columns import Bools
@@ -82,7 +81,7 @@ def claims_of(pod: Pod) -> tuple[Key, ...]:
 
     The claims that Kubernetes makes for a pod from templates are the pod's own, and no scheduler looks at a gated pod.
     """
-    gpus = names.POD_CLAIM if pod.template is None else pod.template[0]
+    gpus = pod.gpu_entry
     made = {} if pod.gated else {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
     claims = (each.resource_claim_name or made.get(each.name) for each in pod.spec.resource_claims if each.name != gpus)
     return tuple(dict.fromkeys((pod.metadata.namespace, claim) for claim in claims if claim))

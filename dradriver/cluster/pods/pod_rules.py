@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffinityTerm, TopologySpread
+from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffinity, PodAffinityTerm, TopologySpread
 from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.host_ports import HostPort
@@ -44,20 +44,8 @@ class Chosen(msgspec.Struct, frozen=True, gc=False):
         return all(holds(labels.get(key), operator, values) for key, operator, values in self.expressions)
 
 
-class Apart(msgspec.Struct, frozen=True, gc=False):
-    """A term of required anti-affinity: not in one place with these pods.
-
-    Attributes:
-        place: The nodes' label whose value is the place.
-        pods: Which pods.
-    """
-
-    place: str
-    pods: Chosen
-
-
-class Together(msgspec.Struct, frozen=True, gc=False):
-    """A term of required affinity: in one place with one of these pods.
+class PlaceTerm(msgspec.Struct, frozen=True, gc=False):
+    """A term of required affinity or anti-affinity: in one place with one of these pods, or with none of them.
 
     Attributes:
         place: The nodes' label whose value is the place.
@@ -97,8 +85,8 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
 
     namespace: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    apart: tuple[Apart, ...] = ()
-    together: tuple[Together, ...] = ()
+    apart: tuple[PlaceTerm, ...] = ()
+    together: tuple[PlaceTerm, ...] = ()
     spread: tuple[Spread, ...] = ()
     ports: tuple[HostPort, ...] = ()
     nodes: Constraints = Constraints()
@@ -106,8 +94,8 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
     @property
     def chosen(self) -> tuple[Chosen, ...]:
         """Return the pods that the rules are about, except those with its host ports."""
-        terms = (*(term.pods for term in self.apart), *(term.pods for term in self.together))
-        return (*terms, *(spread.pods for spread in self.spread))
+        rules: tuple[PlaceTerm | Spread, ...] = (*self.apart, *self.together, *self.spread)
+        return tuple(rule.pods for rule in rules)
 
 
 def rules_of(pod: Pod) -> Rules | None:
@@ -126,7 +114,7 @@ def rules_of(pod: Pod) -> Rules | None:
     namespace, labels = pod.metadata.namespace, pod.metadata.labels
 
     apart = tuple(
-        Apart(term.topology_key, chosen)
+        PlaceTerm(term.topology_key, chosen)
         for term in apart_terms
         if term.topology_key and (chosen := _chosen_by_term(term, namespace)) is not None
     )
@@ -195,7 +183,7 @@ def chosen_by(
     return Chosen(namespaces, (*pairs, *others))
 
 
-def _together(terms: Sequence[PodAffinityTerm], namespace: str) -> tuple[Together, ...]:
+def _together(terms: Sequence[PodAffinityTerm], namespace: str) -> tuple[PlaceTerm, ...]:
     """Return the terms of required affinity; none if the controller does not know all that they select."""
     together = []
     for term in terms:
@@ -203,7 +191,7 @@ def _together(terms: Sequence[PodAffinityTerm], namespace: str) -> tuple[Togethe
         if is_unknown or not term.topology_key:
             return ()
         # A term without a label selector selects no pod, so no node can ever have the pod.
-        together.append(Together(term.topology_key, Chosen(frozenset(), ()) if chosen is None else chosen))
+        together.append(PlaceTerm(term.topology_key, Chosen(frozenset(), ()) if chosen is None else chosen))
     return tuple(together)
 
 
@@ -240,17 +228,15 @@ def _namespaces(term: PodAffinityTerm, pod_namespace: str) -> tuple[frozenset[st
 
 
 def _apart_terms(pod: Pod) -> list[PodAffinityTerm]:
-    affinity = pod.spec.affinity
-    if affinity is None or affinity.pod_anti_affinity is None:
-        return []
-    return affinity.pod_anti_affinity.required_during_scheduling_ignored_during_execution
+    return [] if pod.spec.affinity is None else _required(pod.spec.affinity.pod_anti_affinity)
 
 
 def _together_terms(pod: Pod) -> list[PodAffinityTerm]:
-    affinity = pod.spec.affinity
-    if affinity is None or affinity.pod_affinity is None:
-        return []
-    return affinity.pod_affinity.required_during_scheduling_ignored_during_execution
+    return [] if pod.spec.affinity is None else _required(pod.spec.affinity.pod_affinity)
+
+
+def _required(affinity: PodAffinity | None) -> list[PodAffinityTerm]:
+    return [] if affinity is None else affinity.required_during_scheduling_ignored_during_execution
 
 
 def _constraints(pod: Pod) -> list[TopologySpread]:

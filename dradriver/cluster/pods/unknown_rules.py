@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.vocabulary.messages import shown
@@ -40,7 +39,7 @@ def what_only_the_scheduler_knows(
 def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]) -> Reason | None:
     if not pod.spec.resource_claims:
         return None
-    gpus = names.POD_CLAIM if pod.template is None else pod.template[0]
+    gpus = pod.gpu_entry
     made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
     for entry in pod.spec.resource_claims:
         if entry.name == gpus:

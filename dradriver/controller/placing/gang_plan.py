@@ -28,7 +28,7 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import GOING
 from dradriver.cluster.nodes.pod_demands import longest
-from dradriver.cluster.pods.neighbours import BESIDE
+from dradriver.cluster.pods.neighbours import SAME_KIND
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
 from dradriver.controller.placing import decide, gang_nics, gang_roles, gang_rules, member_rules, ranking, spot_limit
@@ -240,7 +240,7 @@ def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
             own_rules = member_rules.alone(rules)
             causes |= {*neighbours.causes(new[0].key, own_rules, open_nodes, gone=snapshot.gone_pods)}
         if neighbours.shunned(new[0].pod, open_nodes).any():
-            causes.add(BESIDE)
+            causes.add(SAME_KIND)
         if causes:
             parts.append(f"; nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")
     return "".join(parts[:MOST_LACKING])

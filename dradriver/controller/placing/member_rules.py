@@ -17,7 +17,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.host_ports import ALL_ADDRESSES, are_in_conflict
-from dradriver.cluster.pods.pod_rules import Apart, Chosen, Rules, Spread, Together
+from dradriver.cluster.pods.pod_rules import Chosen, Rules, Spread
 from dradriver.queue.pending import Member
 
 MOST_SELECTORS: Final = 32  # of one gang: with more, the scheduler alone judges its members' rules about each other
@@ -34,8 +34,8 @@ class RoleRules(NamedTuple):
         pods: For each role how many of its pods need a place.
         new: The pods that need a place: none of them is anywhere yet.
         without: Pods of ours that do not count where they are: those, and pods that count as gone.
-        open: For each role the nodes that its pods may use, whatever is free there and whoever is there: the domains of
-            these are compared by topology spread. Shape (rows,).
+        open: For each role the nodes that its pods may use, whatever is free there and whichever pods are there:
+            topology spread compares the domains of these. Shape (rows,).
     """
 
     rules: tuple[Rules | None, ...]
@@ -68,8 +68,7 @@ def selectors(members: Collection[Member]) -> tuple[Chosen, ...]:
     chosen: dict[Chosen, None] = {}
     for rules in all_rules:
         if rules is not None:
-            terms: tuple[Apart | Together | Spread, ...] = (*rules.apart, *rules.together, *rules.spread)
-            chosen.update(dict.fromkeys(term.pods for term in terms))
+            chosen.update(dict.fromkeys(rules.chosen))
     return tuple(chosen) if len(chosen) <= MOST_SELECTORS else ()
 
 
