@@ -58,10 +58,10 @@ def free(
 async def _read(server: ServerConfig, namespace: str, file: Policies | None, driver_namespace: str | None) -> FreeGpus:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
-        scene = await read_whole(client, server, followed, pods_too=False)
+        scene = await read_whole(client, server, followed, namespace=driver_namespace, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
-    stand(scene)
+    stand(scene, namespace)
     return free_gpus(scene, namespace=namespace)
 
 
@@ -69,7 +69,8 @@ def document(left: FreeGpus) -> Document:
     """Return what ``gputopo free`` prints: free sets of GPUs by size, and what is free in parts."""
     closed = f"; {left.closed} more are not ready or closed to new pods" if left.closed else ""
     promised = f"; {left.promised} are promised to pods that are not bound yet" if left.promised else ""
-    title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{promised}{closed}"
+    others = f"; {left.for_others} more are free for other tenants alone" if left.for_others else ""
+    title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{others}{promised}{closed}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     if left.agents_gone:
         nodes = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)

@@ -21,7 +21,7 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.base.quantity import whole
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli import plan_parts
-from dradriver.cli.cluster.cluster_options import driver_namespace_option, server_options
+from dradriver.cli.cluster.cluster_options import driver_namespace_option, namespace_option, server_options
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, with_facts_moved
 from dradriver.cli.policies import load
@@ -95,6 +95,7 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @click.option("--gang", metavar="PODSxGPUS", help="Where so many pods would go in the cluster: 8x8, 4-8x8.")
 @click.option("--near", default="", metavar="LEVEL", help="Of a gang: what must hold all: leaf; or: preferred leaf.")
+@namespace_option
 @server_options
 @driver_namespace_option
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
@@ -113,6 +114,7 @@ def plan(
     exclude: str,
     gang: str | None,
     near: str,
+    namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
     driver_namespace: str | None,
@@ -127,7 +129,7 @@ def plan(
     if batch and file == "-":
         raise click.UsageError("standard input has the questions of --batch; give --policies a file")
     cluster_options = {
-        "--near": near or None, "--kubeconfig": kubeconfig, "--context": context,
+        "--near": near or None, "--namespace": namespace, "--kubeconfig": kubeconfig, "--context": context,
         "--driver-namespace": driver_namespace,
     }  # fmt: skip
     unused_options = [option for option, value in cluster_options.items() if value is not None]
@@ -168,8 +170,8 @@ def plan(
             "--message-size": words["message_size"] or None, "--parts": words["parts"] or None,
         }  # fmt: skip
         pod_question = msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, machine_options))
-        driver = plan_gang.Driver(kubeconfig, context, driver_namespace)
-        plan_gang.run(gang, pod_question, near, file=file_policies, driver=driver, output=output)
+        where = plan_gang.Where(kubeconfig, context, driver_namespace, namespace)
+        plan_gang.run(gang, pod_question, near, file=file_policies, where=where, output=output)
         return
 
     # 4. Else choose GPUs of one machine. If the machine's source does not say the product, the CPUs or NCCL's version,

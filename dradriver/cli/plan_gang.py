@@ -47,15 +47,16 @@ def gpus(text: str, alone: Mapping[str, object]) -> int:
     return _size(text)[2]
 
 
-class Driver(NamedTuple):
-    """The cluster, and where its driver is: the options of these names."""
+class Where(NamedTuple):
+    """The cluster, where its driver is, and the namespace that asks: the options of these names."""
 
     kubeconfig: str | None
     context: str | None
+    driver_namespace: str | None
     namespace: str | None
 
 
-def run(text: str, question: Question, near: str, *, file: Policies | None, driver: Driver, output: str) -> None:
+def run(text: str, question: Question, near: str, *, file: Policies | None, where: Where, output: str) -> None:
     """Print where a gang of pods would go in the cluster, for ``gputopo plan --gang``.
 
     Args:
@@ -63,7 +64,7 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, driv
         question: The request of each pod.
         near: The network level that must hold all pods, as in the annotation: ``leaf``, ``preferred leaf``.
         file: The policies of the user's file. None takes those that the driver uses.
-        driver: The cluster.
+        where: The cluster, and the namespace whose GPUs count.
         output: ``table`` or ``json``.
 
     Raises:
@@ -74,8 +75,8 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, driv
     """
     if question.share or question.memory or question.cores or question.mig_profile:
         raise click.UsageError(_PARTS)
-    server = access.server(None if driver.kubeconfig is None else Path(driver.kubeconfig), driver.context)
-    scene = asyncio.run(_read(server, file, driver.namespace))
+    server = access.server(None if where.kubeconfig is None else Path(where.kubeconfig), where.context)
+    scene = asyncio.run(_read(server, file, where.driver_namespace))
     pod_request = request(question, scene.policies)
     if not isinstance(pod_request, Whole):  # the name of a policy can stand for a fraction
         raise click.UsageError(_PARTS)
@@ -84,7 +85,7 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, driv
     level = near.removeprefix(_PREFERRED).strip()
     is_required = bool(near) and level == near  # without the word "preferred"
     gang = GangRequest(pod=pod_request, pods=most_pods, least_pods=least_pods, near=level, near_required=is_required)
-    choice = place(scene, gang)
+    choice = place(scene, gang, where.namespace or server.namespace)
     if output == "json":
         click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))
     else:
@@ -99,15 +100,15 @@ def _size(text: str) -> tuple[int | None, int, int]:
     return (None if match[1] is None else max(1, int(match[1]))), int(match[2]), int(match[3])
 
 
-def place(scene: Scene, gang: GangRequest) -> GangChoice:
-    """Return where ``gputopo plan --gang`` would place a gang: on open nodes, by their GPUs alone.
+def place(scene: Scene, gang: GangRequest, namespace: str) -> GangChoice:
+    """Return where ``gputopo plan --gang`` would place a gang of a namespace: on open nodes, by their GPUs alone.
 
     Raises:
         NoPlaceError: There is no place.
     """
-    stand(scene)
+    stand(scene, namespace)
     try:
-        return place_gang(scene.picture.inventory.fleet, gang, eligible=open_nodes(scene))
+        return place_gang(scene.picture.fleets.of(namespace), gang, eligible=open_nodes(scene))
     except NoPlaceError as error:
         raise NoPlaceError(plain(str(error))) from None
 
@@ -115,7 +116,7 @@ def place(scene: Scene, gang: GangRequest) -> GangChoice:
 async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
-        scene = await read_whole(client, server, followed, pods_too=False)
+        scene = await read_whole(client, server, followed, namespace=driver_namespace, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
     return scene

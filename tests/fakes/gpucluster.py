@@ -94,12 +94,14 @@ class GpuCluster(Stored):
     Attributes:
         suspendable: Passed to the next ``Worker``.
         record_placed: Passed to the next ``Worker``.
+        record_waiting: The same.
         tables: Passed to the next ``Worker``.
         stands_by: Whether the next ``Worker`` only watches until its ``begin`` is called.
     """
 
     suspendable: Collection[str] = ()
     record_placed: Record | None = None
+    record_waiting: Record | None = None
     tables: AtOnce | None = None
     stands_by = False
     nics_are_read = True
@@ -141,7 +143,7 @@ class GpuCluster(Stored):
                 hand_over_s=self.hand_over_s,
                 grace_s=self.grace_s,
             ),
-            recorders=PodRecorders(placed=self.record_placed),
+            recorders=PodRecorders(placed=self.record_placed, waiting=self.record_waiting),
             suspendable=self.suspendable,
             clock=self.controller_time_s,
             tables=self.tables,

@@ -694,7 +694,7 @@ def test_all_causes_are_there() -> None:
         selector_classes.TOO_MANY,
     }
     known |= {claim_limit.OUT_OF_REACH, neighbours.SAME_KIND, neighbours.ALONE, neighbours.PORTS}
-    known |= {ranking.UNKNOWN_KIND, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
+    known |= {ranking.UNKNOWN_KIND, ranking.UNPLACED, selector_classes.ELSEWHERE, selector_classes.NAMELESS}
     known |= {nvlink_channels.LACKING, nvlink_channels.OTHERS, nvlink_channels.TAKEN}
     told = set(quoted("Causes"))
     assert {text for text in told if not text.startswith("too little ")} == known

@@ -31,11 +31,16 @@ def refusal(
         have = " and ".join(sorted({group.vendor for group in groups}))
         return NoPlaceError(f"{what}: no; no node has GPUs of {request.vendor}, only of {have}", cause=Cause.NEVER)
     groups = [group for group in groups if group.vendor == request.vendor]
-    candidates = [each for each in candidates if each.group.vendor == request.vendor]
+    of_vendor = [each for each in candidates if each.group.vendor == request.vendor]
     cause, why = _stable(groups, request)
     stable = f"{what}: no; {why}"
-    detail = f"{what}: no; {_nearest(groups, candidates, request)}" if explain else stable
-    return NoPlaceError(detail, stable=stable, cause=cause)
+    if not explain:
+        return NoPlaceError(stable, cause=cause)
+    nearest = _nearest(groups, of_vendor, request)
+    if candidates and not of_vendor:
+        have = " and ".join(sorted({each.group.vendor for each in candidates}))
+        nearest = f"no eligible node has GPUs of {request.vendor}, only of {have}"
+    return NoPlaceError(f"{what}: no; {nearest}", stable=stable, cause=cause)
 
 
 def _stable(groups: Collection[NodeGroup], request: Whole) -> tuple[Cause, str]:

@@ -16,15 +16,18 @@ from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.claims.pins import Claim
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli import machine_view
-from dradriver.cli.cluster import access, cluster_reading
+from dradriver.cli.cluster import access, cluster_reading, policies_in_force
+from dradriver.cli.cluster.tenant_usage import Own
+from dradriver.cluster.nodes.node_table import why_closed
 from dradriver.cluster.records.records import read_node
 from dradriver.cluster.views import gone_node_views, node_views
 from dradriver.cluster.views.gone_node_views import AGENT_GONE, GoneNode
 from dradriver.cluster.views.holder_names import Hold, Holder
-from dradriver.cluster.views.node_views import GpuView, NodeView
+from dradriver.cluster.views.node_views import GpuView, NodeView, NotOffered
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import NODES
+from dradriver.queue import reservation_access
 from dradriver.topology.natural import natural
 from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone
 from dradriver.view.output import show_as, warn
@@ -33,7 +36,10 @@ from dradriver.view.terminal_text import plain
 T = TypeVar("T", NodeView, GoneNode)
 
 _SUMMARY = ("node", "product", "GPUs", "free", "largest free linked set")
-_TONES = {"free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED}
+_TONES = {
+    "free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED, "closed": Tone.BLOCKED,
+    "reserved": Tone.BLOCKED,
+}  # fmt: skip
 
 
 def show_cluster(
@@ -63,7 +69,7 @@ def show_cluster(
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     # A node agent publishes the slices of its node. ``doubts``: sentences on what could not be found out.
-    slices, claims, nodes_without_agent, doubts = asyncio.run(_read(server))
+    slices, claims, nodes_without_agent, not_offered, doubts = asyncio.run(_read(server))
     if not slices and not nodes_without_agent:
         raise cluster_reading.ClusterError(cluster_reading.nothing_published(server))
 
@@ -73,7 +79,7 @@ def show_cluster(
     warnings: list[str] = []
     # ``views`` makes a view of each node from slices and claims: its machine, and the holders of each GPU.
     if names_with_agent or not nodes:  # else only nodes without an agent are named, and empty names mean all
-        shown, warnings = views(slices, claims, only=names_with_agent)
+        shown, warnings = views(slices, claims, only=names_with_agent, not_offered=not_offered)
     for warning in (*doubts, *warnings):
         warn(warning)
 
@@ -102,34 +108,49 @@ def show_cluster(
     )
 
 
-async def _read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], list[str]]:
-    """Return slices, claims, the nodes whose agent is gone with text that is safe to print, and what is not known.
+async def _read(
+    server: ServerConfig,
+) -> tuple[list[ResourceSlice], list[Claim], list[GoneNode], NotOffered, list[str]]:
+    """Return slices, claims, nodes whose agent is gone, GPUs that new pods do not get, and what is not known.
 
-    Nodes are read only if claims hold GPUs where there are no slices: otherwise the command needs no right to do so.
+    All text of the last three is safe to print.
     """
     pieces, claims = await cluster_reading.read(server)
     suspects = gone_node_views.views(pieces, claims, is_node=lambda _: True)
-    if not suspects:
-        return pieces, claims, [], []
-    try:
-        async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+    reservations = Own()
+    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        namespace = await policies_in_force.driver_namespace(client, None)
+        await reservations.read_reservations(client, server, namespace)
+        reserved: dict[str, dict[str, str]] = {}
+        for held in reservations.reserved:
+            for node, device in held.gpus:
+                reserved.setdefault(node, {})[device] = "/".join(reservation_access.key_of(held.who))
+        try:
             nodes = await cluster_reading.listed(client, server, NODES, read_node)
-    except cluster_reading.ClusterError as error:
-        named = ", ".join(node.name for node in suspects)
-        doubt = f"claims hold GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
-        return pieces, claims, [], [plain(doubt)]
+        except cluster_reading.ClusterError as error:
+            doubt = f"whether nodes take new pods is not known: {error}"
+            if suspects:
+                named = ", ".join(node.name for node in suspects)
+                doubt = f"claims hold GPUs of {named}, which have no slices: agent gone, or node removed? {error}"
+            return pieces, claims, [], NotOffered(reserved=reserved), [*reservations.unread, plain(doubt)]
+    closed = {node.metadata.name: why for node in nodes if (why := why_closed(node))}
     there = {node.metadata.name for node in nodes}
-    return pieces, claims, [_plain_as(node, GoneNode) for node in suspects if node.name in there], []
+    gone = [_plain_as(node, GoneNode) for node in suspects if node.name in there]
+    return pieces, claims, gone, NotOffered(closed=closed, reserved=reserved), reservations.unread
 
 
 def views(
-    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
+    pieces: Iterable[ResourceSlice],
+    claims: Iterable[Claim],
+    *,
+    only: Iterable[str] = (),
+    not_offered: NotOffered = NotOffered(),  # noqa: B008 - it is frozen
 ) -> tuple[list[NodeView], list[str]]:
     """Return for the view of a cluster its nodes and their doubts (``node_views``), all text of them safe to print.
 
     Pods, claims and machines are named by others, and a terminal obeys escape sequences.
     """
-    shown, warnings = node_views.views(pieces, claims, only=only)
+    shown, warnings = node_views.views(pieces, claims, only=only, not_offered=not_offered)
     return [_plain_as(node, NodeView) for node in shown], list(map(plain, warnings))
 
 
@@ -247,7 +268,7 @@ def _node(node: NodeView, series: Mapping[str, int]) -> list[Section]:
 
 def _lines(view: GpuView) -> list[tuple[str, str]]:
     """Return what there is to say of a GPU: that it is free or blocked, and of each holder words and claim."""
-    alone = view.blocked or ("" if view.taken_by else "free")
+    alone = view.blocked if view.taken_by else view.why_not_free or "free"
     return [(alone, "")] * bool(alone) + [(holder.words, holder.claim) for holder in view.holders]
 
 
@@ -327,7 +348,7 @@ def _gpu_data(view: GpuView) -> dict[str, Any]:
         **({} if view.gpu.driver_index is msgspec.UNSET else {"driver_index": view.gpu.driver_index}),
         "uuid": view.gpu.uuid,
         "state": view.state,
-        "blocked": view.blocked,
+        "blocked": view.blocked if view.taken_by else view.why_not_free,
         "holders": [_holder_data(holder) for holder in view.holders],
     }
 

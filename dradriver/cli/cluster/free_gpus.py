@@ -10,14 +10,15 @@ import msgspec
 import numpy as np
 
 from dradriver.allocator.choice.free_set_counts import free_sets
+from dradriver.allocator.fleet.fleet import Fleet
 from dradriver.allocator.fleet.node_group import NodeGroup
 from dradriver.allocator.parts.free_capacity import Rooms
 from dradriver.allocator.parts.mig_slices import Slices
 from dradriver.allocator.request import Mig
 from dradriver.allocator.sets.masks import positions_of
-from dradriver.api.base.gang_barrier_device import GO
 from dradriver.cli.cluster.largest_gangs import Gang, largest_gangs
 from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cluster.derived import gpu_states
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import Ask, Constraints
 from dradriver.topology.natural import natural
@@ -98,8 +99,8 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         slices: MIG slices, by product and profile.
         gangs: The largest gang of each level of the network, nearest first; none where nothing is known of it.
         agents_gone: Nodes whose agent is gone, with pods on their GPUs: they publish no GPUs, so none of them counts.
-        promised: GPUs, or parts of some, that are kept for pods which are not bound yet, those of gangs with a seat
-            among them; they are not free.
+        promised: GPUs that are promised to pods, or parts of them, and that the scheduler has not allocated yet.
+        for_others: GPUs that are free on open nodes, and that only other tenants may have.
     """
 
     nodes: int
@@ -111,6 +112,7 @@ class FreeGpus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slices: tuple[SlicesLeft, ...]
     gangs: tuple[Gang, ...] = ()
     promised: int = 0
+    for_others: int = 0
     agents_gone: tuple[str, ...] = ()
 
 
@@ -128,10 +130,12 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
     set_nodes: dict[_SetKey, list[str]] = {}
     shares: list[SharesLeft] = []
     slice_counts: Counter[tuple[str, str]] = Counter()
-    node_count = open_node_count = gpu_count = free_count = 0
+    fleet = cache.fleets.of(namespace)
+    free_count = _count_free(fleet, is_open)
+    node_count = open_node_count = gpu_count = 0
     # A group has the nodes with machines that are alike; a slot is the position of a node in it. The GPUs are those
     # that workloads of the namespace can use, without other tenants' partitions.
-    for group in cache.fleets.of(namespace).groups:
+    for group in fleet.groups:
         slots = np.flatnonzero(group.at_rows(is_open))
         node_count += len(group.names)
         open_node_count += len(slots)
@@ -139,7 +143,6 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         if not len(slots):
             continue
         masks = group.free_masks()[slots]  # by node: its free GPUs, one bit for each
-        free_count += int(np.bitwise_count(masks).sum())
         # Nodes with the same free GPUs have the same free sets: count these once for all of them.
         for mask in np.unique(masks).tolist():
             node_names = [group.names[slot] for slot in slots[masks == mask].tolist()]
@@ -158,8 +161,9 @@ def free_gpus(scene: Scene, *, namespace: str = "") -> FreeGpus:
         gpus=gpu_count,
         free=free_count,
         sets=_summed_sets(set_counts, set_nodes),
-        gangs=largest_gangs(scene, is_open),
-        promised=_count_tentative_devices(scene),
+        gangs=largest_gangs(scene, is_open, namespace),
+        promised=_count_promised(scene),
+        for_others=_count_free(cache.inventory.fleet, is_open) - free_count,
         agents_gone=tuple(plain(name) for name in sorted(scene.agents_gone(), key=natural)),
         shares=_summed_by_product(shares),
         slices=tuple(
@@ -191,15 +195,22 @@ def _summed_sets(counts: Mapping[_SetKey, int], nodes: Mapping[_SetKey, list[str
     )
 
 
-def _count_tentative_devices(scene: Scene) -> int:
-    """Return how many devices are kept for pods that are not bound: of claims that wait for the scheduler or a gang."""
+def _count_free(fleet: Fleet, is_open: Bools) -> int:
+    """Return how many GPUs of a fleet may be had whole on open nodes."""
+    return sum(int(np.bitwise_count(group.free_masks()[group.at_rows(is_open)]).sum()) for group in fleet.groups)
+
+
+def _count_promised(scene: Scene) -> int:
+    """Return how many GPUs are promised to pods that the scheduler has not given any, as the metrics count them."""
     cache = scene.picture
-    waiting_claims = (
-        key
-        for key, claim in cache.claims.items()
-        if claim.pin is not None and (claim.devices is None or (claim.seat is not None and GO not in claim.seat.told))
+    waiting = (claim for claim in cache.claims.values() if claim.pin is not None and not claim.devices)
+    nodes = {claim.pin.choice.node for claim in waiting if claim.pin is not None}
+    states = Counter(
+        state
+        for node in nodes
+        for (_, state) in gpu_states.gpus_of(node, cache.inventory, cache.accounts, cache.nodes).states.elements()
     )
-    return len({device for key in waiting_claims for device in cache.inventory.holds.of(key)})
+    return states["promised"]
 
 
 def open_nodes(scene: Scene) -> Bools:

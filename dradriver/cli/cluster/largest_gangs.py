@@ -32,14 +32,22 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     domain: str
 
 
-def stand(scene: Scene) -> None:
-    """Set where the listed nodes stand in the network, by the policies' levels: the largest gangs depend on it."""
-    scene.picture.fleets.locate(scene.picture.nodes.labels(), "")
+def stand(scene: Scene, namespace: str = "") -> None:
+    """Set where the listed nodes stand in the network, by the policies' levels: the largest gangs depend on it.
+
+    Args:
+        scene: The cluster.
+        namespace: The namespace whose GPUs are looked at; empty for all GPUs.
+    """
+    scene.picture.fleets.locate(scene.picture.nodes.labels(), namespace)
 
 
-def largest_gangs(scene: Scene, fit: Bools) -> tuple[Gang, ...]:
-    """Return the largest gang of each network level that has parts, by GPUs alone; none without a known network."""
-    gpus, found = domain_capacity.largest_gangs(scene.picture.inventory.fleet, most=_GPUS, eligible=fit)
+def largest_gangs(scene: Scene, fit: Bools, namespace: str) -> tuple[Gang, ...]:
+    """Return the largest gang of a namespace in each network level that has parts; none without a known network.
+
+    GPUs alone count. ``stand`` comes first, for the same namespace.
+    """
+    gpus, found = domain_capacity.largest_gangs(scene.picture.fleets.of(namespace), most=_GPUS, eligible=fit)
     if len(found) < 2:  # the cluster alone
         return ()
     return tuple(

@@ -194,7 +194,7 @@ def _helps(helps: Sequence[Help], *, free: str) -> Table:
         gbps = f"{option.busbw_gbps:g} GB/s" if option.busbw_gbps else ""
         said = [f"{numbers(owner.gpus)} {owner.words}" for owner in option.owners]
         if option.causes:
-            said.append(f"its GPUs are free, but the node is left out: {', '.join(option.causes)}")
+            said.append(f"nobody holds its GPUs, but they are left out: {', '.join(option.causes)}")
         for number, text in enumerate(said or [free]):
             lead = ("", "", "") if number else (option.node, numbers(option.gpus), gbps)
             rows.append(words(*lead, text))

@@ -11,6 +11,7 @@ from dradriver.api.slices import resource_slices
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer.explain_document import age
 from dradriver.cli.explainer.model import Owner
+from dradriver.queue import reservation_access
 from dradriver.topology.natural import natural
 from dradriver.view.terminal_text import plain
 
@@ -38,6 +39,17 @@ def owners(scene: Scene, held: Mapping[int, tuple[Key, ...]], gpus: tuple[int, .
             gpus_of.setdefault(key, []).append(number)
     made = [_owner(scene, key, tuple(numbers)) for key, numbers in gpus_of.items()]
     return tuple(sorted(made, key=lambda owner: (-len(owner.gpus), natural(owner.namespace), natural(owner.claim))))
+
+
+def reservations(scene: Scene, node: str, gpus: Sequence[int], *, pod: Key) -> tuple[str, ...]:
+    """Return in words for which waiting pods and gangs, other than a pod and its own, GPUs of a node are reserved."""
+    inventory = scene.picture.inventory
+    uuids = inventory.uuids(node)
+    devices = [(node, resource_slices.device_name(uuids[number])) for number in gpus if number in uuids]
+    membership = scene.picture.gangs.of(pod)
+    own = {pod} if membership is None else {pod, membership.gang}
+    whose = dict.fromkeys(map(reservation_access.key_of, filter(None, map(inventory.reserved.whose, devices))))
+    return tuple(plain(f"reserved for {'/'.join(key)}") for key in whose if key not in own)
 
 
 def _owner(scene: Scene, key: Key, gpus: tuple[int, ...]) -> Owner:

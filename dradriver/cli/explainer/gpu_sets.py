@@ -87,7 +87,7 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
     for group in Snapshot(scene.picture, wish.claim[0]).without([wish.claim], are_own=True).fleet.groups:
         nearest += _sets_lacking_fewest(scene, group, request, fit, wish.claim[0])
     nearest.sort(key=lambda found: (found[0], natural(found[1])))
-    found = [_help(scene, wish.claim, *each[1:]) for each in nearest[:_LOOKED_AT]]
+    found = [_help(scene, wish, *each[1:]) for each in nearest[:_LOOKED_AT]]
     found.sort(key=lambda one: (sum(len(o.gpus) for o in one.owners), len(one.owners), natural(one.node)))
     return found
 
@@ -107,7 +107,7 @@ def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -
     return [
         msgspec.structs.replace(
             option,
-            causes=tuple(map(plain, causes(option.node))),
+            causes=(*option.causes, *map(plain, causes(option.node))),
         )
         for option in helps(scene, wish, request, all_nodes & ~fit)
         if not option.owners
@@ -178,10 +178,11 @@ def _can_be_free(scene: Scene, group: NodeGroup, slot: int, namespace: str) -> i
     return group.mask_of((listed if own is None else listed & own) - never)
 
 
-def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
+def _help(scene: Scene, wish: PlacementRequest, node: str, group: NodeGroup, sets: Ints, now: int) -> Help:
     """Return the set of a node for which the fewest claims but one's own would have to end, the best of these."""
     held = {
-        number: tuple(key for key in keys if key != own) for number, keys in gpu_holders.holders(scene, node).items()
+        number: tuple(key for key in keys if key != wish.claim)
+        for number, keys in gpu_holders.holders(scene, node).items()
     }
 
     def cost(mask: int) -> tuple[int, float]:
@@ -189,10 +190,12 @@ def _help(scene: Scene, own: Key, node: str, group: NodeGroup, sets: Ints, now: 
         return len(claims), -float(group.tables.busbw[mask])
 
     chosen = min(sets.tolist()[:_TRIED], key=cost)
+    missing = _numbers(group, chosen & ~now)
     return Help(
         node=plain(node),
         gpus=_numbers(group, chosen),
-        owners=gpu_holders.owners(scene, held, _numbers(group, chosen & ~now)),
+        owners=gpu_holders.owners(scene, held, missing),
+        causes=gpu_holders.reservations(scene, node, missing, pod=wish.pod),
         busbw_gbps=group.tables.busbw_gbps(chosen),
     )
 

@@ -43,7 +43,7 @@ class Help(_Fact, frozen=True):
         node: The node.
         gpus: The set, by the machine's own numbers; empty where parts of GPUs are wanted.
         owners: Who would have to end; nobody where the set is free.
-        causes: Why the node is left out although the set is free, or would be.
+        causes: What else keeps the pod from the set: why its node is left out, for whom its GPUs are reserved.
         busbw_gbps: Predicted all-reduce bus bandwidth of the set; 0 of fewer than two GPUs.
     """
 

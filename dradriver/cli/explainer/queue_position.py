@@ -58,16 +58,28 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
     )
 
 
-async def read_volumes(scene: Scene, workload: PendingWorkload) -> None:
-    """Read where the volumes of waiting pods are that request what a workload does: they are alike if these are, too.
+async def read_what_pods_name(scene: Scene, workload: PendingWorkload | None = None) -> None:
+    """Read the templates and volumes of the pods that wait: they say what a pod asks for, and whether it may start.
 
-    The controller knows the volumes of all waiting pods. Of many pods the volumes of the first are read.
+    The controller knows those of all waiting pods. Of many pods the volumes of the first are read, and nothing twice.
+
+    Args:
+        scene: The cluster.
+        workload: The workload that is asked about; pods that request what it does come first.
     """
-    asked = _asked(scene, _without_volumes(workload))
-    others = (other for other in waiting(scene) if other.key != workload.key)
-    alike = (other for other in others if _asked(scene, _without_volumes(other)) == asked)
-    unread = (member.pod for other in alike for member in other.members)
-    for pod in itertools.islice(filter(scene.picture.volumes.unread_of, unread), _MOST_READ):
+    picture = scene.picture
+    pods = [pod for pod in picture.pods.values() if pod.gated and not pod.finished]
+    unread = [pod for pod in pods if pod.template is not None and picture.templates.of(pod) is None]
+    for namespace in sorted({pod.metadata.namespace for pod in unread}):
+        await scene.read_templates(namespace)
+    if not any(map(picture.volumes.unread_of, pods)):
+        return
+    if workload is not None:
+        asked = _asked(scene, _without_volumes(workload))
+        others = (other for other in waiting(scene) if other.key != workload.key)
+        alike = [other for other in others if _asked(scene, _without_volumes(other)) == asked]
+        pods[:0] = [member.pod for other in alike for member in other.members]
+    for pod in itertools.islice(filter(picture.volumes.unread_of, pods), _MOST_READ):
         await scene.volumes_of(pod)
 
 
@@ -93,6 +105,7 @@ async def read(server: ServerConfig, policies: Policies | None, namespace: str |
         await own.read(client, server, await policies_in_force.driver_namespace(client, namespace))
         scene = Scene(client, server, own.policies, own=own)
         await scene.read()
+        await read_what_pods_name(scene)
     for trouble in (*own.unread, *scene.unread):
         warn(trouble)
     stand(scene)
@@ -105,6 +118,8 @@ def waiting(scene: Scene) -> list[PendingWorkload]:
     for key, pod in picture.pods.items():
         if pod.finished or pod.metadata.deletion_timestamp is not None:
             continue
+        if pod.gated and picture.lacking_of(pod) is not None and picture.gangs.of(key) is None:
+            continue  # it waits for a volume or a template, and not for its turn
         membership, highest = picture.gangs.of(key), scene.tenants.highest(key[0])
         # 1. A pod alone, or one that comes to a gang which has started: it waits if the controller would place it now.
         if membership is None or picture.gangs.started(membership.gang):

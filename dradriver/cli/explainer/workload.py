@@ -18,7 +18,7 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.explainer import gang_shown
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict
-from dradriver.cli.explainer.queue_position import position, read_volumes
+from dradriver.cli.explainer.queue_position import position, read_what_pods_name
 from dradriver.cli.explainer.shown_places import place_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
@@ -94,7 +94,7 @@ class Workload(abc.ABC):
             return Verdict(reason=str(error))
 
         # 2. Else, plan as the controller does: the places, or why there are none.
-        await read_volumes(self.scene, self.pending)
+        await read_what_pods_name(self.scene, self.pending)
         turn = position(self.scene, self.pending)
         found = await self._placements()
         if isinstance(found, LimitError):  # what is free, and whose end would make a place, says nothing of it

@@ -21,6 +21,7 @@ from dradriver.cli.cluster import cluster_view
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
+from dradriver.cli.explainer.queue_position import read_what_pods_name
 from dradriver.cli.page.followed_objects import Mirror
 from dradriver.cluster.records import slice_records
 from dradriver.cluster.views.gone_node_views import GoneNode
@@ -107,6 +108,7 @@ class Live:
             dirty |= await self._begin()
         self.scene.settle()
         stand(self.scene)
+        await read_what_pods_name(self.scene)
         await self._look(dirty)
         return dirty
 

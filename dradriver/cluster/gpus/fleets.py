@@ -13,6 +13,7 @@ from dradriver.cluster.gpus.inventory import Inventory
 from dradriver.cluster.gpus.kueue_topologies import KueueTopologies, KueueTopology
 from dradriver.cluster.gpus.remaining import Remaining
 from dradriver.cluster.gpus.tenant_fleets import View, Views
+from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.kube.reflector import Change
 
@@ -58,10 +59,18 @@ class Fleets:
         view = self._view(namespace)
         return self._inventory.fleet if view is None else view.fleet
 
-    def bound(self, namespace: str) -> str:
-        """Return why a namespace's fleet lacks some GPUs, as a part of a reason; empty if it has all."""
-        whose = self.views.whose(namespace)
-        if whose is None:
+    def bound(self, namespace: str, rows: Bools) -> str:
+        """Return why a namespace's fleet lacks GPUs of some nodes, as a part of a reason; empty if it has all of these.
+
+        Args:
+            namespace: The namespace.
+            rows: The nodes: (rows,).
+        """
+        whose, view = self.views.whose(namespace), self._view(namespace)
+        if whose is None or view is None:
+            return ""
+        of_all, of_view = (_count(fleet, rows) for fleet in (self._inventory.fleet, view.fleet))
+        if of_all == of_view and not (rows & self._nodes.named(view.divided)).any():
             return ""
         if whose == OTHERS:
             return "GPUs that are a tenant's alone"
@@ -99,6 +108,7 @@ class Fleets:
                 view.forget(name)
             else:
                 view.put(name, pool, self._inventory.machine(pool), pool.row)
+                (view.divided.add if len(numbers) < len(pool.devices) else view.divided.discard)(name)
                 self._inventory.set_left(view.fleet, name, self._inventory.open(name, pool).among(numbers))
             if late():
                 break
@@ -239,6 +249,11 @@ class Fleets:
     def _help_all(self) -> None:
         for name in self._inventory.pools():
             self._nodes.helped(name)
+
+
+def _count(fleet: Fleet, rows: Bools) -> int:
+    """Return how many of some nodes, (rows,), a fleet has."""
+    return sum(int(group.at_rows(rows).sum()) for group in fleet.groups)
 
 
 def _never() -> bool:

@@ -49,6 +49,7 @@ class Inventory:
         reserved: GPUs that are reserved for waiting workloads.
         generation: Counts the changes.
         aside: Nodes on which nothing is placed until the tables of their machine exist; their allocations count.
+        unplaced: Nodes that publish GPUs on which nothing is placed, because their machine is too large, for example.
     """
 
     def __init__(self, nodes: NodeTable, tables: AtOnce | None = None) -> None:
@@ -63,6 +64,7 @@ class Inventory:
         self.reserved = Reserved()
         self.tables = AtOnce() if tables is None else tables
         self.aside: set[str] = set()
+        self.unplaced: set[str] = set()
         self.nccl_version = ""
         self.located: Mapping[str, Mapping[str, str]] | None = None
         self.generation = 0
@@ -350,6 +352,7 @@ class Inventory:
 
     def _read(self, name: str) -> None:
         self._pools.pop(name, None)
+        self.unplaced.discard(name)
         pieces = self._slices.get(name)
         if not pieces:
             self._slices.pop(name, None)
@@ -422,6 +425,7 @@ class Inventory:
 
     def _leave_out(self, name: str) -> None:
         self._remove(name)
+        self.unplaced.add(name)
         del self._pools[name]
         self.kinds.set(name, None)
         self._nodes.offer(name, False)

@@ -23,6 +23,7 @@ class View:
         whose: The tenant; ``OTHERS`` for all without a partition.
         fleet: The nodes that have GPUs for it, as if they had no others.
         dirty: Nodes of which it is not up to date.
+        divided: Nodes of which it has some GPUs, and others do not belong to it.
         located: As of the whole fleet (``Inventory.located``).
     """
 
@@ -30,6 +31,7 @@ class View:
         self.whose = whose
         self.fleet = Fleet()
         self.dirty: set[str] = set()
+        self.divided: set[str] = set()
         self.located: Mapping[str, Mapping[str, str]] | None = None
         self._has: dict[str, tuple[Pool, Machine, int]] = {}  # what each node of the fleet was put with
 
@@ -43,6 +45,7 @@ class View:
 
     def forget(self, name: str) -> None:
         """Remove a node from the tenant's fleet; an unknown one is no error."""
+        self.divided.discard(name)
         if self._has.pop(name, None) is not None:
             self.fleet.remove(name)
 

@@ -394,6 +394,17 @@ class NodeTable:
         self._capacity.grow(rows)
 
 
+def why_closed(node: Node) -> str:
+    """Return in words why a node takes no new pods, whatever these tolerate; empty if it does."""
+    known = _read(node)
+    causes = {
+        "cordoned": known.cordoned,
+        NOT_READY: not known.ready,
+        "goes for maintenance": known.goes_at != node_maintenance.STAYS,
+    }
+    return ", ".join(cause for cause, is_so in causes.items() if is_so)
+
+
 def _read(node: Node) -> _Known:
     ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
     labels, taints = node.metadata.labels, node.spec.taints

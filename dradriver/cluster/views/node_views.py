@@ -7,6 +7,7 @@ generation where the newest is not complete.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -24,6 +25,9 @@ from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.natural import natural
 
+NEVER_PLACED: Final = "never placed"
+"""With this ``GpuView.blocked`` begins if the machine has more GPUs than the allocator places on."""
+
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU.
@@ -32,11 +36,15 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
         gpu: The GPU.
         holders: Who holds it: nobody, one claim, or several where that is shared, promised or for monitoring.
         blocked: Why the scheduler gives it to nobody, empty where it does.
+        closed: Why its node takes no new pods; empty if it does, or if that is not known.
+        reserved: For which waiting pod or gang it is reserved; empty for none, or if that is not known.
     """
 
     gpu: Gpu
     holders: tuple[Holder, ...] = ()
     blocked: str = ""
+    closed: str = ""
+    reserved: str = ""
 
     @property
     def taken_by(self) -> tuple[Holder, ...]:
@@ -44,11 +52,24 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(holder for holder in self.holders if holder.hold is not Hold.ADMIN)
 
     @property
+    def is_never_placed(self) -> bool:
+        """Return whether nobody gets the GPU of this view because its machine is too large."""
+        return self.blocked.startswith(NEVER_PLACED)
+
+    @property
     def state(self) -> str:
-        """Return the state of a GPU in the view of its node: ``allocated``, ``promised``, ``blocked`` or ``free``."""
+        """Return the state of a GPU in the view of its node, the first of these that is true.
+
+        ``allocated``, ``promised``, ``blocked``, ``closed``, ``reserved``, ``free``.
+        """
         if self.taken_by:
             return self.taken_by[0].hold.value
-        return "blocked" if self.blocked else "free"
+        return "blocked" if self.blocked else "closed" if self.closed else "reserved" if self.reserved else "free"
+
+    @property
+    def why_not_free(self) -> str:
+        """Return in words why a GPU that nobody holds is not free in the view of its node; empty if it is."""
+        return self.blocked or self.closed or (f"reserved for {self.reserved}" if self.reserved else "")
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,11 +120,27 @@ class _Node(msgspec.Struct):
     lost: tuple[LostGpu, ...]
 
 
+class NotOffered(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs that new pods do not get although nothing is wrong with them.
+
+    Attributes:
+        closed: Why nodes take no new pods, by the node's name.
+        reserved: The reserved GPUs, each with whom it is for, by the node's name and the name of its device.
+    """
+
+    closed: Mapping[str, str] = {}
+    reserved: Mapping[str, Mapping[str, str]] = {}
+
+
 _Holders = Mapping[str, Sequence[Holder]]  # by our name of a node's device
 
 
 def views(
-    pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
+    pieces: Iterable[ResourceSlice],
+    claims: Iterable[Claim],
+    *,
+    only: Iterable[str] = (),
+    not_offered: NotOffered = NotOffered(),  # noqa: B008 - it is frozen
 ) -> tuple[list[NodeView], list[str]]:
     """Return the views of nodes in natural order, and warnings about what cannot be read or looks wrong.
 
@@ -111,6 +148,7 @@ def views(
         pieces: Slices of all drivers. If ours describe only the machine, another driver allocates its GPUs.
         claims: Claims of all namespaces.
         only: Names of the nodes to show; all nodes if it is empty.
+        not_offered: GPUs that new pods do not get, as far as that is known.
     """
     our_slices: dict[str, list[ResourceSlice]] = {}  # by node
     other_slices: dict[str, list[ResourceSlice]] = {}
@@ -134,7 +172,7 @@ def views(
         node = _node(name, our_slices[name], other_slices.get(name, ()), warnings)
         if node is not None:
             holders = _holders(node, held)
-            nodes.append(_view(node, holders))
+            nodes.append(_view(node, holders, not_offered))
             warnings += _doubts(node, holders)
     return nodes, warnings
 
@@ -230,8 +268,12 @@ def _holders(node: _Node, held: Held) -> _Holders:
     return by_device
 
 
-def _view(node: _Node, holders: _Holders) -> NodeView:
+def _view(node: _Node, holders: _Holders, not_offered: NotOffered) -> NodeView:
     gpus = []
+    count = len(node.machine.gpus)
+    too_large = f"{NEVER_PLACED}: the machine has {count} GPUs, and at most {MAX_GPUS} are supported"
+    too_large = too_large if count > MAX_GPUS else ""
+    closed, reserved = not_offered.closed.get(node.name, ""), not_offered.reserved.get(node.name, {})
     for gpu in node.machine.gpus:
         name = resource_slices.device_name(gpu.uuid)
         parts = node.parts.get(name, {})
@@ -240,7 +282,12 @@ def _view(node: _Node, holders: _Holders) -> NodeView:
             words = slice_words(device)
             who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
         shown = node.devices.get(name) or next(iter(parts.values()), None)
-        gpus.append(GpuView(gpu=gpu, holders=tuple(who), blocked=_blocked(gpu, shown, parts.values())))
+        blocked = _blocked(gpu, shown, parts.values()) or too_large
+        gpus.append(
+            GpuView(
+                gpu=gpu, holders=tuple(who), blocked=blocked, closed=closed, reserved=reserved.get(name, ""),
+            )
+        )  # fmt: skip
     view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus), lost=node.lost)
     return msgspec.structs.replace(view, nvlink_set=_nvlink_set(node.machine, view.free))
 

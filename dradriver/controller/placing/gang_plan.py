@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from dradriver.allocator import place_gang
 from dradriver.allocator.fleet.domain_capacity import capacity_by_row
@@ -198,7 +199,7 @@ def _explained(
         # The allocator's own figures would be wrong: it does not know what these nodes have.
         unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
         return NoPlaceError(unknown, cause=Cause.NODES)
-    partition_text = ranking.bound(picture, members[0].wish)
+    partition_text = ranking.bound(picture, members[0].wish, np.logical_or.reduce(asked.eligible))
     cause = Cause.RESERVED if partition_text and error.cause is not Cause.NEVER else error.cause
     details = partition_text + _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
     return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)

@@ -23,6 +23,7 @@ from dradriver.reason import Cause
 
 AMONG: Final = 4  # times as many nodes are ranked as a pod gets, so that they need not be all alike
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
+UNPLACED: Final = "GPUs on which nothing is placed"  # of a machine that is too large
 _RULES: Final = 3  # that a reason names
 _RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
 
@@ -90,8 +91,9 @@ def _explained(
     picture = snapshot.picture
     causes = _causes(snapshot, wish, fit, limits)
     nodes_text = f"; nodes left out: {causes}" if causes else ""
-    partition_text = bound(picture, wish)
-    reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved.by_node else ""
+    partition_text = bound(picture, wish, fit)
+    is_kept = snapshot.is_plain and (fit & picture.nodes.named(picture.inventory.reserved.by_node)).any()
+    reserved_text = _RESERVED if is_kept else ""
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
     is_reserved = bool(partition_text or reserved_text) and error.cause is not Cause.NEVER
     return NoPlaceError(
@@ -134,9 +136,9 @@ def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bool
     return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
 
 
-def bound(picture: Picture, wish: PlacementRequest) -> str:
-    """Return which GPUs are not ranked for a pod because of partitions, as a part of a reason; empty for none."""
-    kept = picture.fleets.bound(wish.claim[0])
+def bound(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
+    """Return which GPUs of some nodes, (rows,), partitions keep from a pod, as a part of a reason; empty for none."""
+    kept = picture.fleets.bound(wish.claim[0], fit)
     return f"; left out are {kept}, by the policies file" if kept else ""
 
 
@@ -166,6 +168,9 @@ def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequ
     picture, causes = snapshot.picture, list(snapshot.causes(wish.ask))
     if any_aside(picture, fit):
         causes.append(UNKNOWN_KIND)
+    nodes, unplaced = picture.nodes, picture.inventory.unplaced
+    if unplaced and (nodes.named(unplaced) & nodes.selected(wish.ask.key)).any():
+        causes.append(UNPLACED)
     if wish.rules is not None:
         open_nodes, gone = snapshot.open(wish.ask), snapshot.gone_pods
         causes += picture.neighbours.causes(wish.pod, wish.rules, open_nodes, gone=gone)

@@ -89,7 +89,7 @@ async def test_the_largest_gang_by_level_where_a_network_is_known(cluster: GpuCl
     assert "Largest gang by level of the network:" in (await shell.run("free")).stdout
 
 
-async def test_what_a_gang_has_before_it_runs_is_promised_and_not_free(cluster: GpuCluster, shell: CommandLine) -> None:
+async def test_what_a_gang_has_before_it_runs_is_not_free(cluster: GpuCluster, shell: CommandLine) -> None:
     for number in range(3):
         leaf = {"network.topology.nvidia.com/leaf": "l"}
         cluster.node(f"n{number}", labels=leaf)
@@ -97,11 +97,11 @@ async def test_what_a_gang_has_before_it_runs_is_promised_and_not_free(cluster: 
         cluster.pod(f"train-{number}", 8, wishes={"gang": "train", "gang-size": "2"})
     assert "promised" not in await shell.data("free")
     await cluster.settle()
-    seat(cluster, "train-0")
+    seat(cluster, "train-0")  # the scheduler has given it its GPUs: these are held
     found = await shell.data("free")
-    assert (found["free"], found["promised"], found["gangs"][0]["pods"]) == (8, 16, 1)
+    assert (found["free"], found["promised"], found["gangs"][0]["pods"]) == (8, 8, 1)
     said = (await shell.run("free")).stdout
-    assert said.startswith("8 of 24 GPUs are free on 3 nodes; 16 are promised to pods that are not bound yet\n")
+    assert said.startswith("8 of 24 GPUs are free on 3 nodes; 8 are promised to pods that are not bound yet\n")
 
 
 async def test_pictures(cluster: GpuCluster, shell: CommandLine) -> None:

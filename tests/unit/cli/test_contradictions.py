@@ -1,0 +1,184 @@
+"""All tools say the same of one cluster: controller, Events, metrics, ``gputopo`` and the page, in 27 situations."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from dradriver.reason import Cause
+from tests.fakes.answers import NAMESPACES, Answers, Data, Key, ask
+from tests.fakes.situations import SITUATIONS, Site
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    folder: Path = tmp_path_factory.mktemp("answers")
+    return asyncio.run(ask(folder))
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, answers: Answers) -> Site:
+    return answers.sites[request.param]
+
+
+EACH = pytest.mark.parametrize("site", SITUATIONS, indirect=True)
+
+
+def figures(text: str) -> set[str]:
+    return set(re.findall(r"\d+", text))
+
+
+def of(answers: Answers, metric: str, *labels: str) -> float:
+    """Return the sum of a metric's samples that have these labels' values."""
+    return sum(value for key, value in answers.metrics.get(metric, {}).items() if set(labels) <= set(key))
+
+
+def _row_of(answers: Answers, key: Key) -> Data | None:
+    """Return the row of ``gputopo queue`` that a pod is in: its own, or that of its gang."""
+    gang = answers.explained[key]["gang"]
+    if gang is None:
+        return answers.queue.get("/".join(key))
+    return next((row for name, row in answers.queue.items() if gang["name"] in name), None)
+
+
+# Why pods wait.
+
+
+@EACH
+def test_every_tool_says_why_a_pod_waits_as_the_controller_says_it(site: Site, answers: Answers) -> None:
+    for key, expected in site.waits.items():
+        said, now = answers.reasons[key], answers.explained[key]
+        turn = now["turn"] or {"reserved": ""}
+        assert expected.says in said
+        assert answers.events[key] == said
+        assert answers.listed[key]["said"] == now["said"] == said
+        assert answers.page[f"pod/{'/'.join(key)}"]["why"] == said
+        # Explain tells apart why there is no place, and what is reserved.
+        assert expected.says in f"{now['reason']}; {turn['reserved']}"
+        assert figures(said) <= figures(f"{now['reason']} {turn['reserved']}")
+        assert said.startswith(now["reason"])
+
+
+@EACH
+def test_a_pod_that_waits_has_no_place_for_anybody(site: Site, answers: Answers) -> None:
+    for key, expected in site.waits.items():
+        now, shown = answers.explained[key], answers.page[f"pod/{'/'.join(key)}"]
+        assert now["state"] == answers.listed[key]["state"] == shown["state"] == "waits"
+        assert "there is a place" not in now["reason"]
+        assert now["place"] is None or expected.cause is Cause.ENDING
+        if now["nearest"] == "no node is eligible":
+            assert now["free"]["eligible"] == 0
+        for option in now["helps"]:
+            assert option["owners"] or option["causes"], "nothing is in the way of a set that the controller refuses"
+
+
+@EACH
+def test_a_pod_has_one_position_in_the_queue(site: Site, answers: Answers) -> None:
+    for key in site.waits:
+        turn, row = answers.explained[key]["turn"], _row_of(answers, key)
+        shown = answers.page[f"pod/{'/'.join(key)}"]
+        assert (row is None) == (turn is None) == (shown["turn"] is None)
+        if row is not None:
+            assert row["position"] == turn["position"] == shown["turn"]
+            assert row["reason"] == answers.reasons[key]
+            assert bool(row["reserved"]) == bool(turn["reserved"])
+            assert turn["waiting"] == len(answers.queue)
+            if (request := answers.explained[key]["request"]) and "gpus" in request:
+                assert row["gpus"] == request["gpus"] * row["pods"]
+
+
+def test_the_metric_has_the_cause_of_each_pod(answers: Answers) -> None:
+    expected = Counter(waits.cause for site in answers.sites.values() for waits in site.waits.values())
+    counted = {cause: of(answers, "gpu_topology_waiting_pods_by_cause", cause.value) for cause in Cause}
+    assert counted == {cause: expected[cause] for cause in Cause}
+
+
+def test_nobody_waits_who_is_not_told_why(answers: Answers) -> None:
+    expected = {key for site in answers.sites.values() for key in site.waits}
+    promised = {key for key, one in answers.listed.items() if one["state"] == "promised"}
+    assert answers.listed.keys() - promised == expected
+    assert {("default", "other-scheduler-p")} == promised
+    assert answers.page["summary"]["waiting"] == len(answers.listed)
+
+
+# What is free.
+
+
+@EACH
+def test_a_gpu_has_one_state(site: Site, answers: Answers) -> None:
+    for name, expected in site.nodes.items():
+        node, letters = answers.topo[name], answers.page[f"node/{name}"]["gpus"]
+        states = Counter(gpu["state"] for gpu in node["gpus"])
+        of_metric = Counter(expected.states)
+        assert states == +Counter(
+            allocated=of_metric["held"], promised=of_metric["promised"], blocked=of_metric["ill"],
+            closed=of_metric["closed"], reserved=of_metric["reserved"], free=of_metric["free"],
+        )  # fmt: skip
+        assert len(node["free"]) == of_metric["free"]
+        assert sum(map(letters.count, "as")) == of_metric["held"]
+        assert letters.count("u") == of_metric["ill"]
+
+
+def test_the_metric_counts_the_states_of_all_nodes(answers: Answers) -> None:
+    states = Counter(gpu["state"] for node in answers.topo.values() if "agent" not in node for gpu in node["gpus"])
+    metric = {state: of(answers, "gpu_topology_gpus", state) for state in ("held", "promised", "closed", "reserved")}
+    assert metric == {
+        "held": states["allocated"],
+        "promised": states["promised"],
+        "closed": states["closed"],
+        "reserved": states["reserved"],
+    }
+
+
+def test_free_is_one_number(answers: Answers) -> None:
+    shown = sum(len(node["free"]) for node in answers.topo.values())
+    assert of(answers, "gpu_topology_gpus", "free") == of(answers, "gpu_topology_gpus_free_whole") == shown
+    for namespace in NAMESPACES:
+        free = answers.free[namespace]
+        assert free["free"] + free.get("for_others", 0) == shown
+        assert free["promised"] == of(answers, "gpu_topology_gpus", "promised")
+    assert answers.page["shown/free"].startswith(f"<p>{shown} of ")
+
+
+def test_a_machine_on_which_nothing_is_placed_counts_nowhere(answers: Answers) -> None:
+    node = answers.topo["too-large-a-machine-1"]
+    assert {gpu["state"] for gpu in node["gpus"]} == {"blocked"}
+    assert all("never placed: the machine has 72 GPUs" in gpu["blocked"] for gpu in node["gpus"])
+    assert set(answers.page["node/too-large-a-machine-1"]["gpus"]).isdisjoint("fu")
+    for command in ("free", "queue", "explain"):
+        (warning,) = answers.warnings[command]
+        assert "has 72 GPUs; at most 16 are supported" in warning
+    assert not of(answers, "gpu_topology_gpus", "NVIDIA GB200")
+
+
+def test_a_plan_finds_what_is_free(answers: Answers) -> None:
+    for namespace in ("default", "language"):
+        largest = max(one["size"] for one in answers.free[namespace]["sets"])
+        for plan, is_found in answers.plans[namespace].items():
+            assert is_found == (int(plan.removeprefix("1x")) <= largest), (namespace, plan)
+
+
+# What is broken.
+
+
+def test_every_tool_names_what_is_broken(answers: Answers) -> None:
+    findings = {
+        check: [one["said"] for one in answers.findings if one["check"] == check]
+        for check in ("agents", "taints", "lost-gpus")
+    }
+    gone = [node["node"] for node in answers.topo.values() if node.get("agent") == "gone"]
+    assert gone == answers.free["default"]["agents_gone"] == ["agent-gone-1"]
+    assert [said.split(":")[0] for said in findings["agents"]] == gone
+    assert of(answers, "gpu_topology_agent_gone_devices", *gone) == len(answers.topo[gone[0]]["gpus"])
+    assert answers.page["summary"]["gone"] == len(gone)
+
+    ill = {node: sum("tainted" in gpu.get("blocked", "") for gpu in one["gpus"]) for node, one in answers.topo.items()}
+    assert findings["taints"] == [f"unhealthy-1: {ill['unhealthy-1']} devices have the taint gpu.topology/xid=79"]
+    assert of(answers, "gpu_topology_gpus", "ill") == ill["unhealthy-1"]
+    lost = [gpu for node in answers.topo.values() for gpu in node.get("lost", ())]
+    assert len(findings["lost-gpus"]) == len(lost) == 2
+    assert answers.page["summary"]["unhealthy"] == ill["unhealthy-1"] + len(lost)
