@@ -25,6 +25,8 @@ class Options(options.Common):
     suspendable: str
     ledger: str
     end_idle: bool
+    owner: str
+    keep_usage: bool
 
 
 def main(argv: list[str]) -> int:
@@ -66,7 +68,11 @@ async def serve(args: Options) -> None:
             suspendable=tuple(filter(None, args.suspendable.split(","))),
             tables=Tabulator(),
             features=FeatureOptions(
-                usage_namespace=args.namespace, reservation_namespace=args.namespace, ends_idle=args.end_idle
+                usage_namespace=args.namespace,
+                reservation_namespace=args.namespace,
+                ends_idle=args.end_idle,
+                owner=args.owner,
+                keeps_usage=args.keep_usage,
             ),
             clock=ServerClock(lambda: (client.connection.date, client.connection.date_at)),
         )
@@ -156,6 +162,15 @@ def parse(argv: list[str]) -> Options:
         default="",
         metavar="KINDS",
         help="kinds of owners, as Job,JobSet, that may be suspended for pods of higher priority (default: none)",
+    )
+    parser.add_argument(
+        "--owner",
+        default="",
+        metavar="CLUSTERROLE",
+        help="ClusterRole that owns what the controller creates, so that both are deleted together (default: no owner)",
+    )
+    parser.add_argument(
+        "--keep-usage", action="store_true", help="GPU time in ConfigMaps has no owner, and outlasts an uninstallation"
     )
     options.add_ledger(parser)
     args = parser.parse_args(argv, namespace=Options())

@@ -31,6 +31,7 @@ from dradriver.controller.features.reservations import Reservations
 from dradriver.controller.loop.background import always
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading.nic_slices import NicSlices
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
 from dradriver.kube.client import Client
@@ -75,11 +76,15 @@ class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
         usage_namespace: The namespace of the ConfigMaps with GPU time; empty to keep none.
         reservation_namespace: The namespace of the ConfigMap with reservations; empty to keep none for the next leader.
         ends_idle: Whether idle pods that ask for it are ended.
+        owner: The ClusterRole that owns what the controller creates; empty for no owner.
+        keeps_usage: Whether GPU time outlasts an uninstallation: its ConfigMaps have no owner then.
     """
 
     usage_namespace: str = ""
     reservation_namespace: str = ""
     ends_idle: bool = False
+    owner: str = ""
+    keeps_usage: bool = False
 
 
 class Features:
@@ -109,7 +114,10 @@ class Features:
         """
         picture = worker.picture
         self._worker, reservations = worker, options.reservation_namespace
-        self._reservation_store = ReservationStore(client, namespace=reservations) if reservations else None
+        owner = ReleaseOwner(client, options.owner)
+        self._reservation_store: ReservationStore | None = None
+        if reservations:
+            self._reservation_store = ReservationStore(client, namespace=reservations, owner=owner)
         self.limits = FeatureLimits(worker)  # caps and reservations
         self._nics = NicSlices(client, picture)  # watches ResourceSlices of NICs once a pod has requested any
         picture.nics.first_requested.add(self._nics.begin)
@@ -117,7 +125,10 @@ class Features:
         self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
         self._usage: UsageStore | None = None
         if usage := options.usage_namespace:
-            self._usage = UsageStore(client, picture, worker.tenants, namespace=usage, clock=clock or time.time)
+            self._usage = UsageStore(
+                client, picture, worker.tenants, namespace=usage, owner=None if options.keeps_usage else owner,
+                clock=clock or time.time,
+            )  # fmt: skip
             picture.gpu_time.book.spent.add(count_gpu_seconds)  # the metric follows all GPU time that is counted
         self._idle = IdlePods(client, picture, recorders.idle, ends=options.ends_idle)
         worker.followed.add(self._follow)  # called with each new policies file

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.helm
 
 def test_no_role_has_a_wildcard() -> None:
     roles = [document for (kind, _), document in objects().items() if kind in ("Role", "ClusterRole")]
-    assert len(roles) == 9
+    assert len(roles) == 10
     for role in roles:
         for rule in role["rules"]:
             assert not any("*" in value for key in rule for value in rule[key])
@@ -245,6 +245,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("resource.k8s.io", "deviceclasses", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
+        ("rbac.authorization.k8s.io", "clusterroles", ("gpu-topology-controller",), {"get"}),
         ("kueue.x-k8s.io", "topologies", (), follows),
         ("", "pods/status", (), {"patch"}),
         ("resource.k8s.io", "resourceslices", (), {"create"}),

@@ -104,7 +104,7 @@ async def test_the_store_writes_over_what_others_have_changed_and_says_once_what
 def test_what_is_written_is_bounded_and_read_back() -> None:
     kept = [stored.Kept(who=f"a/p{n}/u", gpus={f"n{n}": ["x"]}, counted_at=1.0, tenant=str(n)) for n in range(99)]
     since = [stored.Since(f"a/{n}/u", float(n), 1) for n in range(999)]
-    made = stored.config_map(kept, since, namespace=OURS, class_uid="7", version="9")
+    made = stored.config_map(kept, since, namespace=OURS, owners=[{"uid": "7"}], version="9")
     assert made["metadata"]["ownerReferences"][0]["uid"] == "7"
     found = stored.read(made)
     assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
