@@ -16,7 +16,12 @@ from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.slices import resource_slices
 from dradriver.cli.cluster import access, cluster_reading, cluster_view, policies_in_force
-from dradriver.cli.cluster.cluster_options import driver_namespace_option, ledger_option, output_options, server_options
+from dradriver.cli.cluster.cluster_options import (
+    allocating_driver_option,
+    driver_namespace_option,
+    output_options,
+    server_options,
+)
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.verifier import agent_checks, cluster_checks, job, policies_checks, rights_checks, webhook_checks
 from dradriver.cli.verifier.cluster_checks import Seen
@@ -66,7 +71,7 @@ _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all 
 )  # fmt: skip
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
 @driver_namespace_option
-@ledger_option
+@allocating_driver_option
 @server_options
 @output_options
 def verify(

@@ -20,10 +20,10 @@ class Options(options.Common):
     lease_duration: int  # seconds; all numbers below, too
     renew_deadline: float
     retry_period: float
-    promise: float
-    unschedulable: float
+    placement_timeout: float
+    unschedulable_timeout: float
     suspendable: str
-    ledger: str
+    allocating_driver: str
     end_idle: bool
     owner: str
     keep_usage: bool
@@ -58,12 +58,12 @@ async def serve(args: Options) -> None:
     from dradriver.process import cyclic_gc
     from dradriver.process.health_server import serve_health
 
-    bind(LEDGERS[args.ledger])
+    bind(LEDGERS[args.allocating_driver])
     server = config.load(args.kubeconfig)
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:
         controller = Controller(
             client,
-            deadlines=Deadlines(promise_s=args.promise, unschedulable_s=args.unschedulable),
+            deadlines=Deadlines(promise_s=args.placement_timeout, unschedulable_s=args.unschedulable_timeout),
             recorders=recorders(client, instance=args.identity),
             suspendable=tuple(filter(None, args.suspendable.split(","))),
             tables=Tabulator(),
@@ -139,14 +139,14 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")
     parser.add_argument("--retry-period", type=float, default=2, metavar="S", help="default 2")
     parser.add_argument(
-        "--promise",
+        "--placement-timeout",
         type=float,
         default=30,
         metavar="S",
         help="how long GPUs are kept for a pod that the scheduler does not bind (default 30)",
     )
     parser.add_argument(
-        "--unschedulable",
+        "--unschedulable-timeout",
         type=float,
         default=5,
         metavar="S",
@@ -172,7 +172,7 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument(
         "--keep-usage", action="store_true", help="GPU time in ConfigMaps has no owner, and outlasts an uninstallation"
     )
-    options.add_ledger(parser)
+    options.add_allocating_driver(parser)
     args = parser.parse_args(argv, namespace=Options())
     if not 0 < 1.2 * args.retry_period < args.renew_deadline < args.lease_duration:
         parser.error("--retry-period, --renew-deadline and --lease-duration must grow in this order, as 2, 10 and 15")

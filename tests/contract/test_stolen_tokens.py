@@ -63,7 +63,7 @@ Request = Callable[[Client], Awaitable[Any]]
 WEBHOOK: Final = "gpu-topology-webhook"
 EXEMPT: Final = "kube-system"
 EXCLUDED: Final = "excluded-later"
-SETTINGS: Final = (*SUSPENDING, "controller.evictions=true", f"webhook.excludedNamespaces[0]={EXCLUDED}")
+SETTINGS: Final = (*SUSPENDING, "controller.idleEviction=true", f"webhook.excludedNamespaces[0]={EXCLUDED}")
 ROLES: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 GATES: Final = [{"name": names.GATE}]
 LABELS: Final = {names.LABEL: names.LABEL_PLACED}

@@ -21,7 +21,7 @@ ALL: Final = (
     *VARIANTS["gangs"],
     *VARIANTS["preemption"],
     *VARIANTS["page"],
-    "controller.evictions=true",
+    "controller.idleEviction=true",
     "policies.tenants.b.namespaceLabels.team=b",
 )
 """Values that give each account all rights that it can have."""
