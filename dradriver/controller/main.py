@@ -25,6 +25,7 @@ class Options(options.Common):
     suspendable: str
     allocating_driver: str
     end_idle: bool
+    daemon_set: str
     owner: str
     keep_usage: bool
 
@@ -71,6 +72,7 @@ async def serve(args: Options) -> None:
                 usage_namespace=args.namespace,
                 reservation_namespace=args.namespace,
                 ends_idle=args.end_idle,
+                daemon_set=args.daemon_set,
                 owner=args.owner,
                 keeps_usage=args.keep_usage,
             ),
@@ -162,6 +164,12 @@ def parse(argv: list[str]) -> Options:
         default="",
         metavar="KINDS",
         help="kinds of owners, as Job,JobSet, that may be suspended for pods of higher priority (default: none)",
+    )
+    parser.add_argument(
+        "--daemon-set",
+        default="",
+        metavar="NAME",
+        help="DaemonSet of the node agents, for an Event if its namespace forbids them (default: none)",
     )
     parser.add_argument(
         "--owner",

@@ -8,6 +8,7 @@ NICs          slices for the cluster cache     a pod has requested NICs
 tenants       labels of namespaces             the policies file chooses tenants by them
 usage         a teller (writing/usage_store)   this replica leads
 idle pods     a teller (idle_pods)             this replica leads
+Pod Security  a teller (agent_admission)       this replica leads
 
 What features keep of the cluster is registered in ``cluster/cache/feature_books.py``, what they have to say of the
 choice of a node in ``placing/node_limits.py``. The loop, the steps and the plan import no feature.
@@ -24,6 +25,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api.policies.policy_sections import Policies
+from dradriver.controller.features.agent_admission import AgentAdmission
 from dradriver.controller.features.idle_pods import IdlePods
 from dradriver.controller.features.namespaces import Namespaces
 from dradriver.controller.features.recorders import Recorders
@@ -77,6 +79,7 @@ class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
         reservation_namespace: The namespace of the ConfigMap with reservations; empty to keep none for the next leader.
         ends_idle: Whether idle pods that ask for it are ended.
         owner: The ClusterRole that owns what the controller creates; empty for no owner.
+        daemon_set: The name of the node agents' DaemonSet in ``usage_namespace``; empty if it is not looked at.
         keeps_usage: Whether GPU time outlasts an uninstallation: its ConfigMaps have no owner then.
     """
 
@@ -85,6 +88,7 @@ class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
     ends_idle: bool = False
     owner: str = ""
     keeps_usage: bool = False
+    daemon_set: str = ""
 
 
 class Features:
@@ -131,6 +135,11 @@ class Features:
             )  # fmt: skip
             picture.gpu_time.book.spent.add(count_gpu_seconds)  # the metric follows all GPU time that is counted
         self._idle = IdlePods(client, picture, recorders.idle, ends=options.ends_idle)
+        self._agents: AgentAdmission | None = None
+        if options.daemon_set:
+            self._agents = AgentAdmission(
+                client, namespace=usage, daemon_set=options.daemon_set, record=recorders.agents
+            )
         worker.followed.add(self._follow)  # called with each new policies file
 
     def _follow(self, policies: Policies) -> None:
@@ -150,6 +159,8 @@ class Features:
         """Run the registered features while this replica leads; returns once it knows what a leader has to."""
         tasks.create_task(always(self._idle.run))
         tasks.create_task(always(self._namespaces.tell))
+        if self._agents is not None:
+            tasks.create_task(always(self._agents.run))
         if self._usage is not None:
             tasks.create_task(always(self._usage.run))
             if self._worker.tenants.named:  # else nobody's turn depends on it

@@ -261,6 +261,8 @@ def test_least_privilege_of_the_controller() -> None:
     assert rules("Role", "controller") == [
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
         ("coordination.k8s.io", "leases", (), {"create"}),
+        ("", "namespaces", ("gpu-topology",), {"get"}),
+        ("apps", "daemonsets", ("gpu-topology-node",), {"get"}),
         ("", "configmaps", ("gpu-topology-policies",), {"get", "list", "watch"}),
         ("", "configmaps", tuple(usage_config_maps.every_name()), {"get", "update"}),
         ("", "configmaps", (reservation_config_map.NAME,), {"get", "update"}),

@@ -75,6 +75,10 @@ RIGHTS: Final = (
     ),
     Right("controller", "nodes", "list watch", "dradriver/controller/controller.py"),
     Right("controller", "namespaces", "list watch", "dradriver/controller/features/namespaces.py"),
+    *(
+        Right("controller", resource, "get", "dradriver/controller/features/agent_admission.py", NAMED, LEAST)
+        for resource in ("namespaces", "daemonsets.apps")
+    ),
     Right("controller", "resourceslices.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
     Right(
         "controller", "resourceslices.resource.k8s.io", "create", SEATS,
