@@ -31,10 +31,12 @@ def needing(cluster: Cluster) -> list[tuple[str, str]]:
     return [(one["state"], one["owner"]) for one in json.loads(listed.stdout)]
 
 
-def usage_owners(cluster: Cluster) -> list[str]:
-    """Return the kinds of the objects that the stored GPU time is deleted with."""
-    found = cluster.api.object("configmap", USAGE, namespace=deploy.NAMESPACE)
-    return [owner["kind"] for owner in found["metadata"].get("ownerReferences", ())]
+def usage_owners(cluster: Cluster) -> list[str] | None:
+    """Return the kinds of the objects that the stored GPU time is deleted with; None if none is stored."""
+    for found in cluster.api.objects("configmaps", namespace=deploy.NAMESPACE):
+        if found["metadata"]["name"] == USAGE:
+            return [owner["kind"] for owner in found["metadata"].get("ownerReferences", ())]
+    return None
 
 
 def test_an_uninstallation_waits_for_pods_and_a_forced_one_leaves_them_to_the_next_installation(
@@ -51,7 +53,7 @@ def test_an_uninstallation_waits_for_pods_and_a_forced_one_leaves_them_to_the_ne
     assert needing(cluster) == expected
     (template,) = namespace.list("resourceclaimtemplate")
     assert [owner["kind"] for owner in template["metadata"]["ownerReferences"]] == ["ClusterRole"]
-    eventually("GPU time is stored", lambda: usage_owners(cluster) == ["ClusterRole"])
+    eventually("GPU time is stored", lambda: usage_owners(cluster) == ["ClusterRole"], timeout_s=120)
 
     with installed_afterwards(installation):
         # 1. It is refused, and nothing is deleted.
