@@ -14,6 +14,7 @@ from unittest.mock import patch
 import msgspec
 
 from dradriver.controller import metrics
+from dradriver.kube.reflector import SILENCE_S
 from tests.simulator import idling
 from tests.simulator.caps import LATE_S
 from tests.simulator.invariants import Invariants
@@ -28,7 +29,7 @@ from tests.simulator.world import World
 
 QUIET_S: Final = 150.0  # at most, after the last change; it ends when nothing is left to be done
 AT_REST_S: Final = 3.0
-DRAIN_S: Final = 70.0
+DRAIN_S: Final = SILENCE_S
 
 
 class Violation(msgspec.Struct):

@@ -81,6 +81,7 @@ class Scene:
         tenants: The tenants with their past usage, as far as that was read.
         caps: The caps of the tenants, with what counts towards them.
         limits: All that keeps GPUs from workloads.
+        is_empty: Whether no slice with GPUs is published, so that no place can be looked for; ``unread`` says so.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Scene:
         self.claims: dict[Key, Claim] = {}
         self.nodes: dict[str, Node] = {}
         self._lists = Lists(client, server)
-        self._is_empty = False  # whether no slice with GPUs is published, so that no place can be looked for
+        self.is_empty = False
         self._client = client
         self._server = server
         self.policies = policies
@@ -126,7 +127,7 @@ class Scene:
                 self._lists.of(NAMESPACES, Namespace) if self.tenants.by_labels else _nothing(),
             )
             if self.whole and not slices:
-                self._is_empty = True
+                self.is_empty = True
                 self.unread.append(cluster_reading.nothing_published(self._server))
             # 2. The driver that allocates GPUs. If it is not this one, its slices have the devices.
             self.ledger, other_slices = await self._lists.of_other_driver(slices)
@@ -229,7 +230,7 @@ class Scene:
 
         These are slices, claims and nodes. If they could not be read, or no slice is published, ``unread`` says so.
         """
-        return self.sees_agents and not self._is_empty
+        return self.sees_agents and not self.is_empty
 
     def agents_gone(self) -> dict[str, frozenset[str]]:
         """Return the listed nodes whose agent is gone, with the devices that claims hold there; {} if not known."""

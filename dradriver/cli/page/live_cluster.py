@@ -152,8 +152,8 @@ class Live:
         elif resource == PODS:
             self._put_pod(key, new)
         else:  # a slice
-            # Another driver may allocate the GPUs from now on: then everything is read again.
-            if self._may_change_driver(new):
+            # The first slice of all, or another driver may allocate the GPUs from now on: everything is read again.
+            if self.scene.is_empty or self._may_change_driver(new):
                 self._anew = True
                 return changed_nodes
             with bound(self.scene.ledger):

@@ -86,6 +86,20 @@ def test_a_reader_of_another_feed_or_of_a_forgotten_version_begins_anew() -> Non
     assert feed.read(feed.mark()) == feed.version
 
 
+async def test_that_no_slice_is_published_is_said_until_the_first_is() -> None:
+    """As after a reinstall: the node agents come later than the page."""
+    cluster = GpuCluster()
+    cluster.node("n1", None)
+    async with served(cluster.store) as made:
+        assert "no ResourceSlice of driver gpu.topology" in pieces(made)["unread"][0]
+        assert "shown/free" not in pieces(made)
+        cluster.node("n1")
+        while "node/n1" not in pieces(made):
+            await made.page.feed.news(made.page.feed.version)
+        assert pieces(made)["unread"] == []
+        assert pieces(made)["shown/free"].startswith("<p>8 of 8 GPUs are free")
+
+
 # Who may ask.
 
 
