@@ -59,8 +59,15 @@ from dradriver.view.output import show_as, show_documents
 from dradriver.view.terminal_text import plain
 
 _TONES: Final = {Status.PASS: Tone.FREE, Status.WARN: Tone.WARNING, Status.FAIL: Tone.ERROR}
+_VERSION_BYTES: Final = 1 << 16
 _NOT_CHECKED: Final = 2  # the exit status if the checks could not be made
 _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all rights that gputopo needs"
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    """What an API server says of itself."""
+
+    git_version: str = ""
 
 
 @click.command()
@@ -222,8 +229,9 @@ async def _check_cluster(
                 raise ClusterError(f"there is no node {node}; kubectl get nodes lists them")
         classes: list[dict[str, Any]] = await cluster_reading.listed(client, server, DEVICE_CLASSES, dict)
         slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
-        # None and 0 if not known; ``unread`` has a warning then.
-        gone_nodes, agents_wanted, unread = await _agents(client, server, driver_namespace, nodes, slices)
+        # None and no DaemonSets if not known; ``unread`` has a warning then.
+        gone_nodes, daemon_sets, unread = await _agents(client, server, driver_namespace, nodes, slices)
+        agents_wanted = agent_checks.desired(daemon_sets)
         seen = Seen(
             nodes=nodes,
             slices=slices,
@@ -234,6 +242,8 @@ async def _check_cluster(
             only=node,
             gone=gone_nodes,
             agents_wanted=agents_wanted,
+            images_wanted=agent_checks.images(daemon_sets),
+            server=await _server_version(client),
         )
         # ``seen``: everything that the checks look at, so that they read nothing themselves.
         # Leases and certificates have times of the cluster, and this machine's clock may differ.
@@ -292,27 +302,36 @@ async def _agent_admission(client: Client, server: ServerConfig, namespace: str,
 
 async def _agents(
     client: Client, server: ServerConfig, namespace: str, nodes: list[dict[str, Any]], slices: list[ResourceSlice]
-) -> tuple[tuple[GoneNode, ...] | None, int, list[Finding]]:
-    """Return the nodes whose agent is gone, how many agents the DaemonSet wants, and warnings.
+) -> tuple[tuple[GoneNode, ...] | None, list[dict[str, Any]], list[Finding]]:
+    """Return the nodes whose agent is gone, the DaemonSets of node agents, and warnings.
 
-    A warning says what the server does not let us read. The nodes are then None, and the number is 0.
+    A warning says what the server does not let us read. The nodes are then None, and there is no DaemonSet.
     """
     node_names = {str(node["metadata"]["name"]) for node in nodes}
     gone_nodes: tuple[GoneNode, ...] | None = None
-    agents_wanted, warnings = 0, []
+    daemon_sets: list[dict[str, Any]] = []
+    warnings: list[Finding] = []
     try:
         claims = await cluster_reading.listed(client, server, RESOURCE_CLAIMS, cluster_reading.read_claim)
         gone_nodes = tuple(cluster_view.gone_views(slices, claims, is_node=node_names.__contains__))
     except ClusterError as error:
         warnings.append(warned("agents", f"whether a node lost its agent is not known: {error}", _VIEWER))
     try:
-        daemon_sets: list[dict[str, Any]] = await cluster_reading.listed(
+        daemon_sets = await cluster_reading.listed(
             client, server, DAEMON_SETS, dict, namespace=namespace, label_selector=SELECTOR
         )
-        agents_wanted = agent_checks.desired(daemon_sets)
     except ClusterError as error:
         warnings.append(warned("node", f"how many node agents there should be is not known: {error}", _VIEWER))
-    return gone_nodes, agents_wanted, warnings
+    return gone_nodes, daemon_sets, warnings
+
+
+async def _server_version(client: Client) -> str:
+    """Return the version of the API server; empty if it does not say it to us."""
+    try:
+        body = await client.connection.request("GET", "/version", max_bytes=_VERSION_BYTES)
+        return msgspec.json.decode(body, type=_Version).git_version
+    except (DriverError, msgspec.DecodeError):
+        return ""
 
 
 async def _job(server: ServerConfig, driver_namespace: str | None, node: str) -> dict[str, Any]:

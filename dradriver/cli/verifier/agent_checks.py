@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, Pod
+from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, Pod, container_of
 from dradriver.cli.verifier.finding import Finding, failed, passed
 from dradriver.cluster.views.gone_node_views import GoneNode
 
@@ -16,6 +16,13 @@ _MOST_HOLDERS: Final = 3
 def desired(daemon_sets: Iterable[Mapping[str, Any]]) -> int:
     """Return how many node agents the DaemonSets of the chart want to run."""
     return sum(int((one.get("status") or {}).get("desiredNumberScheduled") or 0) for one in daemon_sets)
+
+
+def images(daemon_sets: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the images of the node agents that the DaemonSets of the chart want."""
+    templates = ((one.get("spec") or {}).get("template") or {} for one in daemon_sets)
+    containers = (container_of(template, NODE) for template in templates if template.get("spec"))
+    return frozenset(str(container["image"]) for container in containers if container is not None)
 
 
 def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Finding | None:

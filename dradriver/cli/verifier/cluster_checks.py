@@ -21,16 +21,30 @@ from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.slice_features import WITHOUT
 from dradriver.cli.cluster.cluster_reading import whose
 from dradriver.cli.verifier import agent_checks
-from dradriver.cli.verifier.driver_pods import COMPONENT, LEASE, NODE, Pod, arguments, container_of, is_ready, pods_of
+from dradriver.cli.verifier.driver_pods import (
+    COMPONENT,
+    CONTROLLER,
+    LEASE,
+    NODE,
+    VERSION,
+    WEBHOOK,
+    Pod,
+    arguments,
+    container_of,
+    is_ready,
+    pods_of,
+)
 from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
 from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.node.faults import KINDS, Fault
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
+from dradriver.topology.machine import Machine
 from dradriver.topology.versions import numbers
 
 _OLDEST, _NEWEST = (1, 34), (1, 37)
-PARTS: Final = (NODE, "controller", "webhook")
+_MOST_MINORS: Final = 3  # that a kubelet may be older than the API server (Kubernetes' version skew policy)
+PARTS: Final = (NODE, CONTROLLER, WEBHOOK)
 _LATE_S: Final = 60.0
 
 
@@ -47,6 +61,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         only: The node that was asked about; empty for all.
         gone: Nodes whose agent is gone; None if that is not known.
         agents_wanted: How many node agents the DaemonSet wants; 0 if that is not known.
+        images_wanted: The images of the node agents that it wants.
+        server: The version of the API server, as ``v1.37.2``; empty if it is not known.
     """
 
     nodes: list[dict[str, Any]]
@@ -58,6 +74,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     only: str = ""
     gone: tuple[GoneNode, ...] | None = None
     agents_wanted: int = 0
+    images_wanted: frozenset[str] = frozenset()
+    server: str = ""
 
     def agents(self) -> list[Pod]:
         """Return the pods of node agents that the cluster checks have seen."""
@@ -95,7 +113,7 @@ def ledger_of(pieces: Iterable[ResourceSlice]) -> Ledger:
 
 def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     """Yield the findings of the cluster checks: versions, parts of the driver, slices; ``now`` is in epoch seconds."""
-    yield from _versions(seen.nodes)
+    yield from _versions(seen)
     yield from _runtimes(seen.nodes)
     yield from _parts(seen)
     if seen.gone is not None:
@@ -109,21 +127,39 @@ def findings(seen: Seen, *, now: float) -> Iterator[Finding]:
     yield from _other_allocators(seen, ledger)
 
 
-def _versions(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
-    kubelets = Counter(_info(node, "kubeletVersion") for node in nodes)
+def _versions(seen: Seen) -> Iterator[Finding]:
+    """Yield whether the API server and the kubelets have versions that the driver and Kubernetes support together."""
+    server = _minor(seen.server)
+    if server is None:
+        cure = "look at kubectl version, which reads the same: you need the verb get on the URL /version"
+        yield warned("kubernetes", "the version of the API server is not known", cure)
+    elif server < _OLDEST:
+        yield failed("kubernetes", f"the API server has {seen.server}", "the driver needs Kubernetes 1.34 or newer")
+    kubelets = Counter(_info(node, "kubeletVersion") for node in seen.nodes)
     for said, count in sorted(kubelets.items()):
-        found = numbers(said.removeprefix("v").partition("-")[0].partition("+")[0])
-        number = () if found is None else tuple(found[:2])
-        if number and number < _OLDEST:
+        number, nodes = _minor(said), "1 node has" if count == 1 else f"{count} nodes have"
+        if number is not None and number < _OLDEST:
+            yield failed("kubernetes", f"{nodes} kubelet {said}", "the driver needs Kubernetes 1.34 or newer")
+        elif number is not None and server is not None and number > server:
             yield failed(
-                "kubernetes", f"{count} nodes have kubelet {said}", "the driver needs Kubernetes 1.34 or newer"
-            )
-        elif not number or number > _NEWEST:
+                "kubernetes", f"{nodes} kubelet {said}, which is newer than the API server ({seen.server})",
+                "upgrade the control plane first: Kubernetes supports no kubelet that is newer",
+            )  # fmt: skip
+        elif number is not None and server is not None and server[1] - number[1] > _MOST_MINORS:
             yield warned(
-                "kubernetes", f"{count} nodes have kubelet {said or 'of no version'}", "it was tried on 1.34 to 1.37"
-            )
+                "kubernetes", f"{nodes} kubelet {said}, and the API server is {seen.server}",
+                f"upgrade the nodes: Kubernetes supports kubelets that are at most {_MOST_MINORS} minor versions older",
+            )  # fmt: skip
+        elif number is None or number > _NEWEST:
+            yield warned("kubernetes", f"{nodes} kubelet {said or 'of no version'}", "it was tried on 1.34 to 1.37")
         else:
-            yield passed("kubernetes", f"{count} nodes have kubelet {said}")
+            yield passed("kubernetes", f"{nodes} kubelet {said}")
+
+
+def _minor(version: str) -> tuple[int, int] | None:
+    """Return major and minor number of a version of Kubernetes; None if the text is none."""
+    found = numbers(version.removeprefix("v").partition("-")[0].partition("+")[0])
+    return None if found is None else (found[0], found[1])
 
 
 def _runtimes(nodes: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
@@ -148,15 +184,21 @@ def _info(node: Mapping[str, Any], field: str) -> str:
 
 def _parts(seen: Seen) -> Iterator[Finding]:
     """Yield whether the pods of each part of the driver are ready, and whether all run the same image."""
-    images: set[str] = set()
+    images, versions = set(seen.images_wanted), set[str]()
     for part in PARTS:
         pods = pods_of(seen.pods, part)
+        versions |= {str(version) for pod in pods if (version := (pod["metadata"].get("labels") or {}).get(VERSION))}
         images |= {str(container.get("image", "")) for pod in pods if (container := container_of(pod, part))}
         yield _pods_of_part(seen, part, pods)
     if len(images) > 1:
         yield warned(
             "versions", f"the parts run images {first_few(sorted(images))}",
             f"wait for the rollout, or look why it stopped: kubectl -n {seen.namespace} get pods",
+        )  # fmt: skip
+    elif versions - {__version__}:
+        yield warned(
+            "versions", f"the driver has version {first_few(sorted(versions))}, and this gputopo {__version__}",
+            "install the gputopo of the driver's version: docs/install.md says how",
         )  # fmt: skip
     elif images:
         yield passed("versions", f"all parts run {min(images)}; this is gputopo {__version__}")
@@ -272,18 +314,34 @@ def _slice_findings(node: str, newest: resource_slices.Generation[ResourceSlice]
         return [failed("slices", f"{node}: its machine cannot be read: {error}", cure)]
     if machine is None:
         return [failed("slices", f"{node}: no slice has the machine", cure)]
+    missing = _missing_gpus(machine, newest)
+    unpublished = [warned("slices", f"{node}: {_are(missing)} in no slice", cure)] if missing else []
     taints = Counter(
         (taint.key, taint.value)
         for piece in newest.slices
         for device in piece.spec.devices
         for taint in device.taints or ()
     )
-    return [
+    return unpublished + [
         warned(
             "taints", f"{node}: {count} devices have the taint {key}{'=' if value else ''}{value}", _cure(key, value)
         )
         for (key, value), count in sorted(taints.items())
     ]
+
+
+def _missing_gpus(machine: Machine, newest: resource_slices.Generation[ResourceSlice]) -> list[str]:
+    """Return the GPUs of a machine for which its slices have no device, by their labels."""
+    if any(map(resource_slices.is_machine_alone, newest.slices)):
+        return []  # another driver has the devices
+    devices = [device for piece in newest.slices for device in piece.spec.devices]
+    published = {device.name for device in devices}
+    published |= {resource_slices.device_name(uuid) for device in devices if (uuid := device.text("parentUUID"))}
+    return [gpu.label for gpu in machine.gpus if resource_slices.device_name(gpu.uuid) not in published]
+
+
+def _are(names: Sequence[str]) -> str:
+    return f"{first_few(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _cure(key: str, value: str) -> str:

@@ -11,6 +11,8 @@ COMPONENT: Final = "app.kubernetes.io/component"
 _PART_OF: Final = ("app.kubernetes.io/part-of", "gpu-topology")
 NODE: Final = "node"
 WEBHOOK: Final = "webhook"
+CONTROLLER: Final = "controller"
+VERSION: Final = "app.kubernetes.io/version"
 LEASE: Final = "gpu-topology-controller"  # of the controller that leads
 SELECTOR: Final = f"{COMPONENT}={NODE},{_PART_OF[0]}={_PART_OF[1]}"
 _OVER: Final = ("Succeeded", "Failed")

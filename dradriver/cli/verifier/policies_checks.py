@@ -1,7 +1,7 @@
 """Whether the driver's processes use the policies of the ConfigMap; ``gputopo verify`` calls this.
 
-The controller that leads writes on its Lease which policies it uses. Webhook and node agents own no object that they
-could write on. Their metric has the digest, and the API server's proxy reads it.
+The controller that leads writes on its Lease which policies it uses. The controllers that stand by, webhook and node
+agents own no object that they could write on. Their metric has the digest, and the API server's proxy reads it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster.policies_in_force import InForce
-from dradriver.cli.verifier.driver_pods import COMPONENT, LEASE, NODE, WEBHOOK, Pod, container_of, is_ready, pods_of
+from dradriver.cli.verifier.driver_pods import (
+    COMPONENT,
+    CONTROLLER,
+    LEASE,
+    NODE,
+    WEBHOOK,
+    Pod,
+    container_of,
+    is_ready,
+    pods_of,
+)
 from dradriver.cli.verifier.finding import Finding, first_few, passed, warned
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -30,7 +40,7 @@ _METRICS_BYTES: Final = 4 * 2**20
 
 
 class Used(msgspec.Struct, frozen=True):
-    """Which policies the pods of webhook and node agents use.
+    """Which policies the pods of controller, webhook and node agents use.
 
     Attributes:
         fingerprints: Of their policies, by the names of pods; empty if the pod's metrics do not say.
@@ -42,7 +52,7 @@ class Used(msgspec.Struct, frozen=True):
 
 
 async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
-    """Return for the policies checks which policies the ready pods of webhook and node agents use, by their metrics.
+    """Return for the policies checks which policies the driver's ready pods use, by their metrics.
 
     Args:
         client: An entered client.
@@ -52,7 +62,7 @@ async def ask(client: Client, pods: Iterable[Pod], namespace: str) -> Used:
     # Each pod serves its metrics on the port named ``health``.
     port_of_pod = {
         str(pod["metadata"]["name"]): _health_port(pod, part)
-        for part in (WEBHOOK, NODE)
+        for part in (CONTROLLER, WEBHOOK, NODE)
         for pod in pods_of(pods, part)
         if is_ready(pod)
     }
@@ -106,7 +116,7 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
 
     Args:
         leases: The leases of the driver's namespace.
-        used: The policies that webhook and node agents use, as digests (``fingerprints``) by the pod's name.
+        used: The policies that the driver's pods use, as digests (``fingerprints``) by the pod's name.
         stored: The policies in the chart's ConfigMap; ``trouble`` says why they cannot be used.
         namespace: The driver's namespace.
     """
@@ -150,9 +160,10 @@ def finding(leases: Iterable[Mapping[str, Any]], used: Used, stored: InForce, na
         )  # fmt: skip
 
     count = len(used.fingerprints)
-    pods = "1 pod" if count == 1 else f"{count} pods"
-    others = f" and {pods} of webhook and node agents use" if count else " uses"
-    return passed(check, f"the controller{others} those of the ConfigMap, digest {stored_digest}")
+    pods = "1 pod of controller, webhook and node agents uses"
+    if count != 1:
+        pods = f"{count} pods of controller, webhook and node agents use" if count else "the controller that leads uses"
+    return passed(check, f"{pods} those of the ConfigMap, digest {stored_digest}")
 
 
 def _fingerprint_of_leader(leases: Iterable[Mapping[str, Any]]) -> str:

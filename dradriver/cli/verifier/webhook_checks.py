@@ -106,6 +106,7 @@ def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *,
         now: Seconds since the epoch.
     """
     has_webhook = False
+    trusted: dict[str, set[str]] = {}  # the names of the configurations, by bundle
     for configuration in configurations:
         name = str(configuration["metadata"]["name"])
         bundles = {
@@ -115,7 +116,15 @@ def certificates(configurations: Iterable[Mapping[str, Any]], namespace: str, *,
         }
         for bundle in sorted(bundles):
             has_webhook = True
+            trusted.setdefault(bundle, set()).add(name)
             yield _ends(name, bundle, now)
+    if len(trusted) > 1:
+        different = " and ".join(sorted({min(names) for names in trusted.values()}))
+        yield warned(
+            "certificates", f"{different} trust different authorities, and the webhook has one certificate",
+            "the webhook writes both within a minute: look at its log if they stay different; your own bundle has to "
+            "stand in both",
+        )  # fmt: skip
     if not has_webhook:
         yield failed(
             "certificates", f"no webhook configuration names a service of namespace {namespace}",

@@ -203,6 +203,7 @@ async def test_verify_says_what_it_may_not_read(cluster: GpuCluster, shell: Comm
     assert [status for status, _ in said] == ["WARN", "WARN"]
     assert "resourceclaims" in said[0][1]
     assert "daemonsets" in said[1][1]
+    assert ("WARN", "the version of the API server is not known") in [(one["status"], one["said"]) for one in found]
 
 
 @VERIFY

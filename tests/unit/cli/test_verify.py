@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dradriver import __version__
 from dradriver.api.base import allocating_driver, names
 from dradriver.api.policies.policies_reader import read
 from dradriver.api.slices import resource_slices
@@ -24,12 +25,14 @@ from dradriver.cli.verifier.finding import Status
 from dradriver.cli.verify import verify
 from dradriver.kube.resources import (
     CONFIG_MAPS,
+    DAEMON_SETS,
     DEVICE_CLASSES,
     LEASES,
     MUTATING_WEBHOOKS,
     NODES,
     PODS,
     RESOURCE_SLICES,
+    VALIDATING_WEBHOOKS,
 )
 from dradriver.topology import profiles
 from tests.fakes import chart, nvidia
@@ -49,7 +52,10 @@ def part(
     name: str, node: str = "n1", *, ready: str = "True", image: str = "gpu-topology-dra:1", more: Sequence[str] = ()
 ) -> dict[str, Any]:
     words = ["dradriver", "node", "--driver-root=/host/run/d", "--cdi-root=/etc/cdi", *more]
-    labels = {"app.kubernetes.io/component": name, "app.kubernetes.io/part-of": "gpu-topology"}
+    labels = {
+        "app.kubernetes.io/component": name, "app.kubernetes.io/part-of": "gpu-topology",
+        "app.kubernetes.io/version": __version__,
+    }  # fmt: skip
     return {
         "metadata": {"name": f"{name}-{node}", "namespace": OURS, "labels": labels},
         "spec": {
@@ -85,7 +91,8 @@ def well(cluster: GpuCluster, shell: CommandLine) -> GpuCluster:
     cluster.put(NODES, node | {"status": node["status"] | {"nodeInfo": info}})
     for name in ("node", "controller", "webhook"):
         cluster.put(PODS, part(name))
-    uses(shell, "node|webhook", "{}\n")
+    uses(shell, "node|webhook|controller", "{}\n")
+    shell.api.fail(times=math.inf, method="GET", path="^/version$", body=b'{"gitVersion": "v1.37.2"}')
     for name in (*allocating_driver.OURS.vendor_of, names.SHARE_CLASS, names.MIG_CLASS):
         cluster.put(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": {}})
     lease(cluster, time.time())
@@ -139,7 +146,7 @@ async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shel
     assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
     assert found["slices"] == [("PASS", "1 nodes publish a machine")]
     assert found["policies"][0][1].startswith(
-        "the controller and 2 pods of webhook and node agents use those of the ConfigMap, digest "
+        "3 pods of controller, webhook and node agents use those of the ConfigMap, digest "
     )
     assert "refused a pod with a bad word" in found["webhook-asked"][0][1]
     assert not [one for one in shell.api.requests if one.method == "POST" and one.path.endswith("/pods")
@@ -226,6 +233,44 @@ def _damaged(cluster: GpuCluster) -> None:
     cluster.put(RESOURCE_SLICES, piece)
 
 
+def _without_a_gpu(cluster: GpuCluster) -> None:
+    piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
+    assert piece is not None
+    piece["spec"]["devices"].pop()
+    cluster.put(RESOURCE_SLICES, piece)
+
+
+def _two_authorities(cluster: GpuCluster) -> None:
+    hooks = cluster.find(MUTATING_WEBHOOKS, "hook")
+    assert hooks is not None
+    other = hooks["webhooks"][0]["clientConfig"] | {"caBundle": bundle(299)}
+    cluster.put(
+        VALIDATING_WEBHOOKS, {"metadata": {"name": "other"}, "webhooks": [{"name": "x", "clientConfig": other}]}
+    )
+
+
+def _new_kubelet(cluster: GpuCluster) -> None:
+    node = cluster.find(NODES, "n1")
+    assert node is not None
+    node["status"]["nodeInfo"]["kubeletVersion"] = "v1.38.0"
+    cluster.put(NODES, node)
+
+
+def _other_release(cluster: GpuCluster) -> None:
+    for name in ("node", "controller", "webhook"):
+        made = part(name)
+        made["metadata"]["labels"]["app.kubernetes.io/version"] = "9.9.9"
+        cluster.put(PODS, made)
+
+
+def _image_not_rolled_out(cluster: GpuCluster) -> None:
+    labels = part("node")["metadata"]["labels"]
+    containers = [{"name": "node", "image": "gpu-topology-dra:3"}]
+    made = {"metadata": {"name": "node", "namespace": OURS, "labels": labels}}
+    made |= {"spec": {"template": {"spec": {"containers": containers}}}, "status": {"desiredNumberScheduled": 1}}
+    cluster.put(DAEMON_SETS, made)
+
+
 def _lacks(cluster: GpuCluster) -> None:
     piece = cluster.find(RESOURCE_SLICES, resource_slices.slice_name(0, "n1"))
     assert piece is not None
@@ -250,6 +295,11 @@ def _lacks(cluster: GpuCluster) -> None:
         (_two_images, "versions", "WARN", "gpu-topology-dra:2"),
         (_plugin, "other-drivers", "FAIL", "a device plugin offers 8 nvidia.com/gpu, and so does this driver"),
         (_old_kubelet, "kubernetes", "FAIL", "v1.33.1"),
+        (_new_kubelet, "kubernetes", "FAIL", "v1.38.0, which is newer than the API server (v1.37.2)"),
+        (_other_release, "versions", "WARN", f"the driver has version 9.9.9, and this gputopo {__version__}"),
+        (_image_not_rolled_out, "versions", "WARN", "gpu-topology-dra:3"),
+        (_without_a_gpu, "slices", "WARN", "n1: GPU6 is in no slice"),
+        (_two_authorities, "certificates", "WARN", "hook and other trust different authorities"),
         (_old_kubelet, "cdi", "WARN", "containerd 1.x"),
         (_half_a_pool, "slices", "FAIL", "1 of 2 slices are there"),
         (_damaged, "slices", "FAIL", "its machine cannot be read"),
@@ -270,6 +320,12 @@ async def test_a_process_with_older_policies_is_named(well: GpuCluster, shell: C
     status, text = (await said(shell))["policies"][0]
     assert status == "WARN"
     assert text.endswith(" of the controller and the ConfigMap is not that of node-n2")
+
+
+async def test_a_controller_that_stands_by_is_asked_too(well: GpuCluster, shell: CommandLine) -> None:
+    well.put(PODS, part("controller", "n2"))
+    shell.api.fail(times=math.inf, path="/controller-n2:8081/proxy", body=b"gpu_topology_policies_digest 7.0\n")
+    assert "is not that of controller-n2" in (await said(shell))["policies"][0][1]
 
 
 @pytest.mark.parametrize(
