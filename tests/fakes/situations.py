@@ -159,6 +159,7 @@ def reserved(site: Site) -> Iterator[None]:
     cluster.features.reservations.restore(reservation_config_map.Written(kept=[kept]))
     yield
     site.waiting("hasty", 4, cause=Cause.RESERVED, says="GPUs are left out that are reserved for one that has waited")
+    site.gang("a", "b", size=2, gpus=2, waits=Waits(Cause.RESERVED, "GPUs are left out that are reserved for one"))
     site.has(node, held=4, reserved=4)
 
 

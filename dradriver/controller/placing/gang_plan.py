@@ -202,9 +202,9 @@ def _explained(
         # The allocator's own figures would be wrong: it does not know what these nodes have.
         unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
         return NoPlaceError(unknown, cause=Cause.NODES)
-    partition_text = ranking.bound(picture, members[0].wish, np.logical_or.reduce(asked.eligible))
-    cause = Cause.RESERVED if partition_text and error.cause is not Cause.NEVER else error.cause
-    details = partition_text + _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
+    kept_text = ranking.kept_for_others(snapshot, members[0].wish, np.logical_or.reduce(asked.eligible))
+    cause = Cause.RESERVED if kept_text and error.cause is not Cause.NEVER else error.cause
+    details = kept_text + _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
     return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)
 
 

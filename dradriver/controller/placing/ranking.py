@@ -60,8 +60,8 @@ def rank(
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
-        causes = _causes(snapshot, wish, fit, limits) or "none is left"
-        raise NoPlaceError(f"no node with GPUs can run this pod: {causes}", cause=Cause.NODES)
+        left_out = _all_causes(snapshot, wish, fit, limits) or "none is left"
+        raise NoPlaceError(f"no node with GPUs can run this pod: {left_out}", cause=Cause.NODES)
 
     # 1. The best sets.
     try:
@@ -89,16 +89,14 @@ def _explained(
 ) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
     picture = snapshot.picture
-    causes = _causes(snapshot, wish, fit, limits)
-    nodes_text = f"; nodes left out: {causes}" if causes else ""
-    partition_text = bound(picture, wish, fit)
-    is_kept = snapshot.is_plain and (fit & picture.nodes.named(picture.inventory.reserved.by_node)).any()
-    reserved_text = _RESERVED if is_kept else ""
+    left_out = _all_causes(snapshot, wish, fit, limits)
+    nodes_text = f"; nodes left out: {left_out}" if left_out else ""
+    kept_text = kept_for_others(snapshot, wish, fit)
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
-    is_reserved = bool(partition_text or reserved_text) and error.cause is not Cause.NEVER
+    is_kept = bool(kept_text) and error.cause is not Cause.NEVER
     return NoPlaceError(
-        f"{error.stable}{nodes_text}{_tainted(picture)}{partition_text}{reserved_text}{fraction_text}",
-        cause=Cause.RESERVED if is_reserved else error.cause,
+        f"{error.stable}{nodes_text}{_tainted(picture)}{kept_text}{fraction_text}",
+        cause=Cause.RESERVED if is_kept else error.cause,
     )
 
 
@@ -136,10 +134,21 @@ def _ranked_alone(picture: Picture, wish: PlacementRequest, most: int, fit: Bool
     return fleet.rank(request, eligible=fit, limit=most * AMONG, explain=False)
 
 
-def bound(picture: Picture, wish: PlacementRequest, fit: Bools) -> str:
-    """Return which GPUs of some nodes, (rows,), partitions keep from a pod, as a part of a reason; empty for none."""
-    kept = picture.fleets.bound(wish.claim[0], fit)
-    return f"; left out are {kept}, by the policies file" if kept else ""
+def kept_for_others(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> str:
+    """Return which GPUs of some nodes are kept from a pod, as a part of a reason; empty for none.
+
+    Partitions of tenants keep GPUs, and reservations for pods and gangs that have waited for longer.
+
+    Args:
+        snapshot: The cluster.
+        wish: What the pod requests.
+        fit: The nodes: (rows,).
+    """
+    picture = snapshot.picture
+    partition = picture.fleets.bound(wish.claim[0], fit)
+    partition_text = f"; left out are {partition}, by the policies file" if partition else ""
+    is_reserved = snapshot.is_plain and (fit & picture.nodes.named(picture.inventory.reserved.by_node)).any()
+    return partition_text + (_RESERVED if is_reserved else "")
 
 
 def _tainted(picture: Picture) -> str:
@@ -163,17 +172,32 @@ def any_aside(picture: Picture, fit: Bools) -> bool:
     return any(row is not None and fit[row] for row in rows)
 
 
-def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit]) -> str:
-    """Return why nodes are left out for a pod, as a list in words; empty if none is."""
-    picture, causes = snapshot.picture, list(snapshot.causes(wish.ask))
-    if any_aside(picture, fit):
-        causes.append(UNKNOWN_KIND)
+def causes(
+    snapshot: Snapshot, wish: PlacementRequest, limits: Sequence[NodeLimit], *, only: Bools | None = None
+) -> list[str]:
+    """Return why nodes are left out for a pod, in words; see ``eligible``.
+
+    Args:
+        snapshot: The cluster.
+        wish: What the pod requests.
+        limits: The limits of the features that the pod uses.
+        only: The nodes that are looked at, (rows,); None for all.
+    """
+    picture, open_nodes = snapshot.picture, snapshot.open(wish.ask)
+    if only is not None:
+        open_nodes &= only
+    found = list(snapshot.causes(wish.ask, only))
     nodes, unplaced = picture.nodes, picture.inventory.unplaced
-    if unplaced and (nodes.named(unplaced) & nodes.selected(wish.ask.key)).any():
-        causes.append(UNPLACED)
+    if only is None and unplaced and (nodes.named(unplaced) & nodes.selected(wish.ask.key)).any():
+        found.append(UNPLACED)
     if wish.rules is not None:
-        open_nodes, gone = snapshot.open(wish.ask), snapshot.gone_pods
-        causes += picture.neighbours.causes(wish.pod, wish.rules, open_nodes, gone=gone)
+        found += picture.neighbours.causes(wish.pod, wish.rules, open_nodes, gone=snapshot.gone_pods)
     for limit in limits:
-        causes += limit.causes(picture, wish)
-    return ", ".join(sorted(causes))
+        found += limit.causes(picture, wish, open_nodes)
+    return found
+
+
+def _all_causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit]) -> str:
+    """Return why nodes are left out for a pod, as a list in words; empty if none is."""
+    unknown = [UNKNOWN_KIND] if any_aside(snapshot.picture, fit) else []
+    return ", ".join(sorted([*causes(snapshot, wish, limits), *unknown]))

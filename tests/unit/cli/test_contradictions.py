@@ -42,7 +42,7 @@ def _row_of(answers: Answers, key: Key) -> Data | None:
     gang = answers.explained[key]["gang"]
     if gang is None:
         return answers.queue.get("/".join(key))
-    return next((row for name, row in answers.queue.items() if gang["name"] in name), None)
+    return next((row for name, row in answers.queue.items() if row["pods"] > 1 and gang["name"] in name), None)
 
 
 # Why pods wait.
