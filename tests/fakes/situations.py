@@ -414,6 +414,14 @@ def impossible(site: Site) -> Iterator[None]:
     site.has(node, free=8)
 
 
-def begin(cluster: GpuCluster) -> dict[str, Site]:
-    """Return the places of all situations on a cluster that has none yet."""
-    return {name: Site(cluster, name) for name in SITUATIONS}
+def beside_nvidias_driver(site: Site) -> Iterator[None]:
+    """Another driver hands out the GPUs, and this one chooses them; the cluster is an ``AddOnCluster``."""
+    node = site.node()
+    site.pod("holder", 6)
+    yield
+    site.waiting("more", 4, cause=Cause.GPUS, says="no eligible node has such a set free")
+    site.has(node, held=6, free=2)
+    yield
+
+
+ADD_ON: Final[dict[str, Situation]] = {"beside-nvidias-driver": beside_nvidias_driver}
