@@ -344,7 +344,12 @@ class Scene:
 
 
 async def read_whole(
-    client: Client, server: ServerConfig, followed: InForce, *, namespace: str | None = None, pods_too: bool = True
+    client: Client,
+    server: ServerConfig,
+    followed: InForce,
+    driver_namespace: str | None = None,
+    *,
+    pods_too: bool = True,
 ) -> Scene:
     """Return the whole listed cluster, for a command that can say nothing if a part of it is missing.
 
@@ -354,7 +359,7 @@ async def read_whole(
         client: The API server's client, entered.
         server: The API server, for messages.
         followed: The policies to decide by. If they have a trouble, it is the first of ``Scene.unread``.
-        namespace: The driver's namespace, if the user names it.
+        driver_namespace: The driver's namespace, if the user names it. Reservations are there.
         pods_too: As for ``Scene.read``.
 
     Raises:
@@ -362,7 +367,8 @@ async def read_whole(
     """
     own = Own(followed.policies)
     if followed.policies.queue.reservation.after_minutes:
-        await own.read_reservations(client, server, await policies_in_force.driver_namespace(client, namespace))
+        namespace = await policies_in_force.driver_namespace(client, driver_namespace)
+        await own.read_reservations(client, server, namespace)
     scene = Scene(client, server, followed.policies, own=own)
     await scene.read(pods_too=pods_too)
     if not scene.whole:

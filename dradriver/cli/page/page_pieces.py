@@ -124,7 +124,7 @@ def _letter(view: GpuView) -> str:
 
 def _is_unhealthy(view: GpuView) -> bool:
     """Return whether a GPU is out of use for its health: neither in MIG mode nor about to change its mode."""
-    is_well = view.blocked.startswith("in MIG mode") or view.blocked == _CHANGES or view.is_never_placed
+    is_well = view.is_in_mig_mode or view.blocked == _CHANGES or view.is_never_placed
     return bool(view.blocked) and not is_well
 
 

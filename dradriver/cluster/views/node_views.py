@@ -27,6 +27,7 @@ from dradriver.topology.natural import natural
 
 NEVER_PLACED: Final = "never placed"
 """With this ``GpuView.blocked`` begins if the machine has more GPUs than the allocator places on."""
+_IN_MIG_MODE: Final = "in MIG mode"
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,11 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     def taken_by(self) -> tuple[Holder, ...]:
         """Return who holds a GPU in the view of its node for itself: monitoring takes nothing."""
         return tuple(holder for holder in self.holders if holder.hold is not Hold.ADMIN)
+
+    @property
+    def is_in_mig_mode(self) -> bool:
+        """Return whether nobody gets the GPU of this view whole because it is in MIG mode."""
+        return self.blocked.startswith(_IN_MIG_MODE)
 
     @property
     def is_never_placed(self) -> bool:
@@ -282,7 +288,7 @@ def _view(node: _Node, holders: _Holders, not_offered: NotOffered) -> NodeView:
             words = slice_words(device)
             who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
         shown = node.devices.get(name) or next(iter(parts.values()), None)
-        blocked = _blocked(gpu, shown, parts.values()) or too_large
+        blocked = _blocked(gpu, shown, parts.values()) or ("" if who else too_large)
         gpus.append(
             GpuView(
                 gpu=gpu, holders=tuple(who), blocked=blocked, closed=closed, reserved=reserved.get(name, ""),
@@ -295,7 +301,7 @@ def _view(node: _Node, holders: _Holders, not_offered: NotOffered) -> NodeView:
 def _blocked(gpu: Gpu, device: Device | None, parts: Iterable[Device]) -> str:
     if gpu.mig or (gpu.mig is not None and device is None):
         there = ", ".join(slice_words(part) + " (tainted)" * part.blocked for part in parts)
-        return f"in MIG mode, with {there}" if there else "in MIG mode"
+        return f"{_IN_MIG_MODE}, with {there}" if there else _IN_MIG_MODE
     if device is None:
         return "not in the node's slices"
     taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.blocks]
