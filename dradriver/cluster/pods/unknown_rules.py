@@ -64,7 +64,7 @@ def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
             "labels select"
         )
     if pod_rules.has_unknown_spread(pod):
-        return _reason("which nodes a topology spread with minDomains or node policies leaves")
+        return _reason("which nodes a topology spread with minDomains leaves")
     if pod_rules.has_many_ports(pod):
         return _reason(f"which nodes have more than {host_ports.MOST} host ports free")
     if pod_rules.has_unknown_namespaces(pod):
