@@ -126,7 +126,7 @@ async def test_a_write_of_reservations_that_is_not_answered_keeps_none_from_endi
 def test_what_is_written_is_bounded_and_read_back() -> None:
     kept = [stored.Kept(who=f"a/p{n}/u", gpus={f"n{n}": ["x"]}, counted_at=1.0, tenant=str(n)) for n in range(99)]
     since = [stored.Since(f"a/{n}/u", float(n), 1) for n in range(999)]
-    made = stored.config_map(kept, since, namespace=OURS, class_uid="7", version="9")
+    made = stored.config_map(kept, since, namespace=OURS, owners=[{"uid": "7"}], version="9")
     assert made["metadata"]["ownerReferences"][0]["uid"] == "7"
     found = stored.read(made)
     assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])
