@@ -54,6 +54,7 @@ class Spread(NamedTuple):
         pods: The roles whose pods are counted.
         skew: By how many pods a domain may have more than the one with fewest.
         counts: For each domain that counts the pods there that are not in the gang.
+        is_least_zero: Whether the domain with fewest pods counts as empty, because there are too few domains.
     """
 
     key: int
@@ -61,6 +62,7 @@ class Spread(NamedTuple):
     pods: frozenset[int]
     skew: int
     counts: Mapping[str, int]
+    is_least_zero: bool = False
 
 
 class Puzzle(NamedTuple):
@@ -113,8 +115,10 @@ def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
 
 def _even(puzzle: Puzzle, spread: Spread) -> int:
     """Return how many pods each domain has at least if they are spread as evenly as possible."""
+    if spread.is_least_zero or not spread.counts:
+        return 0
     total = sum(spread.counts.values()) + sum(puzzle.pods[role] for role in spread.pods)
-    return total // len(spread.counts) if spread.counts else 0
+    return total // len(spread.counts)
 
 
 def _orders(puzzle: Puzzle) -> Iterator[list[int]]:
@@ -221,7 +225,7 @@ class _Search:
                 self._in[role, key, value] += pods
 
     def _most(self, role: int, cell: int) -> int:
-        """Return how many pods of a role a cell can have in addition to the pods that are shared already."""
+        """Return how many more pods of a role a cell can have."""
         # 1. The GPUs. ``_shares`` and ``_in`` have the pods that are shared so far, by cell and by domain.
         taken = sum(share.get(cell, 0) * gpus for share, gpus in zip(self._shares, self._puzzle.gpus, strict=True))
         most = (self._puzzle.free[cell] - taken) // self._puzzle.gpus[role]
