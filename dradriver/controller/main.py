@@ -25,6 +25,7 @@ class Options(options.Common):
     suspendable: str
     ledger: str
     end_idle: bool
+    nvsentinel: bool
 
 
 def main(argv: list[str]) -> int:
@@ -69,6 +70,7 @@ async def serve(args: Options) -> None:
                 usage_namespace=args.namespace, reservation_namespace=args.namespace, ends_idle=args.end_idle
             ),
             clock=ServerClock(lambda: (client.connection.date, client.connection.date_at)),
+            tells_nvsentinel=args.nvsentinel,
         )
         policies_file = policies.follow(
             controller.follow,
@@ -156,6 +158,11 @@ def parse(argv: list[str]) -> Options:
         default="",
         metavar="KINDS",
         help="kinds of owners, as Job,JobSet, that may be suspended for pods of higher priority (default: none)",
+    )
+    parser.add_argument(
+        "--nvsentinel",
+        action="store_true",
+        help="also write the GPUs of placed pods into dgxc.nvidia.com/devices, for NVSentinel",
     )
     options.add_ledger(parser)
     args = parser.parse_args(argv, namespace=Options())
