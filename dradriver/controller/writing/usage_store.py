@@ -1,8 +1,8 @@
 """The one store of GPU time: read when this replica begins to lead, and written while it does.
 
-It is written at once, then after pauses that grow to a minute, and at the end. Whoever leads next counts on from what
-was written last. What claims held since then is made good from those that are still there; what is lost is what ended
-since, if this replica was killed.
+It is written at once, then after pauses that grow to a minute, and at the end. A ConfigMap that somebody deletes is
+written again within seconds. The next leader counts on from what was written last. What claims held since then is made
+good from those that are still there; what is lost is what ended since, if this replica was killed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
 from dradriver.api.claims import usage_config_maps
@@ -27,16 +26,18 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.end_times import given_at
 from dradriver.cluster.pods.gpu_time import decayed
 from dradriver.controller import metrics
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES
+from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.queue.namespace_tenants import Tenants
 
 logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
 FIRST_PERIOD_S: Final = 5.0  # of a new leader, which may not live for long; twice as long each time
+LOOK_S: Final = 5.0  # between two looks whether somebody has deleted a ConfigMap
 LAST_WRITE_S: Final = 0.5  # that the last write may take: who has lost the lease must soon do nothing any more
 FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have had
 FIRST_RETRY_S: Final = 1.0
@@ -46,23 +47,10 @@ _SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has
 _SLACK_S: Final = 0.01  # what is written is rounded
 
 
-class _Class(msgspec.Struct):
+class _Stored(msgspec.Struct):
+    """A ConfigMap without its contents."""
+
     metadata: Metadata
-
-
-async def class_uid(client: Client) -> str:
-    """Return the uid of the DeviceClass that stored usage belongs to and goes with; empty where there is none.
-
-    Raises:
-        ApiError: The server refuses.
-        Unreachable: No answer.
-    """
-    try:
-        return (await client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
-    except ApiError as error:
-        if not error.not_found:
-            raise
-        return ""
 
 
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
@@ -90,6 +78,7 @@ class UsageStore:
         tenants: Tenants,
         *,
         namespace: str,
+        owner: ReleaseOwner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make a store that has not been read.
@@ -99,12 +88,14 @@ class UsageStore:
             picture: The cluster cache, which counts the GPU time of claims.
             tenants: The tenants. What they have used decides their order in the queue.
             namespace: The driver's namespace, which has the ConfigMaps.
+            owner: Finds the owner of the ConfigMaps, with which they are deleted; None for ConfigMaps that stay.
             clock: Gives seconds since the epoch.
         """
         self._client = client
         self._picture = picture
         self._tenants = tenants
         self._namespace = namespace
+        self._owner = owner or ReleaseOwner(client)
         self._clock = clock
 
         # One ConfigMap has the usage of the current hour. Each of the others has the past hours of one day.
@@ -114,7 +105,7 @@ class UsageStore:
         self._late: set[int] = set()  # hours of which the ConfigMap of their day does not have all usage yet
         self._due = False  # whether the ConfigMap of the current hour must be written
         self._warned: dict[str, str] = {}  # by ConfigMap: the error that was last logged; "" for reading all of them
-        self._class = ""  # the uid of the DeviceClass that owns the ConfigMaps: they are deleted with it
+        self._owners: list[dict[str, str]] = []  # ``ownerReferences`` of the ConfigMaps: they are deleted with them
         self._loaded = asyncio.Event()  # set once all ConfigMaps were read, while this replica leads
         self.keep_days = MOST_DAYS
 
@@ -136,7 +127,7 @@ class UsageStore:
                     while True:
                         await self.write()
                         failures = 0
-                        await asyncio.sleep(period_s)
+                        await self._pause(period_s)
                         period_s = min(2 * period_s, PERIOD_S)
                 except DriverError as error:
                     self._warn("", error, "reading it again")
@@ -149,6 +140,14 @@ class UsageStore:
             metrics.TENANT_GPUS.set({})
             metrics.TENANT_USAGE.set({})
             metrics.TENANT_CAP.set({})
+
+    async def _pause(self, period_s: float) -> None:
+        """Wait until the next write is due. It is due at once if somebody has deleted a ConfigMap."""
+        end = asyncio.get_running_loop().time() + period_s
+        while (left_s := end - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left_s, LOOK_S))
+            if await self._deleted():
+                return
 
     async def _write_last(self) -> None:
         """Store the usage until now, unless that takes long: this replica stops to lead."""
@@ -164,7 +163,7 @@ class UsageStore:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        self._class = await class_uid(self._client)
+        self._owners = await self._owner.references()
         # 1. Read all ConfigMaps at once. ``_read`` returns None for one that does not exist or cannot be decoded.
         self._versions.clear()
         names_of = usage_config_maps.every_name()
@@ -211,7 +210,9 @@ class UsageStore:
         self._warned.pop("", None)
 
     async def write(self) -> None:
-        """Store the usage that has grown: the hour that goes on, and the days of those that are over.
+        """Store the usage that has grown, of the current hour and of past days.
+
+        If a ConfigMap cannot be written, it is tried again the next time. The others are written all the same.
 
         What cannot be written is tried again the next time, and keeps nothing else from being written.
 
@@ -226,7 +227,7 @@ class UsageStore:
             metrics.DIFFERENCES.labels("shares").inc()
         # 2. Which hours must be written: those that grew, and those of ConfigMaps that somebody has deleted.
         current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
-        await self._find_deleted(current)
+        await self._note_deleted()
         grown, gpu_time.book.grown = gpu_time.book.grown, set()
         self._late |= grown
         self._late &= gpu_time.hours.keys()
@@ -246,27 +247,33 @@ class UsageStore:
         gpu_time.book.forget_pods_before(current)
         self._tell()
 
-    async def _find_deleted(self, current: int) -> None:
+    async def _note_deleted(self) -> None:
         """Have the ConfigMaps written again that somebody has deleted: their hours are in memory since yesterday's."""
-        for day in (None, current // DAY_H, current // DAY_H - 1):
+        for day in await self._deleted():
             name = usage_config_maps.name_of(day)
-            if name not in self._versions:
-                continue
-            try:
-                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace)
-            except ApiError as error:
-                if not error.not_found:
-                    continue
-            except DriverError:
-                continue  # the write says so
-            else:
-                continue
             logger.warning("ConfigMap %s is gone; it is written again", name)
             del self._versions[name]
             if day is None:
                 self._due = True
             else:
+                current = int(self._picture.gpu_time.until // HOUR_S)
                 self._late |= {h for h in self._picture.gpu_time.hours if h // DAY_H == day and h < current}
+
+    async def _deleted(self) -> list[int | None]:
+        """Return the days of which somebody has deleted the ConfigMap, None for the current hour; since yesterday."""
+        today, deleted = int(self._picture.gpu_time.until // (DAY_H * HOUR_S)), list[int | None]()
+        for day in (None, today, today - 1):
+            name = usage_config_maps.name_of(day)
+            if name not in self._versions:
+                continue
+            try:
+                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace, type=_Stored)
+            except ApiError as error:
+                if error.not_found:
+                    deleted.append(day)
+            except DriverError:
+                continue  # the write says so
+        return deleted
 
     async def _put_days(self, days: set[int], current: int) -> None:
         for day in sorted(days):
@@ -290,6 +297,8 @@ class UsageStore:
             if error.not_found:
                 return None
             raise
+        if (found["metadata"].get("ownerReferences") or []) != self._owners:
+            found = await self._own(found)
         self._versions[name] = found["metadata"]["resourceVersion"]
         try:
             return usage_config_maps.read(found)
@@ -297,8 +306,23 @@ class UsageStore:
             logger.warning("%s", error)
             return None
 
+    async def _own(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Give a stored ConfigMap the owners that it is to have, and return it; one that cannot be changed as it is.
+
+        The ConfigMaps of earlier days are written no more. Whether they outlast an uninstallation may have changed.
+        """
+        wanted = found | {"metadata": found["metadata"] | {"ownerReferences": self._owners}}
+        try:
+            stored: dict[str, Any] = await self._client.update(CONFIG_MAPS, wanted)
+        except DriverError as error:
+            self._warn(found["metadata"]["name"], error, "its owner stays as it is")
+            return found
+        return stored
+
     async def _put(self, day: int | None, hours: Hours) -> bool:
-        """Write the ConfigMap of a day, also over changes that others made. Return whether it is written.
+        """Write the ConfigMap of a day, and return whether it is written.
+
+        Changes by others are replaced.
 
         Args:
             day: The day; None for the ConfigMap of the current hour.
@@ -342,7 +366,7 @@ class UsageStore:
     async def _store(self, day: int | None, hours: Hours, until: float) -> None:
         name = usage_config_maps.name_of(day)
         wanted = usage_config_maps.config_map(
-            day, hours, until=until, namespace=self._namespace, class_uid=self._class,
+            day, hours, until=until, namespace=self._namespace, owners=self._owners,
             version=self._versions.get(name, ""), details=self._picture.gpu_time.book.details,
         )  # fmt: skip
         if name in self._versions:

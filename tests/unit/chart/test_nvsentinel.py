@@ -50,7 +50,7 @@ def test_the_controller_may_write_it_on_pods_alone() -> None:
     assert not any(names.NVSENTINEL_DEVICES in one["expression"] for one in objects()[WRITES]["spec"]["variables"])
 
 
-def test_another_drivers_claims_are_found_by_nvsentinel_itself() -> None:
+def test_it_is_refused_for_gpus_that_another_driver_hands_out() -> None:
     settings = [word for setting in (*SETTINGS, *VARIANTS["addon"]) for word in ("--set", setting)]
     done = run("template", "gpu-topology", str(CHART), "--namespace", "gpu-topology", *settings)
     assert done.returncode != 0
