@@ -140,8 +140,8 @@ class Controller:
             )
             for source in sources()
         }
-        shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
-        shown += [(RESOURCE_SLICES, one.store) for one in self.features.reflectors()]
+        shown = [(source.resource, reflector.store) for source, reflector in self._reflectors.items()]
+        shown += [(RESOURCE_SLICES, reflector.store) for reflector in self.features.reflectors()]
         self.audit = Audit(self.worker.picture, shown)
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed

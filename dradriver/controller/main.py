@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(args: Options) -> None:
-    """Run the main tasks of the controller process until cancelled: watch, take part in the election, lead.
+    """Run the controller process until cancelled: watch, take part in the election, lead.
 
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
@@ -115,7 +115,10 @@ async def serve(args: Options) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Return the controller's options by its command line; a wrong one ends the process with an explanation."""
+    """Return the controller's options.
+
+    A wrong option ends the process with an explanation.
+    """
     parser = options.parser(
         "python -m dradriver controller",
         "Chooses GPUs for gated pods and writes their claims.",

@@ -42,7 +42,10 @@ class NodeGpus:
 
 
 def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
-    """Return the number of a node's GPUs in each state; no GPUs if its slices are not complete."""
+    """Return the number of a node's GPUs in each state.
+
+    If the slices of the node are not complete, no GPUs are counted.
+    """
     node_gpus = NodeGpus()
     pool = inventory.pool(node)
     if pool is None:
@@ -64,9 +67,9 @@ def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTabl
             state = "reserved" if inventory.reserved.whose((node, device)) else "free"
         node_gpus.states[gpu.product, state] += 1
 
-        allocated_parts = {part for usage in usage_by_claim.values() for part in usage or ()}
-        if any(isinstance(part, MigSlice) for part in allocated_parts):
+        fractions = {fraction for usage in usage_by_claim.values() for fraction in usage or ()}
+        if any(isinstance(fraction, MigSlice) for fraction in fractions):
             node_gpus.parts[gpu.product, "slice"] += 1
-        elif allocated_parts:
+        elif fractions:
             node_gpus.parts[gpu.product, "share"] += 1
     return node_gpus

@@ -98,13 +98,13 @@ class Features:
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Register them.
+        """Register all features with the worker.
 
         Args:
             client: The API server.
-            worker: The worker whose workloads they concern.
+            worker: The worker. The features narrow or report on its workloads.
             recorders: Write Events.
-            options: What an administrator sets of them.
+            options: The settings of the administrator.
             clock: Returns the seconds since the epoch by which GPU time is counted; the system's by default.
         """
         picture = worker.picture

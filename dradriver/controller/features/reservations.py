@@ -68,7 +68,7 @@ class Reservations(Limit):
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Begin with none.
+        """Begin without reservations.
 
         Args:
             picture: The cluster; ``gpus_changed`` has to be called for each change of a reserved GPU.
@@ -76,8 +76,8 @@ class Reservations(Limit):
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
             workloads: All that are looked at, by key.
-            limits: Says which GPUs a workload may have; these reservations are in force there while there are any.
-            evicted: Who had to end for others, which is kept with the reservations.
+            limits: Says which GPUs a workload may have. It asks this object while there are reservations.
+            evicted: The workloads that were evicted for others. They are stored together with the reservations.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
@@ -96,7 +96,7 @@ class Reservations(Limit):
         self._news = False  # whether there is something to write soon
         self._more_idle = False  # whether more GPUs are idle than was written, which can be written a little later
         self._looked_at = self._written_at = 0.0  # when blocked workloads were looked at last, and the store written
-        self._last: object = ([], [], [], [])  # as it stands in the API
+        self._last: object = ([], [], [], [])  # what the API server has
 
     # What others ask.
 
@@ -192,46 +192,46 @@ class Reservations(Limit):
         """Look at one reservation again: it is kept, moved to other GPUs, or ends."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()  # None: not looked at yet, or gone
         before = self._held[who]
-        # 1. When will its GPUs be free? ``here`` has these GPUs with the pods that use them, without the workload's own
-        #    claims. ``seen`` returns ``before`` itself if nothing has changed. Else other pods can run there now:
-        #    ``helped`` has those that found no place asked again about the node.
-        here = self._reservable.here(before.gpus, besides=() if workload is None else claims_of(workload))
-        held = self._held[who] = reservation_rules.seen(before, here)
+        # 1. When will its GPUs be free? ``current`` has these GPUs with the pods that use them, without the claims of
+        #    the workload itself. ``seen`` returns ``before`` itself if nothing has changed. Else other pods can run
+        #    there now: ``helped`` has those that found no place asked again about the node.
+        current = self._reservable.current(before.gpus, besides=() if workload is None else claims_of(workload))
+        held = self._held[who] = reservation_rules.seen(before, current)
         if held is not before:
             for node in dict.fromkeys(node for node, _ in held.gpus):
                 self._picture.nodes.helped(node)
             self._apply(who, news=False)
         # 2. Does the workload still wait for GPUs that it could have? Are these still there, or others sooner?
         is_needed = self.terms is not None and waits(self._picture, who)
-        gone, elsewhere = list[Device](), None  # reserved GPUs that are lost to it, and the best other set
+        lost, alternative = list[Device](), None  # reserved GPUs that are lost to it, and the best other set
         if is_needed and workload is not None and workload.who == who:  # not another pod of the same name
             try:
                 allowance = self._allowance(workload)
                 if allowance is None:
                     is_needed = False  # the cap of its tenant keeps all GPUs from it: free ones would be of no use
                 else:
-                    gone = self._reservable.gone(workload, allowance, held.gpus)
+                    lost = self._reservable.lost(workload, allowance, held.gpus)
                     # The search for another set is long. ``judge`` reads its result only in these two cases.
-                    if gone or reservation_rules.has_used_up(held, terms):
-                        elsewhere = await self._reservable.best(workload, allowance, besides=held.gpus)
+                    if lost or reservation_rules.has_used_up(held, terms):
+                        alternative = await self._reservable.best(workload, allowance, besides=held.gpus)
             except WordError:
                 is_needed = False  # its request was changed, and cannot be read
         # 3. Decide. Events during the search can have counted more idle time.
         held, now = self._held[who], self._clock()
         step, why = reservation_rules.judge(
-            held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=is_needed, gone=gone
+            held, current=current, alternative=alternative, terms=terms, now=now, is_needed=is_needed, lost=lost
         )
         if step is Step.KEEP:
             return
-        if step is Step.MOVE and elsewhere is not None:
-            self._held[who] = reservation_rules.move(held, elsewhere, now, for_cost=not gone)
+        if step is Step.MOVE and alternative is not None:
+            self._held[who] = reservation_rules.move(held, alternative, now, for_cost=not lost)
             logger.info("reserved for %s: other GPUs, on %s: %s", who, nodes_of(self._held[who]), why)
         else:
             del self._held[who]
             # It came to nothing if the workload still waits, or is gone without a place after a high cost. Then its
             # tenant waits longer for the next reservation, unless reserved GPUs were lost.
             is_in_vain = is_needed or (not is_placed(self._picture, who) and reservation_waits.is_in_vain(held, terms))
-            if is_in_vain and not gone and self.terms is not None:
+            if is_in_vain and not lost and self.terms is not None:
                 self._waiting.fail(who, self._account(key_of(who)[0]), terms, now)
             logger.info("nothing is reserved for %s any more: %s", who, why)
         self._apply(who)

@@ -53,7 +53,7 @@ class ReservationStore:
         failed: Sequence[reservation_config_map.Since] = (),
         evicted: Sequence[Evicted] = (),
     ) -> bool:
-        """Write reservations, and what ``config_map`` keeps with them. Returns whether that went well.
+        """Write reservations, and what ``config_map`` keeps with them; return whether it worked.
 
         A failure is logged once as long as its cause is the same.
 

@@ -211,7 +211,9 @@ class UsageStore:
         self._warned.pop("", None)
 
     async def write(self) -> None:
-        """Store the usage that has grown: the hour that goes on, and the days of those that are over.
+        """Store the usage that has grown, of the current hour and of past days.
+
+        If a ConfigMap cannot be written, it is tried again the next time. The others are written all the same.
 
         What cannot be written is tried again the next time, and keeps nothing else from being written.
 
@@ -298,7 +300,9 @@ class UsageStore:
             return None
 
     async def _put(self, day: int | None, hours: Hours) -> bool:
-        """Write the ConfigMap of a day, also over changes that others made. Return whether it is written.
+        """Write the ConfigMap of a day, and return whether it is written.
+
+        Changes by others are replaced.
 
         Args:
             day: The day; None for the ConfigMap of the current hour.
