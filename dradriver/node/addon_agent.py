@@ -87,7 +87,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     ):
         # An administrator's SIGHUP has the machine read now.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
-        for part in (machines, health, publisher):
-            group.create_task(part.run())
+        for task in (machines, health, publisher):
+            group.create_task(task.run())
         for watch in nic_watches:
             group.create_task(watch.run())

@@ -171,8 +171,8 @@ def _end_on_right_sides(
         is_taken = member[a] & member[b] & (full[a] | full[b]) & (2 * carries >= channels)
         links_taken[places.holds[:, a] != places.holds[:, b]] += is_taken
     is_certain = places.active[:, at] & (up == 0) & (links_taken == places.pairs[:, :, at].sum(axis=0))
-    out: Bools = (~is_certain | (links_taken % 2 == ends_inside % 2)).all(axis=0)
-    return out
+    are_right: Bools = (~is_certain | (links_taken % 2 == ends_inside % 2)).all(axis=0)
+    return are_right
 
 
 def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:

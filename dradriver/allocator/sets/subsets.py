@@ -154,6 +154,10 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
+    """Return which subsets have a Hamiltonian cycle, and which an open path, for each graph.
+
+    Both are (r, 2**g), bool, for r graphs of g vertices: dynamic programming over the subsets.
+    """
     r, g, _ = adjacent.shape
     # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
     single = bits(g).astype(np.uint16)

@@ -146,8 +146,8 @@ class Executor:
         self.start(workload, lambda slot: self._release(workload, step, slot))
 
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
-        # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
         """Delete the claims of a workload, count that, and decide when it is tried again."""
+        # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
         await self.commit.release(step.claims, slot)
         if step.cause is None:
             return
