@@ -19,7 +19,7 @@ from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
-from dradriver.node.kubelet.health import VERSIONS, HealthStream
+from dradriver.node.kubelet.gpu_health_service import VERSIONS, HealthStream
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.kubelet.sockets import SocketPaths
 from dradriver.node.protos.dra.v1 import dra_pb2_grpc

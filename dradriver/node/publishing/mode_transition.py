@@ -33,7 +33,7 @@ from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
 from dradriver.node.errors import NotYetError
 from dradriver.node.publishing.remembered_modes import Remembered
-from dradriver.node.vendors.nvidia.devices.share import Sharing
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Sharing
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)

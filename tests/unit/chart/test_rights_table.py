@@ -25,7 +25,7 @@ ALL: Final = (
     "policies.tenants.b.namespaceLabels.team=b",
 )
 """Values that give each account all rights that it can have."""
-SEATS: Final = "dradriver/controller/writing/seat_slice.py"
+SEATS: Final = "dradriver/controller/writing/gang_barrier_slice.py"
 CLAIMS: Final = "dradriver/controller/writing/api_writer.py"
 STOLEN: Final = "tests/contract/test_stolen_tokens.py"
 GANGS: Final = "tests/contract/test_gang_policies.py"
