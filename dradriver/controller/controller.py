@@ -30,6 +30,7 @@ from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing import gang_barrier_slice
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -152,7 +153,10 @@ class Controller:
         self._seats = gang_barrier_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
         self.template_writer = TemplateWriter(
-            client, self.worker.picture.templates.known, record=recorders.pods.waiting
+            client,
+            self.worker.picture.templates.known,
+            record=recorders.pods.waiting,
+            owner=ReleaseOwner(client, (features or FeatureOptions()).owner),
         )
 
     def follow(self, policies: Policies) -> None:

@@ -174,13 +174,12 @@ class Neighbours:
 
     def has_too_many(self, pod: Pod) -> bool:
         """Return whether so many pods have to be looked at for a pod's rules that they are left to the scheduler."""
-        key = pod.metadata.namespace, pod.metadata.name
-        rules = self._rules.get(key) or rules_of(pod)
+        rules = self._rules.get((pod.metadata.namespace, pod.metadata.name)) or rules_of(pod)
         if rules is None:
             return False
         each = [[term.pods] for term in rules.apart] + [[spread.pods] for spread in rules.spread]
         each += [[term.pods for term in rules.together]] if rules.together else []
-        return any(self._nodes_of(key, chosen, _NOBODY) is None for chosen in each)
+        return any(self._namespaces_of(chosen) is None or self.foreign.nodes_of(chosen) is None for chosen in each)
 
     # How rules are evaluated.
 
@@ -238,10 +237,8 @@ class Neighbours:
         ``staying`` leaves out pods of ours that end: the scheduler spreads as if they were gone, and keeps others apart
         from them until they are (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
         """
-        foreign = self.foreign.nodes_of(chosen)
-        namespace_sets = [selector.namespaces for selector in chosen if selector.namespaces is not None]
-        namespaces: Collection[str] = frozenset.intersection(*namespace_sets) if namespace_sets else self._of
-        if foreign is None or sum(len(self._of.get(namespace, ())) for namespace in namespaces) > MOST_PODS:
+        foreign, namespaces = self.foreign.nodes_of(chosen), self._namespaces_of(chosen)
+        if foreign is None or namespaces is None:
             return None
         counts = Counter[str]()
         for node, number in foreign:
@@ -258,6 +255,13 @@ class Neighbours:
                 ):
                     counts[its_node] += 1
         return counts
+
+    def _namespaces_of(self, chosen: Collection[Chosen]) -> Collection[str] | None:
+        """Return the namespaces of pods of ours that selectors are about; None if too many pods are there."""
+        namespace_sets = [selector.namespaces for selector in chosen if selector.namespaces is not None]
+        namespaces: Collection[str] = frozenset.intersection(*namespace_sets) if namespace_sets else self._of
+        pods = sum(len(self._of.get(namespace, ())) for namespace in namespaces)
+        return namespaces if pods <= MOST_PODS else None
 
     def _nodes_in_conflict(self, pod: Key, rules: Rules, gone: Set[Key]) -> Iterator[str]:
         """Yield the nodes on which another pod uses one of a pod's host ports."""

@@ -7,6 +7,7 @@ and counts what stands idle for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -93,6 +94,7 @@ class Reservations(Limit):
         self._hopeless: dict[str, float] = {}  # by workload without a set to reserve: when to look for one again
         self._loaded = asyncio.Event()  # set once the former leader's reservations are read, while this replica leads
         self._woken = asyncio.Event()  # set to have ``run`` take its next step now
+        self._stepped = asyncio.Event()  # set after each step of ``run``: there may be something to write
         self._news = False  # whether there is something to write soon
         self._more_idle = False  # whether more GPUs are idle than was written, which can be written a little later
         self._looked_at = self._written_at = 0.0  # when blocked workloads were looked at last, and the store written
@@ -157,19 +159,20 @@ class Reservations(Limit):
         try:
             await self._load(store)
             self._loaded.set()
-            while True:
-                self._woken.clear()
-                try:
-                    await self.step()
-                except Exception:  # a bug that is nobody's in particular: what is reserved stays so
-                    logger.exception("an error in this program; going on")
-                if store is not None and self._is_due():
-                    await self.save(store)
-                try:
-                    async with asyncio.timeout(self._pause_s()):
-                        await self._woken.wait()
-                except TimeoutError:
-                    continue
+            async with asyncio.TaskGroup() as group:
+                # A write that is not answered must keep no reservation from ending in time.
+                if store is not None:
+                    group.create_task(self._save_in_time(store))
+                while True:
+                    self._woken.clear()
+                    try:
+                        await self.step()
+                    except Exception:  # a bug that is nobody's in particular: what is reserved stays so
+                        logger.exception("an error in this program; going on")
+                    self._stepped.set()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._pause_s()):
+                            await self._woken.wait()
         finally:
             self._loaded.clear()
             self._held.clear()
@@ -400,6 +403,14 @@ class Reservations(Limit):
             self._held[held.who] = reservation_rules.counted(known, max(idle, idle_gpus_of(self._picture, held)), now)
         self._last = written.kept, written.blocked, written.failed, written.evicted
         self._apply()
+
+    async def _save_in_time(self, store: ReservationStore) -> NoReturn:
+        """Write what is reserved after each step from which there is something to write, until cancelled."""
+        while True:
+            await self._stepped.wait()
+            self._stepped.clear()
+            if self._is_due():
+                await self.save(store)
 
     def _is_due(self) -> bool:
         age_s = self._clock() - self._written_at

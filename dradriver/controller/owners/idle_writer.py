@@ -26,7 +26,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)
 
-CHART_VALUE: Final = "controller.evictions"
+CHART_VALUE: Final = "controller.idleEviction"
 
 
 class IdleWriter:

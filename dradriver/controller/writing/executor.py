@@ -148,6 +148,7 @@ class Executor:
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
         """Delete the claims of a workload, count that, and decide when it is tried again."""
         # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
+        """Delete the claims of a workload, count that, and decide when it is tried again."""
         await self.commit.release(step.claims, slot)
         if step.cause is None:
             return

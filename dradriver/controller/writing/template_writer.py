@@ -26,6 +26,7 @@ from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.resolved import Resolved
 from dradriver.cluster.records.pod_records import Foreign, Static
 from dradriver.controller.writing.reasons import Record
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Change
@@ -53,6 +54,7 @@ class TemplateWriter:
         templates: Mapping[Key, Template],
         *,
         record: Record | None = None,
+        owner: ReleaseOwner | None = None,
         grace_s: float = GRACE_S,
         pause_s: float = PAUSE_S,
     ) -> None:
@@ -62,12 +64,14 @@ class TemplateWriter:
             client: The API server.
             templates: All templates there are, by namespace and name, kept up to date by somebody else.
             record: Writes an Event about a pod that has to wait for its template.
+            owner: Finds the owner of new templates, with which they are deleted; None for no owner.
             grace_s: How long a template may be of no use.
             pause_s: How long one is left alone after a first refusal.
         """
         self._client = client
         self._templates = templates
         self._record = record
+        self._owner = owner or ReleaseOwner(client)
         self._grace_s = grace_s
         self._pods: dict[Key, Static] = {}  # pods that name a template
         self._users: dict[Key, dict[Key, None]] = {}  # pods by the templates they name
@@ -193,6 +197,8 @@ class TemplateWriter:
                 "of that release, or create the pod anew once the webhook is of the controller's"
             )
         body = claim_alternatives.template(key[0], pod.note, noted_request)
+        if owners := await self._owner.references():
+            body["metadata"]["ownerReferences"] = owners
         try:
             created = await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0])
         except ApiError as error:
