@@ -46,7 +46,7 @@ class Progress:
 
 
 async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None:
-    """Run an election in a thread with its own loop, and the work of the leader in the present loop.
+    """Run an election in a thread of its own, and the leader's work in this loop.
 
     So the lease is renewed in time even if the work keeps its own loop busy for seconds.
 

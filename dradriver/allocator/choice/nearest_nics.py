@@ -35,7 +35,7 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
 
 
 def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
-    """Return the cheapest assignment of rows to different columns, for costs that are ready; None if there is none.
+    """Return the cheapest assignment of rows to different columns; None if there is none.
 
     The Hungarian algorithm with potentials (Kuhn and Munkres). Row and column 0 stand for "not assigned yet".
 

@@ -312,7 +312,7 @@ class Fleet:
             ties = (
                 tie
                 for nodes in candidates_in_order
-                for tie in node_order.ties(nodes, request, rung=fallback_level, passed=higher_levels)
+                for tie in node_order.ties(nodes, request, fallback_level=fallback_level, passed=higher_levels)
             )
             for tie in ties:
                 for name, group, mask in node_order.named(tie, limit):

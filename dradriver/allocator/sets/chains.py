@@ -27,7 +27,9 @@ class Paths(NamedTuple):
 
 
 def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) -> Bools:
-    """Return which sets of GPUs have room for the given number of open chains through all of their GPUs.
+    """Return which sets of GPUs have room for the given number of open chains.
+
+    Each chain goes through all GPUs of the set.
 
     NCCL's trees are such chains within a machine. A chain uses one direction of a link; two chains that run in opposite
     directions need no more than one ring. A chain needs room twice in each GPU and each place that it passes, once

@@ -154,7 +154,9 @@ class Neighbours:
         staying: bool = False,
         rows: Bools | None = None,
     ) -> Counter[str]:
-        """Return how many pods that all of some rules select are on nodes with each value of a label.
+        """Return how many selected pods are on nodes with each value of a label.
+
+        A pod counts if all rules select it.
 
         Args:
             label: The label.
