@@ -29,8 +29,8 @@ from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_suspension import DONE
 from dradriver.controller.owners.workload_ends import may_end, pod_key, split, suspended_with, workload_of
 from dradriver.controller.writing import several_writes
-from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.controller.writing.reasons import Record
+from dradriver.controller.writing.write_outcome import MovedOnError, RefusedError
 from dradriver.kube.client import ApiError, Client
 from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.namespace_tenants import MINUTE_S
