@@ -25,11 +25,11 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.features.recorders import Recorders
 from dradriver.controller.features.registry import FeatureOptions, Features
 from dradriver.controller.loop.background import always
-from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.cluster_gauges import Figures
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.steps.deadlines import Deadlines
-from dradriver.controller.writing import seat_slice
+from dradriver.controller.writing import gang_barrier_slice
 from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.errors import DriverError
@@ -106,6 +106,7 @@ class Controller:
         tables: AtOnce | None = None,
         features: FeatureOptions | None = None,
         clock: ServerClock | None = None,
+        tells_nvsentinel: bool = False,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -117,6 +118,7 @@ class Controller:
             tables: Makes the tables of machines outside the loop; None to make them in the loop.
             features: What an administrator sets of features.
             clock: Gives the time by which GPU time is counted; None for this machine's clock.
+            tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         self._clock = clock
         recorders = recorders or Recorders()
@@ -127,6 +129,7 @@ class Controller:
             suspendable=suspendable,
             tables=tables,
             clock=clock,
+            tells_nvsentinel=tells_nvsentinel,
         )
         self.features = Features(client, self.worker, recorders, features or FeatureOptions(), clock=clock)
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
@@ -150,7 +153,7 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
-        self._seats = seat_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
+        self._seats = gang_barrier_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
         self.template_writer = TemplateWriter(
             client,

@@ -17,7 +17,7 @@ from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, Ledger, bound
 from dradriver.api.base.pods import Pod
 from dradriver.api.policies.policies_reader import read
-from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.cluster_gauges import Figures
 from dradriver.kube.resources import CONFIG_MAPS, PODS
 from tests.fakes.commands import CommandLine, command_line, run_all
 from tests.fakes.gpucluster import GpuCluster

@@ -10,7 +10,7 @@ import msgspec
 
 from dradriver.api.base import affinity
 from dradriver.api.base.pods import NodeRequirement, NodeSelector, Pod, Toleration
-from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.pod_resources import request_of
 from dradriver.cluster.nodes.taints import Pattern, pattern_of
 
 BEGINS_S: Final = 30  # from a promise to the pod's start on its node
@@ -78,6 +78,11 @@ def selected_by(pod: Pod) -> Constraints:
     """Return which nodes a pod's node selector and required node affinity select, whatever else keeps it from them."""
     key = _constraints(pod, ())
     return Constraints(key.selector, key.terms)
+
+
+def tolerations_of(pod: Pod) -> tuple[Pattern, ...]:
+    """Return which taints a pod tolerates, as the patterns that cover them, sorted."""
+    return _constraints(pod, ()).tolerations
 
 
 def longest(each: Iterable[int]) -> int:

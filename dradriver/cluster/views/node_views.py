@@ -148,7 +148,9 @@ def views(
     only: Iterable[str] = (),
     not_offered: NotOffered = NotOffered(),  # noqa: B008 - it is frozen
 ) -> tuple[list[NodeView], list[str]]:
-    """Return the views of nodes in natural order, and warnings about what cannot be read or looks wrong.
+    """Return the views of nodes in natural order, and warnings.
+
+    Warnings are about what cannot be read or looks wrong.
 
     Args:
         pieces: Slices of all drivers. If ours describe only the machine, another driver allocates its GPUs.

@@ -226,11 +226,11 @@ async def test_changes_of_its_labels_do_not_let_it_keep_gpus_for_more_of_the_tim
     [
         ({}, False),
         ({"minDomains": 2}, True),
-        ({"nodeTaintsPolicy": "Honor"}, True),
+        ({"nodeTaintsPolicy": "Honor"}, False),
         ({"nodeTaintsPolicy": "Ignore"}, False),
     ],
 )
-async def test_of_topology_spread_the_scheduler_alone_evaluates_some_fields(
+async def test_of_topology_spread_the_scheduler_alone_evaluates_min_domains(
     more: dict[str, Any], is_open: bool
 ) -> None:
     cluster = GpuCluster()

@@ -139,7 +139,9 @@ def _without_bus_id(gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
 
 
 def _read(nvml: Nvml, index: int, query: NvmlQuery) -> GpuFacts | None:
-    """Return the facts of the GPU with this NVML index; None if it is unusable or does not give its identity.
+    """Return the facts of the GPU with an NVML index; None if it is unusable.
+
+    A GPU that does not give its identity is unusable.
 
     Args:
         nvml: The open library.

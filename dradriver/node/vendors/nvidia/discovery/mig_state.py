@@ -60,6 +60,7 @@ def read(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, on: bool) -> Mig:
 
 
 def _devices(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> tuple[MigDevice, ...]:
+    """Return the MIG devices of a GPU, from the slots that are not empty."""
     # ``ask`` returns ``default`` if NVML fails; codes in ``quiet`` are no failure. A slot may be empty.
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
     devices = []

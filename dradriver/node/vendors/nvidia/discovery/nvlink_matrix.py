@@ -40,10 +40,10 @@ def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str])
 def link_matrix(
     nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
 ) -> tuple[Matrix, list[Pair]]:
-    """Return g x g numbers of NVLinks: direct ones, and over switches the smaller of both sides' links.
+    """Return the number of NVLinks of each pair, and the pairs without peer access.
 
-    A pair that NVML knows to have no peer access over NVLink (a fault, a fabric manager that does not run or has other
-    partitions, MIG mode) has 0. Such pairs of positions are returned, too.
+    The numbers are a g x g matrix. Over switches the smaller number of both GPUs counts. A pair that NVML knows to have
+    no peer access over NVLink (a fault, a fabric manager that does not run or has other partitions, MIG mode) has 0.
     """
     # Of each GPU, how many links lead to each bus id.
     direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]
