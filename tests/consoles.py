@@ -15,15 +15,15 @@ README: Final = REPO / "README.md"
 TROUBLESHOOTING: Final = REPO / "docs" / "troubleshooting.md"
 PAGES: Final = (README, EXAMPLES, GANGS, INSTALL, TROUBLESHOOTING)  # those that show sessions
 LEFT_OUT: Final = "..."  # a line that stands for any lines
-# What differs from run to run, and what it is compared as.
+# What differs from run to run, and what it is compared as. Names come first: one can end like a time ("-46046d").
 _VARIES: Final = (
+    (re.compile(r"\bgpus-[a-z2-7]{10}\b"), "CLAIM"),
+    (re.compile(r"\b(gang-job-\d)-[a-z0-9]{5}\b"), r"\1-POD"),
+    (re.compile(r"\b(Pod |by )[a-z0-9-]+/"), r"\1NAMESPACE/"),
     (re.compile(r"\b\d+ (ms|s|min|h)\b"), "TIME"),
     (re.compile(r"\b(\d+(ms|s|m|h|d))+\b"), "TIME"),
     (re.compile(r"\b\d{4}-\d\d-\d\dT[\d:]+Z"), "DATE"),
     (re.compile(r"\b\d+\.\d+\.\d+\.\d+\b"), "ADDRESS"),
-    (re.compile(r"\bgpus-[a-z2-7]{10}\b"), "CLAIM"),
-    (re.compile(r"\b(gang-job-\d)-[a-z0-9]{5}\b"), r"\1-POD"),
-    (re.compile(r"\b(Pod |by )[a-z0-9-]+/"), r"\1NAMESPACE/"),
 )
 
 

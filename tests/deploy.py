@@ -63,19 +63,19 @@ def install(
     cluster: Target,
     *settings: str,
     driver_root: str | None = None,
-    sys_root: str | None = None,
+    device_root: str | None = None,
     exclusive: bool = True,
 ) -> None:
     """Install or upgrade the chart with this checkout's image; returns once every part is ready and has the policies.
 
-    With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of, with ``sys_root`` those of AMD
-    that a /sys there tells of; else they are simulated, and parts are handed out as ``policies`` says.
+    With ``driver_root`` the nodes' GPUs are those that the NVIDIA driver there tells of, with ``device_root`` those of
+    AMD that a /sys there tells of; else they are simulated, and parts are handed out as ``policies`` says.
     """
     if isinstance(cluster, Cluster):
         cluster.load_image(build_image())
     else:
         cluster.load_driver()
-    if driver_root is None and sys_root is None:
+    if driver_root is None and device_root is None:
         simulated = [f"simulated.machines.{node}={profile}" for node, profile in machines(cluster).items()]
         discovery = ["discovery=simulated", *simulated, *policies(exclusive=exclusive)]
         if isinstance(cluster, Cluster):  # an installation before may have had a driver_root
@@ -84,8 +84,8 @@ def install(
         for node in machines(cluster):
             cluster.kubectl("label", "node", node, f"{GPUS_PRESENT}=true", "--overwrite")
         discovery = ["discovery=nvml", f"driverRoot={driver_root}"]
-        if sys_root is not None:
-            discovery = ["discovery=amd", f"sysRoot={sys_root}"]
+        if device_root is not None:
+            discovery = ["discovery=amd", f"deviceRoot={device_root}"]
     values = [f"image.repository={IMAGE}", f"image.tag={TAG}", *discovery, *settings]
     cluster.helm(
         *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace"),

@@ -24,7 +24,7 @@ class Options(options.Common):
     port: int
     certificates: Literal["self-managed", "mounted"]
     certificate_dir: Path | None
-    ledger: str
+    allocating_driver: str
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8443, help="HTTPS port (default: %(default)s)")
     add("--certificates", choices=("self-managed", "mounted"), default="self-managed")
     add("--certificate-dir", type=Path, metavar="DIR", help="folder with tls.crt and tls.key, for mounted certificates")
-    options.add_ledger(made)
+    options.add_allocating_driver(made)
     return made
 
 
@@ -80,7 +80,7 @@ async def serve(args: Options) -> None:
     from webhook.admission import Admission
 
     # The DRA driver that allocates GPUs: this one, NVIDIA's or AMD's. ``current_ledger`` returns it from now on.
-    bind(LEDGERS[args.ledger])
+    bind(LEDGERS[args.allocating_driver])
     context = tls.server_context()
     policies = PoliciesFile(args.policies)
     admission = Admission(controller_user=args.controller_user, policies=policies)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import click
 import msgspec
 
-from dradriver.cli.cluster.cluster_options import ledger_option, output_options
+from dradriver.cli.cluster.cluster_options import allocating_driver_option, output_options
 from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.admission_results import Result, results
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
@@ -24,7 +24,7 @@ from webhook.admission import Admission
     help="The policies file: what names in it stand for. No cluster is asked: without it the defaults count.",
 )  # fmt: skip
 @click.option("--translate", is_flag=True, help="The namespaces are labelled gpu.topology/translate=true.")
-@ledger_option
+@allocating_driver_option
 @output_options
 def lint(files: Sequence[str], policies_file: str | None, translate: bool, output: str, no_color: bool) -> None:
     """Say whether the webhook would admit the pods and claims in FILE... (- is standard input), and as what.

@@ -28,6 +28,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "slices": "Print the ResourceSlices that a machine's node would publish, before there is such a node.",
     "tenants": "Show what each tenant may have, has, has had and waits for.",
     "topo": "Show a machine: links, PCIe paths, NICs, groups, NUMA; or a cluster and who holds which GPU.",
+    "uninstall": "List the pods that need the driver, before or after an uninstallation.",
     "usage": "Say who had how many GPU hours, how many of these did nothing, and what they cost.",
     "verify": "Check the driver, a cluster and its nodes: PASS, WARN or FAIL, and what to do.",
 }

@@ -16,7 +16,12 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.vocabulary import container_limits
 from dradriver.cli import tenant_quotas
 from dradriver.cli.cluster import access, cluster_reading
-from dradriver.cli.cluster.cluster_options import all_namespaces_option, ledger_option, namespace_option, server_options
+from dradriver.cli.cluster.cluster_options import (
+    all_namespaces_option,
+    allocating_driver_option,
+    namespace_option,
+    server_options,
+)
 from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
 from dradriver.kube.client import Client
@@ -66,7 +71,7 @@ def quota() -> None:
 @namespace_option
 @all_namespaces_option
 @server_options
-@ledger_option
+@allocating_driver_option
 @click.option(
     "--policies",
     "policies_file",

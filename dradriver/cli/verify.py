@@ -16,9 +16,22 @@ from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.slices import resource_slices
 from dradriver.cli.cluster import access, cluster_reading, cluster_view, policies_in_force
-from dradriver.cli.cluster.cluster_options import driver_namespace_option, ledger_option, output_options, server_options
+from dradriver.cli.cluster.cluster_options import (
+    allocating_driver_option,
+    driver_namespace_option,
+    output_options,
+    server_options,
+)
 from dradriver.cli.cluster.cluster_reading import ClusterError
-from dradriver.cli.verifier import agent_checks, cluster_checks, job, policies_checks, rights_checks, webhook_checks
+from dradriver.cli.verifier import (
+    agent_admission_checks,
+    agent_checks,
+    cluster_checks,
+    job,
+    policies_checks,
+    rights_checks,
+    webhook_checks,
+)
 from dradriver.cli.verifier.cluster_checks import Seen
 from dradriver.cli.verifier.driver_pods import SELECTOR
 from dradriver.cli.verifier.finding import Finding, Status, failed, warned, worst
@@ -29,8 +42,10 @@ from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import (
     DAEMON_SETS,
     DEVICE_CLASSES,
+    EVENTS,
     LEASES,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
     PODS,
     RESOURCE_CLAIMS,
@@ -66,7 +81,7 @@ _VIEWER: Final = "ask for the chart's roles gpu-topology-viewer, which have all 
 )  # fmt: skip
 @click.option("-n", "--namespace", default="default", show_default=True, metavar="NAME", help="Where a pod is tried.")
 @driver_namespace_option
-@ledger_option
+@allocating_driver_option
 @server_options
 @output_options
 def verify(
@@ -227,8 +242,9 @@ async def _check_cluster(
         if node:
             return findings
 
-        # Parts of the driver that belong to no node: policies, webhook and rights.
-
+        # Parts of the driver that belong to no node: the DaemonSet's pods, policies, webhook and rights.
+        is_missing = agents_wanted > len(seen.agents())
+        findings += await _agent_admission(client, server, driver_namespace, is_missing=is_missing)
         stored = await policies_in_force.read(client, server, driver_namespace)
         used = await policies_checks.ask(client, seen.pods, driver_namespace)
         findings.append(policies_checks.finding(seen.leases, used, stored, driver_namespace))
@@ -247,6 +263,31 @@ async def _check_cluster(
         except (ApiError, Unreachable) as error:
             raise cluster_reading.refused(error, server, PODS) from error
     return findings
+
+
+async def _agent_admission(client: Client, server: ServerConfig, namespace: str, *, is_missing: bool) -> list[Finding]:
+    """Return the finding that Kubernetes cannot create node agents, if that is so.
+
+    Args:
+        client: An entered client.
+        server: The server, for messages.
+        namespace: The driver's.
+        is_missing: Whether the DaemonSet wants more pods than there are.
+    """
+    try:
+        named = f"metadata.name={namespace}"
+        found: list[dict[str, Any]] = await cluster_reading.listed(
+            client, server, NAMESPACES, dict, field_selector=named
+        )
+        events: list[dict[str, Any]] = []
+        if is_missing:
+            events = await cluster_reading.listed(
+                client, server, EVENTS, dict, namespace=namespace, field_selector=agent_admission_checks.REFUSALS
+            )
+    except ClusterError as error:
+        return [warned("pod-security", f"whether {namespace} allows node agents is not known: {error}", _VIEWER)]
+    labels = {key: text for one in found for key, text in (one["metadata"].get("labels") or {}).items()}
+    return list(agent_admission_checks.findings(labels, events, namespace))
 
 
 async def _agents(

@@ -184,7 +184,7 @@ class Audit:
                 self._differs("holders", key, partial(channels.recount_claim, key))
 
     async def _usage(self) -> None:
-        """Compare what pods take from nodes with the cluster cache: pod by pod, then summed up by node."""
+        """Compare what pods take from nodes with the cluster cache, by pod and by node."""
         nodes, usage_of_ours = self._picture.nodes, self._picture.node_usage
 
         # 1. Count again what each of our pods takes from its node, and its NVLink channel. ``recount`` also corrects
@@ -211,13 +211,13 @@ class Audit:
             return
 
         # 3. Pods may have changed between two slices. So sum up the suspected nodes again without a pause.
-        exactly: dict[str, collections.Counter[str]] = {}
+        exact_sums: dict[str, collections.Counter[str]] = {}
         for pod in shown_pods.values():
-            _add(exactly, pod, suspects)
+            _add(exact_sums, pod, suspects)
         for key in usage_of_ours.pods():
-            _add(exactly, usage_of_ours.by(key), suspects)
+            _add(exact_sums, usage_of_ours.by(key), suspects)
         for name in sorted(suspects):
-            amounts = _without_zeros(exactly.get(name))
+            amounts = _without_zeros(exact_sums.get(name))
             if amounts != nodes.used().get(name, {}):
                 self._differs("usage", ("", name), partial(nodes.set_used, name, amounts))
 

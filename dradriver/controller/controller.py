@@ -30,6 +30,7 @@ from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing import seat_slice
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
@@ -140,8 +141,8 @@ class Controller:
             )
             for source in sources()
         }
-        shown = [(source.resource, one.store) for source, one in self._reflectors.items()]
-        shown += [(RESOURCE_SLICES, one.store) for one in self.features.reflectors()]
+        shown = [(source.resource, reflector.store) for source, reflector in self._reflectors.items()]
+        shown += [(RESOURCE_SLICES, reflector.store) for reflector in self.features.reflectors()]
         self.audit = Audit(self.worker.picture, shown)
         self._taint_rules = OptionalReflector(
             client, DEVICE_TAINT_RULES, read_rule, on_change=self.worker.picture.taint_rule_changed
@@ -152,7 +153,10 @@ class Controller:
         self._seats = seat_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
         self.template_writer = TemplateWriter(
-            client, self.worker.picture.templates.known, record=recorders.pods.waiting
+            client,
+            self.worker.picture.templates.known,
+            record=recorders.pods.waiting,
+            owner=ReleaseOwner(client, (features or FeatureOptions()).owner),
         )
 
     def follow(self, policies: Policies) -> None:

@@ -20,11 +20,14 @@ class Options(options.Common):
     lease_duration: int  # seconds; all numbers below, too
     renew_deadline: float
     retry_period: float
-    promise: float
-    unschedulable: float
+    placement_timeout: float
+    unschedulable_timeout: float
     suspendable: str
-    ledger: str
+    allocating_driver: str
     end_idle: bool
+    daemon_set: str
+    owner: str
+    keep_usage: bool
 
 
 def main(argv: list[str]) -> int:
@@ -36,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 async def serve(args: Options) -> None:
-    """Run the main tasks of the controller process until cancelled: watch, take part in the election, lead.
+    """Run the controller process until cancelled: watch, take part in the election, lead.
 
     Raises:
         ConfigError: The API server's address or credentials cannot be read.
@@ -56,17 +59,22 @@ async def serve(args: Options) -> None:
     from dradriver.process import cyclic_gc
     from dradriver.process.health_server import serve_health
 
-    bind(LEDGERS[args.ledger])
+    bind(LEDGERS[args.allocating_driver])
     server = config.load(args.kubeconfig)
     async with Client(server, user_agent=f"gpu-topology-controller/{__version__}") as client:
         controller = Controller(
             client,
-            deadlines=Deadlines(promise_s=args.promise, unschedulable_s=args.unschedulable),
+            deadlines=Deadlines(promise_s=args.placement_timeout, unschedulable_s=args.unschedulable_timeout),
             recorders=recorders(client, instance=args.identity),
             suspendable=tuple(filter(None, args.suspendable.split(","))),
             tables=Tabulator(),
             features=FeatureOptions(
-                usage_namespace=args.namespace, reservation_namespace=args.namespace, ends_idle=args.end_idle
+                usage_namespace=args.namespace,
+                reservation_namespace=args.namespace,
+                ends_idle=args.end_idle,
+                daemon_set=args.daemon_set,
+                owner=args.owner,
+                keeps_usage=args.keep_usage,
             ),
             clock=ServerClock(lambda: (client.connection.date, client.connection.date_at)),
         )
@@ -115,7 +123,10 @@ async def serve(args: Options) -> None:
 
 
 def parse(argv: list[str]) -> Options:
-    """Return the controller's options by its command line; a wrong one ends the process with an explanation."""
+    """Return the controller's options.
+
+    A wrong option ends the process with an explanation.
+    """
     parser = options.parser(
         "python -m dradriver controller",
         "Chooses GPUs for gated pods and writes their claims.",
@@ -133,14 +144,14 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--renew-deadline", type=float, default=10, metavar="S", help="default 10")
     parser.add_argument("--retry-period", type=float, default=2, metavar="S", help="default 2")
     parser.add_argument(
-        "--promise",
+        "--placement-timeout",
         type=float,
         default=30,
         metavar="S",
         help="how long GPUs are kept for a pod that the scheduler does not bind (default 30)",
     )
     parser.add_argument(
-        "--unschedulable",
+        "--unschedulable-timeout",
         type=float,
         default=5,
         metavar="S",
@@ -157,7 +168,22 @@ def parse(argv: list[str]) -> Options:
         metavar="KINDS",
         help="kinds of owners, as Job,JobSet, that may be suspended for pods of higher priority (default: none)",
     )
-    options.add_ledger(parser)
+    parser.add_argument(
+        "--daemon-set",
+        default="",
+        metavar="NAME",
+        help="DaemonSet of the node agents, for an Event if its namespace forbids them (default: none)",
+    )
+    parser.add_argument(
+        "--owner",
+        default="",
+        metavar="CLUSTERROLE",
+        help="ClusterRole that owns what the controller creates, so that both are deleted together (default: no owner)",
+    )
+    parser.add_argument(
+        "--keep-usage", action="store_true", help="GPU time in ConfigMaps has no owner, and outlasts an uninstallation"
+    )
+    options.add_allocating_driver(parser)
     args = parser.parse_args(argv, namespace=Options())
     if not 0 < 1.2 * args.retry_period < args.renew_deadline < args.lease_duration:
         parser.error("--retry-period, --renew-deadline and --lease-duration must grow in this order, as 2, 10 and 15")

@@ -99,5 +99,6 @@ PLURALS: Final = tuple(
     )
 )
 
-# Only gputopo verify lists them: no reflector follows them, so they need no word in a metric's label.
+# No reflector follows them, so they need no word in a metric's label. Only gputopo verify lists DaemonSets.
 DAEMON_SETS: Final = Resource("apps", "v1", "daemonsets", "DaemonSet", namespaced=True)
+CLUSTER_ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False)

@@ -58,8 +58,8 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
 
     # The NICs of a simulated machine cannot be watched.
     is_real = backend.log is not None
-    sys_root = options.sys_root or options.host_root
-    nic_watches = [nic_watch.of_host(sys_root, machines.last_known, node=options.node)] if is_real else []
+    device_root = options.device_root or options.host_root
+    nic_watches = [nic_watch.of_host(device_root, machines.last_known, node=options.node)] if is_real else []
 
     # The kubelet knows no plugin of this agent, so there is no registration to wait for.
     publisher = Publisher(
@@ -67,7 +67,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
         objects,
         machine=machines.publishable,
         registered=lambda: True,
-        beside_device_plugin=options.beside_device_plugin,
+        allow_device_plugin=options.allow_device_plugin,
         refused=backend.refused,
         lost=health,
     )

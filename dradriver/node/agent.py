@@ -118,12 +118,12 @@ class Agent:
         # A simulated node has no container runtime and no network cards to watch.
         if self._options.discovery != "simulated":
             host_root = self._options.host_root
-            sys_root = self._options.sys_root or host_root
+            device_root = self._options.device_root or host_root
             self._runtime = RuntimeWatch(
                 self._record, host_root, self._machines.last_known, lambda: self._objects.runtime
             )
             self._nics = nic_watch.of_host(
-                sys_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
+                device_root, self._machines.last_known, node=self._options.node, events=self._events, about=self._about
             )
         self._record.changed.add(self._tell_faults)
         self._health = HealthWatch(self._record, self._discovery, self._hardware.log)
@@ -167,7 +167,7 @@ class Agent:
                 switched=self._mode_switched,
             ),
             boot=hardware.boot_of(options),
-            processes=gpu_processes.nobody if options.beside_device_plugin else self._processes,
+            processes=gpu_processes.nobody if options.allow_device_plugin else self._processes,
             exclusive=self._modes.exclusive,
             nccl=nccl,
             below=HostServer(lambda: policies.in_force.nccl.servers, self._api.node).find,
@@ -222,7 +222,7 @@ class Agent:
             taints=self._record,
             events=self._events,
             used=self._preparer.devices,
-            beside_device_plugin=self._options.beside_device_plugin,
+            allow_device_plugin=self._options.allow_device_plugin,
             refused=self._hardware.refused,
             lost=self._health,
         )

@@ -24,18 +24,18 @@ class Options(options.Common):
     discovery: Literal["auto", "nvml", "amd", "simulated"] = "auto"
     driver_root: Path | None = None
     host_root: Path = Path("/")
-    sys_root: Path | None = None
+    device_root: Path | None = None
     toolkit: Path | None = None
     hooks_dir: Path | None = None
     simulated_default: str | None = None
     simulated_machines: Mapping[str, str] = MappingProxyType({})
     simulated_dir: Path | None = None
     rediscover_s: float = 10.0
-    beside_device_plugin: bool = False
+    allow_device_plugin: bool = False
     policies: Path | None = None
     mps: bool = False
     kubeconfig: Path | None = None
-    ledger: str
+    allocating_driver: str
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         help="where the host's /sys and /proc are; default: /",
     )
     add(
-        "--sys-root",
+        "--device-root",
         metavar="DIR",
         type=Path,
         help="where the /sys and /dev of AMD's GPUs are, as of a machine that was captured; default: --host-root",
@@ -117,12 +117,12 @@ def parser() -> argparse.ArgumentParser:
     add("--state-dir", type=Path, help="default: <kubelet-root>/plugins/gpu.topology")
     add("--pod-uid", help="uid of the agent's pod, which tells instances apart; default: a fresh one")
     add(
-        "--beside-device-plugin",
+        "--allow-device-plugin",
         action="store_true",
         help="publish even where a device plugin or another driver hands out the same GPUs",
     )
     add("--mps", action="store_true", help="serve shares of GPUs by MPS, whose daemons python -m dradriver mps runs")
-    options.add_ledger(made)
+    options.add_allocating_driver(made)
     return made
 
 

@@ -84,7 +84,7 @@ def backend(
         return _simulated(options)
 
     # An option can name the vendor; else the PCI devices of the node tell.
-    root = options.sys_root or options.host_root
+    root = options.device_root or options.host_root
     forced_vendor = _VENDOR_OF_OPTION.get(options.discovery)
     present = vendor_of_node.look(root) if forced_vendor is None else vendor_of_node.Present(forced_vendor)
     if present.refused is not None:

@@ -18,5 +18,5 @@ async def serve(options: Options) -> None:
     from dradriver.api.base.allocating_driver import LEDGERS, OURS, bind, current_ledger
     from dradriver.node import addon_agent, agent
 
-    bind(LEDGERS[options.ledger])
+    bind(LEDGERS[options.allocating_driver])
     await (agent if current_ledger() is OURS else addon_agent).run(options)

@@ -48,12 +48,12 @@ def parser(prog: str, description: str, *, health_port: int, namespace: str = ""
     return made
 
 
-def add_ledger(made: argparse.ArgumentParser) -> None:
+def add_allocating_driver(made: argparse.ArgumentParser) -> None:
     """Add the option for the driver that allocates GPUs: a key of ``api.base.allocating_driver.LEDGERS``."""
     from dradriver.api.base.allocating_driver import LEDGERS, OURS
 
     made.add_argument(
-        "--ledger",
+        "--allocating-driver",
         choices=tuple(LEDGERS),
         default=OURS.driver,
         help="whose devices are handed out: this driver's (default), or those of NVIDIA's or AMD's DRA driver",

@@ -137,7 +137,10 @@ class Caps(Limit):
         return NoPlaceError(f"{text}: {users}" if users else text, stable=stable, cause=Cause.CAP)
 
     def _fitting(self, workload: PendingWorkload, wanting: tuple[Member, ...]) -> tuple[tuple[Member, ...], Closed]:
-        """Return as many members as the cap leaves GPUs for, and the closed products; all members if it leaves none."""
+        """Return as many members as the cap leaves GPUs for, and the closed products.
+
+        If it leaves none, all members are returned.
+        """
         tenant, leaving = self._tenants.of(workload.key[0]), self._leaving(workload)
 
         def closed_for(count: int) -> tuple[Closed, bool]:
@@ -146,10 +149,10 @@ class Caps(Limit):
             closed_products = self._products(tenant, asked, leaving)
             return closed_products, bool(closed_products) and _possible(asked) <= closed_products
 
-        closed, is_denied = closed_for(len(wanting))
+        denied, is_denied = closed_for(len(wanting))
         has_begun = any(self._picture.claim_of(member.pod) is not None for member in workload.members)
         if not is_denied or has_begun or workload.least >= len(wanting):
-            return wanting, closed
+            return wanting, denied
 
         # A gang can begin with fewer. A binary search: if the cap leaves GPUs for some members, it does for fewer.
         low, high = workload.least, len(wanting) - 1
@@ -161,7 +164,7 @@ class Caps(Limit):
                 high = middle - 1
             else:
                 best, low = (wanting[:middle], closed_for_fewer), middle + 1
-        return (wanting, closed) if best is None else best
+        return (wanting, denied) if best is None else best
 
     def _asked(self, members: Sequence[Member]) -> list[tuple[int, dict[str, float]]]:
         """Return what members request, as pairs: how many members, and the GPUs of each by the products it may get.

@@ -90,7 +90,7 @@ def read_wish(
     pod: Pod,
     template: Template | None = None,
     volumes: Where = (),
-    has: Sequence[int] = (),
+    kept_gpus: Sequence[int] = (),
     unknown: Reason | None = None,
 ) -> PlacementRequest:
     """Return the placement request of a pod, from its annotation, its template and its volumes.
@@ -99,8 +99,8 @@ def read_wish(
         pod: The pod.
         template: The ResourceClaimTemplate that it names; None for none.
         volumes: Where its volumes are, as far as known.
-        has: For a pod that keeps its place, how many whole GPUs each request of its claim has: the template may have
-            changed since. Empty for any other pod.
+        kept_gpus: The number of whole GPUs of each request of the claim, if the pod keeps its place: the template may
+            have changed since. Empty for any other pod.
         unknown: Which of the pod's rules only the scheduler can evaluate; None for none.
 
     Raises:
@@ -117,8 +117,8 @@ def read_wish(
         )
     key = _checked_claim(pod, resolved_request.shared)
     is_shared = is_set(key)
-    ask = ask_of(pod, volumes)
-    wish = PlacementRequest(
+    node_request = ask_of(pod, volumes)
+    pod_request = PlacementRequest(
         request=resolved_request.request,
         requests=tuple(dict.fromkeys(name for listed in resolved_request.requests.values() for name in listed)),
         pod=(pod.metadata.namespace, pod.metadata.name),
@@ -127,7 +127,7 @@ def read_wish(
         keep_env=tuple(kept_env(pod, frozenset(resolved_request.containers))),
         nccl=NCCL_AUTO if resolved_request.nccl is msgspec.UNSET else resolved_request.nccl,
         # Other pods can join a shared set at any time, so it has no known end.
-        ask=msgspec.structs.replace(ask, lasts_s=0) if is_shared else ask,
+        ask=msgspec.structs.replace(node_request, lasts_s=0) if is_shared else node_request,
         spot="" if resolved_request.spot is msgspec.UNSET else resolved_request.spot,
         beside=beside(pod),
         other_claims=tuple([name for _, name in claims_of(pod)]) if len(pod.spec.resource_claims) > 1 else (),
@@ -139,16 +139,19 @@ def read_wish(
     # Now the claim spec for the case that the scheduler gets the pod. It needs attributes that only the slices of this
     # driver have. If another driver's devices are allocated, admission refuses the annotation.
     hands_over = resolved_request.when_full == HAND_OVER
-    can_hand_over = not (is_narrowed(pod) or is_shared) and current_ledger() is OURS and (hands_over or wish.open != "")
+    is_by_scheduler = hands_over or pod_request.open != ""
+    can_hand_over = is_by_scheduler and not (is_narrowed(pod) or is_shared) and current_ledger() is OURS
     # ``pod.template`` names the claim entry and the template that the author wrote for the GPUs; None for plain limits.
-    if pod.template is not None and has and isinstance(wish.request, Whole):
-        return msgspec.structs.replace(wish, request=msgspec.structs.replace(wish.request, containers=tuple(has)))
+    if pod.template is not None and kept_gpus and isinstance(pod_request.request, Whole):
+        kept_request = msgspec.structs.replace(pod_request.request, containers=tuple(kept_gpus))
+        return msgspec.structs.replace(pod_request, request=kept_request)
     if pod.template is not None:
-        templated = _by_template(wish, pod.template[1], template)
-        wish, alone = templated, _alone(templated, wish.request) if can_hand_over else None
+        templated = _by_template(pod_request, pod.template[1], template)
+        handed_over = _alone(templated, pod_request.request) if can_hand_over else None
+        pod_request = templated
     else:
-        alone = _alone_by_limits(resolved_request, wish, hands_over) if can_hand_over else None
-    return msgspec.structs.replace(wish, alone=alone, hands_over=hands_over and alone is not None)
+        handed_over = _alone_by_limits(resolved_request, pod_request, hands_over) if can_hand_over else None
+    return msgspec.structs.replace(pod_request, alone=handed_over, hands_over=hands_over and handed_over is not None)
 
 
 def _checked_claim(pod: Pod, shared: str | msgspec.UnsetType) -> Key:

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,24 @@ REST: Final = 4.0  # times as long as a round took
 OLDEST: Final = 32  # kinds of a namespace that are asked in each round
 OTHERS: Final = 32  # more of them, in turn
 MOST_WORK: Final = 8_000_000  # evaluations of nodes that these may cost, as far as is known from their last looks
+COSTLY: Final = MOST_WORK // 16  # a look that costs more, as at a gang of more than 12 pods, leaves others theirs
 _LOOK: Final = 8  # kinds that are asked between two looks at the clock
 _ANEW: Final = 10  # kinds at a time that are asked without an event
 _ANEW_S: Final = 10.0  # between two times of one kind
+
+
+class _Share(NamedTuple):
+    """Groups that have ``MOST_WORK`` of a round together.
+
+    Attributes:
+        namespace: The namespace of their oldest workload.
+        is_gang: Whether they are of gangs.
+        is_costly: Whether a look at one costs so much that few have room in a round. The others do not wait for these.
+    """
+
+    namespace: str
+    is_gang: bool
+    is_costly: bool
 
 
 class Rechecks:
@@ -55,8 +70,7 @@ class Rechecks:
         self._full = FullNodes(nodes)
         self._looked_at = NEVER  # the nodes' clock at the last ``_plan``
         self._since = NEVER  # the nodes' clock up to which all groups were rechecked
-        # By namespace, gangs apart: the groups to recheck in later rounds.
-        self._left: dict[tuple[str, bool], deque[Group]] = {}
+        self._left: dict[_Share, deque[Group]] = {}  # the groups to recheck in later rounds
         self._round: list[Group] = []  # the groups to recheck before the next workload is served
         # Most blocked groups failed at the same time, so what became free since then is computed once for all of them.
         self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
@@ -98,19 +112,19 @@ class Rechecks:
         """Recheck at most ``most`` groups for a place. Return whether the round goes on.
 
         A round has a limited number of groups of each namespace, and no more of them than there is time for, as their
-        last looks say. So a namespace with thousands of groups does not delay others. Call ``Queue.next`` only between
-        two rounds: then the oldest workload that may find a place is served first. What becomes free during a round
-        counts from the next round on.
+        last looks say. So a namespace with thousands of groups does not delay others, and its costly groups do not
+        delay its other ones. Call ``Queue.next`` only between two rounds: then the oldest workload that may find a
+        place is served first. What becomes free during a round counts from the next round on.
         """
         if not self._round:
             if not self.outdated:
                 return False
             if self._looked_at != self._nodes.clock:
                 self._plan()
-            for whose, groups in list(self._left.items()):
+            for share, groups in list(self._left.items()):
                 self._round += [groups.popleft() for _ in range(_affordable(groups, OLDEST + OTHERS))]
                 if not groups:
-                    del self._left[whose]
+                    del self._left[share]
         batch, self._round = self._round[:most], self._round[most:]
         for group in batch:
             if not group.queued and self._worth(group):
@@ -118,7 +132,7 @@ class Rechecks:
         return bool(self._round)
 
     def _plan(self) -> None:
-        """Choose the blocked groups to recheck: of each namespace the oldest and the longest unchecked by turns.
+        """Choose the blocked groups to recheck: of each share the oldest and the longest unchecked by turns.
 
         With the oldest alone, the others would never be rechecked if something becomes free all the time.
         """
@@ -129,20 +143,21 @@ class Rechecks:
         freed = free[self._nodes.freed[: len(free)] > self._since]
         # CPU that becomes free on a node without free GPUs helps no group.
         most_gpus = int(freed.max(initial=0))
-        by_namespace: dict[tuple[str, bool], list[Group]] = {}
+        shares: dict[_Share, list[Group]] = {}
         for group in self._groups.values():
             if group.failed_at != NEVER and not group.queued and group.gpus <= most_gpus:
-                by_namespace.setdefault((group.oldest[1][0], group.is_gang), []).append(group)
+                share = _Share(group.oldest[1][0], group.is_gang, group.work > COSTLY)
+                shares.setdefault(share, []).append(group)
 
         self._left = {}
-        for whose, groups in by_namespace.items():
+        for share, groups in shares.items():
             if len(groups) > OLDEST + OTHERS or sum(group.work for group in groups) > MOST_WORK:
                 groups.sort(key=lambda group: group.oldest)
                 longest_unchecked = sorted(groups, key=lambda group: group.failed_at)
                 by_turns = itertools.chain.from_iterable(zip(groups[:OLDEST], longest_unchecked, strict=False))
-                self._left[whose] = deque(dict.fromkeys((*by_turns, *longest_unchecked)))
+                self._left[share] = deque(dict.fromkeys((*by_turns, *longest_unchecked)))
             else:
-                self._left[whose] = deque(groups)
+                self._left[share] = deque(groups)
 
     def look_anew(self, version: int, now: float) -> bool:
         """Have a few groups rechecked about all nodes, the longest ago first. Returns whether there are any.

@@ -338,40 +338,36 @@ def latest_end(reservation: Reservation, terms: Terms, now: float) -> float:
 def judge(
     reservation: Reservation,
     *,
-    here: Candidate,
-    elsewhere: Candidate | None,
+    current: Candidate,
+    alternative: Candidate | None,
     terms: Terms,
     now: float,
-    wanted: bool = True,
-    placeable: bool = False,
-    gone: Collection[Gpu] = (),
+    is_needed: bool = True,
+    lost: Collection[Gpu] = (),
 ) -> tuple[Step, str]:
     """Return what to do with a reservation, and why.
 
     Args:
         reservation: The reservation. Its idle time is counted until now.
-        here: Its GPUs, with the pods that use them.
-        elsewhere: The best set of other GPUs; None if there is none.
+        current: The reserved GPUs, with the pods that use them.
+        alternative: The best other set of GPUs; None if there is none.
         terms: The rules of the policies.
         now: Seconds since the epoch.
-        wanted: Whether its workload still waits, with the same request.
-        placeable: Whether there is a place for its workload now.
-        gone: GPUs that cannot be used any more, because they or their nodes are broken or gone.
+        is_needed: Whether its workload waits with the same request as before.
+        lost: GPUs that the workload cannot have any more, because they or their nodes are broken or removed.
     """
-    if not wanted:
+    if not is_needed:
         return Step.END, "nobody waits for it any more"
-    if placeable:
-        return Step.END, "there is a place now"
-    if gone and not set(gone).isdisjoint(reservation.gpus):
-        return Step.END if elsewhere is None else Step.MOVE, "reserved GPUs are gone"
+    if lost and not set(lost).isdisjoint(reservation.gpus):
+        return Step.END if alternative is None else Step.MOVE, "reserved GPUs are gone"
 
     most_idle_gpu_s = terms.idle_s * len(reservation.gpus)
     if not has_used_up(reservation, terms):
         return Step.KEEP, ""
     why = f"{reservation.idle_gpu_s:,.0f} GPU-seconds stood idle, at most {most_idle_gpu_s:,.0f} may"
     # The set with the smaller ``readiness`` is free earlier. ``moved``: how often the reservation cost too much before.
-    is_better_elsewhere = elsewhere is not None and readiness(elsewhere, now) < readiness(here, now)
-    can_move = is_better_elsewhere and reservation.moved < terms.moves
+    is_alternative_better = alternative is not None and readiness(alternative, now) < readiness(current, now)
+    can_move = is_alternative_better and reservation.moved < terms.moves
     return Step.MOVE if can_move else Step.END, why
 
 

@@ -166,7 +166,10 @@ class Queue:
     def block(
         self, workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
     ) -> list[tuple[PendingWorkload, Reason]]:
-        """Note that a waiting workload found no place, nor will its class. Return those that must be told so, and what.
+        """Record that a workload and its class found no place; return the reasons to write.
+
+        Figures that change all the time would cost a write of each workload again and again. So only the first workload
+        of each line gets them whenever they change. The others get the reason without figures.
 
         Figures that change all the time would cost a write of each workload again and again. So only the first workload
         of each line is told them, whenever they change, and the others are told the reason without them.
@@ -189,7 +192,7 @@ class Queue:
         if reason is None:
             return []
         group.reason = reason
-        return [news for line in group.lines.values() for news in self._news(line, reason)]
+        return [news for of_asker in group.lines.values() for news in self._news(of_asker, reason)]
 
     def _looked(self, workload: PendingWorkload, line: Line, work: int, *, in_vain: bool) -> None:
         """Count what a look cost, and move those lines behind others for whose cost their askers stepped back."""

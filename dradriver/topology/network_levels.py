@@ -7,6 +7,7 @@ issues and charts.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -17,6 +18,7 @@ from dradriver.topology.machine import Machine
 # Levels of the network by name, nearest first, in a cluster that says nothing of its own; below them is the node, above
 # them the cluster.
 FABRIC = "fabric"
+SUB_DOMAIN = "sub-domain"  # a rack of a fabric that has several; only topograph labels it
 LEVELS = (FABRIC, "leaf", "spine", "zone")
 NODE, CLUSTER = "node", "cluster"
 
@@ -27,12 +29,14 @@ ZONE: Final = "topology.kubernetes.io/zone"
 CLIQUE: Final = "nvidia.com/gpu.clique"  # <ClusterUUID>.<CliqueID>, of multi-node NVLink only
 ENOUGH: Final = 0.9  # of the nodes must have a family's nearest key
 
-# By level the key of its label, nearest first.
+_TIER: Final = "fabric.topograph.run/tier-"
+
+# By level the key of its label, nearest first. Those of topograph go on without an end: see ``_wider_tiers``.
 FAMILIES: Final[tuple[Mapping[str, str], ...]] = (
     {
-        "leaf": "fabric.topograph.run/tier-0",
-        "spine": "fabric.topograph.run/tier-1",
-        "core": "fabric.topograph.run/tier-2",
+        "leaf": f"{_TIER}0",
+        "spine": f"{_TIER}1",
+        "core": f"{_TIER}2",
     },
     {
         "leaf": "network.topology.nvidia.com/leaf",
@@ -72,10 +76,13 @@ FABRICS: Final = (
     "topology.k8s.aws/ultraserver-id",
     "ds.coreweave.com/nvlink.domain",
 )
+_SUB_DOMAIN_KEY: Final = "accelerator.topograph.run/sub-domain"
+_OF_NVLINK: Final = frozenset((*FABRICS, _SUB_DOMAIN_KEY))
 
 _KNOWN: Final = {
     **{key: level for family in FAMILIES for level, key in family.items()},
     **dict.fromkeys(FABRICS, FABRIC),
+    _SUB_DOMAIN_KEY: SUB_DOMAIN,
     ZONE: "zone",
     "topology.kubernetes.io/region": "region",
 }
@@ -137,13 +144,18 @@ class Levels(msgspec.Struct, frozen=True):
         """
         values = [labels.get(key, "") for key in self.keys]
         values = [value or (fabric if key in FABRICS else "") for key, value in zip(self.keys, values, strict=True)]
+        fabric = next((value for key, value in zip(self.keys, values, strict=True) if key in FABRICS), "")
         domains: list[Domain | None] = []
 
         # A domain's name has the values of all wider levels first. A fabric nests in none: it may reach over several.
+        # So does a sub-domain, but in its fabric: two fabrics may have a sub-domain of one name.
         for at, value in enumerate(values):
-            is_fabric = self.keys[at] in FABRICS
-            wider_values = () if is_fabric else tuple(
-                each for key, each in zip(self.keys[:at:-1], values[:at:-1], strict=True) if key not in FABRICS
+            key = self.keys[at]
+            if key == _SUB_DOMAIN_KEY:
+                domains.append((f"{fabric}/{value}",) if value and fabric else None)
+                continue
+            wider_values = () if key in FABRICS else tuple(
+                each for key, each in zip(self.keys[:at:-1], values[:at:-1], strict=True) if key not in _OF_NVLINK
             )  # fmt: skip
             domains.append((*wider_values, value) if value else None)
         return Location(domains=tuple(domains), gbps=gbps)
@@ -153,8 +165,9 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
     """Return the network levels of a cluster by its nodes' labels.
 
     Without configured keys they are an NVLink fabric, the first of ``FAMILIES`` whose nearest key nine nodes of ten
-    have, and the zone. A key that is known has the family's name for its level (``leaf``), another what follows its
-    last slash: ``example.com/rack`` is ``rack``.
+    have, and the zone. If some node has topograph's label of a sub-domain, that is a level below the fabric. A key that
+    is known has the family's name for its level (``leaf``), another what follows its last slash: ``example.com/rack``
+    is ``rack``.
 
     Args:
         nodes: The labels of each node with GPUs.
@@ -164,15 +177,23 @@ def levels_of(nodes: Collection[Mapping[str, str]], configured: Sequence[str] = 
     """
     # The label key of the NVLink fabric that some node has.
     fabric = next((key for key in FABRICS if any(labels.get(key) for labels in nodes)), "")
+    sub_domain = (_SUB_DOMAIN_KEY,) if any(labels.get(_SUB_DOMAIN_KEY) for labels in nodes) else ()
     if configured:
         keys = tuple(dict.fromkeys(configured))
         if (fabric or fabrics) and not any(key in FABRICS for key in keys):
-            keys = (fabric or CLIQUE, *keys)
+            keys = tuple(dict.fromkeys((*sub_domain, fabric or CLIQUE, *keys)))
         return Levels(_names(keys), keys)
 
-    fabric = fabric or CLIQUE
     family = next((family for family in FAMILIES if found(next(iter(family.values())), nodes)), {})
-    return Levels((FABRIC, *family, "zone"), (fabric, *family.values(), ZONE))
+    wider_tiers = _wider_tiers(nodes) if family is FAMILIES[0] else ()
+    keys = (*sub_domain, fabric or CLIQUE, *family.values(), *wider_tiers, ZONE)
+    return Levels(_names(keys), keys)
+
+
+def _wider_tiers(nodes: Collection[Mapping[str, str]]) -> tuple[str, ...]:
+    """Return the label keys of topograph's tiers beyond the third, as far as nine nodes of ten have each."""
+    keys = (f"{_TIER}{number}" for number in itertools.count(len(FAMILIES[0])))
+    return tuple(itertools.takewhile(lambda key: found(key, nodes), keys))
 
 
 def network_gbps(machine: Machine) -> float:
@@ -197,6 +218,7 @@ def _names(keys: Iterable[str]) -> tuple[str, ...]:
     names: list[str] = []
     for key in keys:
         name = _KNOWN.get(key) or key.rpartition("/")[2]
-        taken = name in (*names, NODE, CLUSTER) or (name == FABRIC and key not in FABRICS)
+        is_nvlinks = name in (FABRIC, SUB_DOMAIN)
+        taken = name in (*names, NODE, CLUSTER) or (is_nvlinks and key not in _OF_NVLINK)
         names.append(key if taken else name)
     return tuple(names)

@@ -70,7 +70,6 @@ def counted(pods: int, namespaces: int) -> tuple[list[dict[str, object]], float]
                     book.hours,
                     until=(_FIRST + hour + 1) * 3600.0,
                     namespace="x",
-                    class_uid="",
                     details=book.details,
                 )
             )

@@ -124,7 +124,7 @@ async def main(plane: Nodeless) -> None:
     async with stories.client(plane) as client:
         spec = {"selectors": [{"cel": {"expression": amd.CLASS_CEL}}]}
         await client.create(DEVICE_CLASSES, {"metadata": {"name": amd.DRIVER}, "spec": spec})
-        async with stories.driver(plane, f"ledger={amd.DRIVER}"):
+        async with stories.driver(plane, f"allocatingDriver={amd.DRIVER}"):
             await Story(client).tell()
 
 

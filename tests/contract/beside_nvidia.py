@@ -119,7 +119,7 @@ async def main(plane: Nodeless) -> None:
     async with stories.client(plane) as client:
         spec = {"selectors": [{"cel": {"expression": TYPE}}], "extendedResourceName": names.GPU_RESOURCE}
         await client.create(DEVICE_CLASSES, {"metadata": {"name": nvidia.DRIVER}, "spec": spec})
-        async with stories.driver(plane, f"ledger={nvidia.DRIVER}"):
+        async with stories.driver(plane, f"allocatingDriver={nvidia.DRIVER}"):
             await Story(client).tell()
 
 

@@ -63,7 +63,7 @@ Request = Callable[[Client], Awaitable[Any]]
 WEBHOOK: Final = "gpu-topology-webhook"
 EXEMPT: Final = "kube-system"
 EXCLUDED: Final = "excluded-later"
-SETTINGS: Final = (*SUSPENDING, "controller.evictions=true", f"webhook.excludedNamespaces[0]={EXCLUDED}")
+SETTINGS: Final = (*SUSPENDING, "controller.idleEviction=true", f"webhook.excludedNamespaces[0]={EXCLUDED}")
 ROLES: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 GATES: Final = [{"name": names.GATE}]
 LABELS: Final = {names.LABEL: names.LABEL_PLACED}
@@ -647,6 +647,7 @@ async def test_events_are_reported_under_the_own_name_and_about_the_drivers_obje
                 reference("Namespace", TEAM),
                 reference("DeviceClass", gang_barrier_device.CLASS, "", "resource.k8s.io/v1"),
                 reference("ConfigMap", "gpu-topology-policies", OURS),
+                reference("DaemonSet", "gpu-topology-node", OURS, "apps/v1"),
             ],
         ),
         COMPONENT: (accounts.agent, [reference("Pod", "p", TEAM), reference("Node", HERE)]),
@@ -666,6 +667,7 @@ async def test_events_are_reported_under_the_own_name_and_about_the_drivers_obje
     node = {"apiVersion": "v1", "kind": "Node", "name": THERE}
     system = {"apiVersion": "v1", "kind": "Pod", "name": "x", "namespace": EXEMPT}
     secret = {"apiVersion": "v1", "kind": "Secret", "name": "x", "namespace": TEAM}
+    other = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gpu-topology-node", "namespace": TEAM}
     theirs = event("of-the-kubelet")
     await accounts.admin.create(EVENTS, theirs)
     for what, client, body in (
@@ -679,6 +681,7 @@ async def test_events_are_reported_under_the_own_name_and_about_the_drivers_obje
         ("about a secret", accounts.agent, event("e", component=COMPONENT, about=secret)),
         ("about a secret", accounts.controller, event("e", component="gpu-topology", about=secret)),
         ("about a node", accounts.controller, event("e", component="gpu-topology", about=node)),
+        ("about another DaemonSet", accounts.controller, event("e", component="gpu-topology", about=other)),
         ("about a system pod", accounts.controller, event("e", component="gpu-topology", about=system)),
     ):
         assert "gpu-topology-events" in await said(client.create(EVENTS, body)), what

@@ -101,7 +101,7 @@ def test_upgrade_rollback_and_uninstallation_under_load(
     with installed_afterwards(installation):
         with load.going_on():
             cluster.helm("upgrade", *RELEASE[:1], str(chart), *RELEASE[1:], "--reset-then-reuse-values",
-                         "--set", "logFormat=json", "--set", "controller.promise.kept=20",
+                         "--set", "logFormat=json", "--set", "controller.tentativePlacement.timeoutSeconds=20",
                          "--force-conflicts", "--wait", "--timeout", "120s")  # fmt: skip
             eventually("every part is of the next release", lambda: versions(cluster) == after(before, NEWER))
             arrived = len(load.done)

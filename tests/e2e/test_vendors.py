@@ -79,7 +79,7 @@ def amd(driver: Cluster, installation: Installation) -> Iterator[Cluster]:
     node = driver.nodes["node-a"]
     lay(folder(node))
     try:
-        installation.install(sys_root=ROOT)
+        installation.install(device_root=ROOT)
         yield driver
     finally:
         installation.install()

@@ -19,7 +19,7 @@ FIELDS = {
     "pods": {"spec.nodeName", "spec.schedulerName", "status.phase", "status.nominatedNodeName"},
     "resourceslices": {"spec.nodeName", "spec.driver"},
     "secrets": {"type"},
-    "events": {"involvedObject.uid"},
+    "events": {"involvedObject.kind", "involvedObject.uid", "reason"},
 }
 
 

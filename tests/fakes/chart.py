@@ -54,7 +54,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
             )
         ),
     ),
-    "addon": ("ledger=gpu.nvidia.com",),
+    "addon": ("allocatingDriver=gpu.nvidia.com",),
     "gangs": tuple(
         f"controller.gangOwners.{kind}.suspend=true"
         for kind in (
@@ -62,7 +62,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
             *("PyTorchJob", "TFJob", "XGBoostJob", "JAXJob", "PaddleJob", "MPIJob"),
         )
     ),
-    "evictions": ("controller.evictions=true",),
+    "evictions": ("controller.idleEviction=true",),
     "preemption": ("controller.preemption=true", "controller.gangOwners.Job.suspend=true"),
     "translate": ("webhook.translate=all",),
     "partitions": (
@@ -86,7 +86,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "page.enabled=true",
         "page.address=0.0.0.0",
         "page.hosts={gpus.example.com,::1}",
-        "page.from[0].namespaceSelector.matchLabels.team=ingress",
+        "networkPolicy.pageFrom[0].namespaceSelector.matchLabels.team=ingress",
         "page.extraContainers[0].name=proxy",
         "page.extraContainers[0].image=example.com/proxy",
     ),
@@ -94,7 +94,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "page.enabled=true",
         "page.address=::",
         "page.hosts={fd00::,::1}",
-        "page.from[0].podSelector.matchLabels.app=proxy",
+        "networkPolicy.pageFrom[0].podSelector.matchLabels.app=proxy",
         "webhook.excludedNamespaces=null",
     ),
     "bare": (
@@ -107,7 +107,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         "imagePullSecrets[0].name=pull",
         "logFormat=json",
         "verbose=true",
-        "node.besideDevicePlugin=true",
+        "node.allowDevicePlugin=true",
         "node.nodeSelector.gpu=yes",
         "node.podAnnotations.a=b",
         "controller.tolerations[0].operator=Exists",

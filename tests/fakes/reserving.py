@@ -5,11 +5,10 @@ from __future__ import annotations
 import datetime
 from typing import Any, cast
 
-from dradriver.api.base import names
 from dradriver.controller.features.reservations import LOOK_S
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.kube.client import Client
-from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from dradriver.queue.reservation_rules import Reservation, Terms
 from tests.fakes.apistore import Object
 from tests.fakes.gpucluster import GpuCluster, claim_of
@@ -26,7 +25,6 @@ class Reserving(GpuCluster):
     def __init__(self, **times: float) -> None:
         self.now = START
         super().__init__(**times)
-        self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
 
     def time_s(self) -> float:
         return self.now

@@ -72,7 +72,7 @@ class Story:
         self.time.settle()
         book = self.time.book
         made = usage_config_maps.config_map(
-            None, book.hours, until=self.time.until, namespace="x", class_uid="", details=book.details
+            None, book.hours, until=self.time.until, namespace="x", details=book.details
         )
         self.made = [made | {"metadata": made["metadata"] | {"resourceVersion": "1"}}]
 

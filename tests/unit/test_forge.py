@@ -47,7 +47,7 @@ def names(paths: list[Path]) -> list[str]:
 
 
 def test_there_are_the_workflows_and_templates_that_are_meant() -> None:
-    assert names(WORKFLOWS) == ["ci.yml", "nightly.yml", "release.yml"]
+    assert names(WORKFLOWS) == ["ci.yml", "nightly.yml", "release.yml", "scorecard.yml"]
     assert names(TEMPLATES) == ["bug.yml", "feature.yml", "placement.yml"]
 
 
@@ -69,7 +69,7 @@ def test_a_workflow_has_no_right_that_no_job_asks_for(path: Path) -> None:
 def test_a_workflow_calls_what_is_there(path: Path) -> None:
     called = "\n".join(step.get("run", "") for step in steps(path))
     wanted = re.findall(r"(?m)^make ([a-z-]+)", called)
-    assert wanted
+    assert wanted or path.name == "scorecard.yml", "Scorecard looks from outside"
     assert set(wanted) <= TARGETS
     for module in re.findall(r"python3? -m ([\w.]+)", called):
         assert importlib.util.find_spec(module), module
@@ -88,10 +88,42 @@ def test_actions_are_commits_with_their_version(path: Path) -> None:
     assert [text for text in used if not re.match(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+", text)] == []
 
 
-def test_an_update_bot_keeps_actions_and_images_pinned() -> None:
+def test_an_update_bot_keeps_actions_images_and_packages_pinned() -> None:
     settings = json.loads((REPO / "renovate.json").read_text("utf-8"))
     assert {"helpers:pinGitHubActionDigests", "docker:pinDigests"} <= set(settings["extends"])
-    assert {"github-actions", "dockerfile"} <= set(settings["enabledManagers"])
+    assert {"github-actions", "dockerfile", "pep621"} <= set(settings["enabledManagers"])
+    (rule,) = settings["packageRules"]
+    assert set(re.findall(r"`make ([a-z-]+)`", json.dumps(rule))) == {"lock"} <= TARGETS
+    assert set(rule["matchManagers"]) <= set(settings["enabledManagers"])
+
+
+def test_scorecard_sends_nothing_to_others() -> None:
+    path = FORGE / "workflows/scorecard.yml"
+    (step,) = (step for step in steps(path) if "scorecard-action" in step.get("uses", ""))
+    assert step["with"]["publish_results"] is False
+    assert set(jobs(path)["scorecard"]["permissions"].values()) == {"read"}
+
+
+@pytest.mark.parametrize(
+    "name", ["CODE_OF_CONDUCT", "GOVERNANCE", "MAINTAINERS", "ROADMAP", "CONTRIBUTING", "SECURITY", "THREAT_MODEL"]
+)
+def test_project_pages_are_where_a_forge_looks_and_name_no_person(name: str) -> None:
+    text = (REPO / f"{name}.md").read_text("utf-8")
+    assert text.startswith("# ")
+    assert re.findall(r"[\w.+-]+@[\w-]+\.[a-z]{2,}|(?<![\w/])@[a-z][\w-]+", text) == []
+
+
+def test_areas_of_maintainers_are_folders() -> None:
+    paths = re.findall(r"`([\w./]+)`", (REPO / "MAINTAINERS.md").read_text("utf-8").partition("## Areas")[2])
+    assert len(paths) > 10
+    assert [path for path in paths if not (REPO / path).is_dir()] == []
+
+
+def test_the_sign_off_and_the_supported_versions_are_told() -> None:
+    contributing = (REPO / "CONTRIBUTING.md").read_text("utf-8")
+    assert "Signed-off-by: " in contributing
+    assert "developercertificate.org" in contributing
+    assert "## Supported versions" in (REPO / "SECURITY.md").read_text("utf-8")
 
 
 def test_outputs_that_a_step_reads_are_written_by_one_before() -> None:

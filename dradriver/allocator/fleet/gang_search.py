@@ -20,7 +20,7 @@ from dradriver.allocator.fleet.role_plan import Plan, Surroundings, plan
 from dradriver.allocator.gang_request import GangRequest, Role
 from dradriver.allocator.request import Strategy
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
+from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE, SUB_DOMAIN
 
 _MOST_DOMAINS = 32  # of one level, the fullest and the emptiest ones, that are tried role after role
 _MOST_ORDERED = 3  # roles of which every order is tried in a domain
@@ -173,7 +173,7 @@ class _Levels:
         self._sites, self._request, self._widest = fleet.sites, request, widest
         self.names = list(self._sites.all_levels[: self._sites.all_levels.index(widest) + 1])
         if request.one_fabric:
-            self.names = [name for name in self.names if name in (NODE, FABRIC)]
+            self.names = [name for name in self.names if name in (NODE, SUB_DOMAIN, FABRIC)]
         self._known: dict[str, Ints] = {}
 
     def sites(self, level: str) -> Ints:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dradriver.allocator.sets.subsets import Ints
-from dradriver.topology.network_levels import CLUSTER, LEVELS, NODE, Domain, Location
+from dradriver.topology.network_levels import CLUSTER, FABRIC, LEVELS, NODE, SUB_DOMAIN, Domain, Location
 
-_FABRIC, _ZONE = LEVELS[0], LEVELS[-1]
+_ZONE = LEVELS[-1]
 
 
 class Sites:
@@ -115,5 +116,7 @@ class Sites:
         return self._narrowest()[-1] if self.levels else CLUSTER
 
     def _narrowest(self) -> tuple[str, ...]:
-        """The narrowest level; an NVLink fabric is beside the others, so that the next one is it, too, if no zone."""
-        return self.levels[: 2 if self.levels[:1] == (_FABRIC,) and self.levels[1:2] != (_ZONE,) else 1]
+        """The narrowest level; NVLink's levels are beside the others, so that the next one is it, too, if no zone."""
+        levels_of_nvlink = tuple(itertools.takewhile(lambda level: level in (SUB_DOMAIN, FABRIC), self.levels))
+        count = len(levels_of_nvlink)
+        return self.levels[: max(count, 1) if self.levels[count : count + 1] == (_ZONE,) else count + 1]

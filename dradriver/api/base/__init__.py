@@ -11,6 +11,7 @@ same_spec    whether two specs ask for the same
 affinity     node affinity: narrows a pod to nodes, and gives its author's back
 node_maintenance  maintenance and spot nodes
 other_schedulers  schedulers that choose GPUs by themselves
+pod_security  whether a namespace forbids the node agent
 allocating_driver  which driver allocates the devices
 jsonpatch    builds JSON patches
 quantity     Kubernetes quantities as integers

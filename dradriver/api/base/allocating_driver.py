@@ -1,8 +1,8 @@
 """Which DRA driver allocates the GPUs: what tells its slices, claims and pins from another driver's.
 
-That is one fact of a process, said by its option ``--ledger``: who needs it asks ``current_ledger``. It is kept in a
-context variable, so tasks have what was bound where they were created; threads that ``asyncio.to_thread`` did not start
-begin with this driver's own.
+That is one fact of a process, said by its option ``--allocating-driver``: who needs it asks ``current_ledger``. It is
+kept in a context variable, so tasks have what was bound where they were created; threads that ``asyncio.to_thread`` did
+not start begin with this driver's own.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ OTHERS: Final = (NVIDIA, AMD)
 """Drivers beside which this one can choose."""
 
 LEDGERS: Final[Mapping[str, Ledger]] = MappingProxyType({one.driver: one for one in (OURS, *OTHERS)})
-"""By the driver's name, as the processes' option ``--ledger`` has it."""
+"""By the driver's name, as the processes' option ``--allocating-driver`` has it."""
 
 _CURRENT: Final = ContextVar("ledger", default=OURS)
 

@@ -49,8 +49,8 @@ def exactly_of(request: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         WordError: It has alternatives, another class, fields that only the scheduler reads, or an impossible count.
     """
-    # ``driver`` is the DRA driver that allocates the GPUs, by the process's option ``--ledger``: this one (``OURS``),
-    # NVIDIA's or AMD's. Only this one has classes for parts of GPUs.
+    # ``driver`` is the DRA driver that allocates the GPUs, by the process's option ``--allocating-driver``: this one
+    # (``OURS``), NVIDIA's or AMD's. Only this one has classes for parts of GPUs.
     driver, where = current_ledger(), f"request {shown(str(request.get('name', '')))}"
     if "firstAvailable" in request:
         raise WordError(

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
 from dradriver.api.claims.evicted_workloads import Evicted, Seconds, Who
@@ -77,7 +76,7 @@ def config_map(
     evicted: Sequence[Evicted] = (),
     *,
     namespace: str,
-    class_uid: str = "",
+    owners: Sequence[Mapping[str, str]] = (),
     version: str = "",
 ) -> dict[str, Any]:
     """Return the ConfigMap that keeps these reservations of GPUs.
@@ -88,11 +87,10 @@ def config_map(
         failed: The tenants whose reservations came to nothing lately, the last first.
         evicted: The workloads that had to end for others, the oldest first; of too many the last are kept.
         namespace: The driver's.
-        class_uid: The uid of the DeviceClass of GPUs, which becomes the owner; empty for no owner.
+        owners: Its ``ownerReferences``: Kubernetes deletes the ConfigMap with them.
         version: The resourceVersion that it replaces; empty for a new one.
     """
-    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
-    metadata = {"name": NAME, "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
+    metadata = {"name": NAME, "namespace": namespace} | ({"ownerReferences": list(owners)} if owners else {})
     metadata |= {"resourceVersion": version} if version else {}
     written = Written(
         kept=list(kept[:MOST_KEPT]),

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Metadata
 from dradriver.api.policies.fields import MOST_DAYS
@@ -133,7 +132,7 @@ def config_map(
     *,
     until: float,
     namespace: str,
-    class_uid: str,
+    owners: Sequence[Mapping[str, str]] = (),
     version: str = "",
     details: Mapping[int, Detail] | None = None,
 ) -> dict[str, Any]:
@@ -144,14 +143,12 @@ def config_map(
         hours: GPU-seconds by hour.
         until: The time up to which GPU time was counted, seconds since the epoch.
         namespace: The driver's namespace.
-        class_uid: The uid of the DeviceClass of GPUs, which becomes the owner, so that the ConfigMap is deleted with
-            it; empty for no owner.
+        owners: Its ``ownerReferences``: Kubernetes deletes the ConfigMap with them.
         version: The resourceVersion that it replaces; empty for a new one.
         details: Idle time and pods by hour. Of the pods only the largest are written, as many as there is room for.
     """
     text = _text(hours, details or {}, until)
-    owner = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "name": names.DEVICE_CLASS, "uid": class_uid}
-    metadata = {"name": name_of(day), "namespace": namespace} | ({"ownerReferences": [owner]} if class_uid else {})
+    metadata = {"name": name_of(day), "namespace": namespace} | ({"ownerReferences": list(owners)} if owners else {})
     metadata |= {"resourceVersion": version} if version else {}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {_KEY: text}}
 

@@ -43,14 +43,14 @@ def driver_namespace_option(command: F) -> F:
     return click.option("--driver-namespace", metavar="NAME", help=said)(command)
 
 
-def ledger_option(command: F) -> F:
-    """Give a command without a cluster the option ``--ledger``, the chart's value of that name; it is bound there."""
+def allocating_driver_option(command: F) -> F:
+    """Give a command without a cluster the option ``--allocating-driver``, as the chart's value; it is bound there."""
 
     def bind_it(context: click.Context, _: click.Parameter, driver: str) -> None:
         context.with_resource(bound(LEDGERS[driver]))
 
     return click.option(
-        "--ledger",
+        "--allocating-driver",
         type=click.Choice(tuple(LEDGERS)),
         default=OURS.driver,
         show_default=True,

@@ -6,6 +6,7 @@
 * ``published_shapes``: what operators published of their jobs; ``shape_fit`` fits a distribution to these figures, and
   ``shaped_jobs`` draws jobs from it.
 * ``placement_policies``: policies that choose whole GPUs: the driver's allocator, and those that it is compared with.
+  ``mapa`` has the rules of one of these, MAPA's Preserve.
 * ``policy_replay``: replays the jobs under one of them, and measures what became of the jobs.
 * ``orders``: the orders in which waiting jobs are served.
 * ``order_replay``: replays the jobs in one order. ``simulated_queue`` has the jobs that wait.

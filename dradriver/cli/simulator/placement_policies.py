@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from dradriver.allocator import Choice, GangRequest, NoPlaceError, Whole, place_gang
 from dradriver.allocator.sets.masks import mask_of, positions_of
+from dradriver.cli.simulator import mapa
 from dradriver.cli.simulator.simulated_cluster import Cluster, Part
 from dradriver.topology.groups import group
 from dradriver.topology.machine import Machine, PathType
@@ -44,6 +45,12 @@ def link_scores(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:
     """Return the placement of go-gpuallocator's policy: its best-scored set on the first node that has room."""
     node = _first(cluster, gpus)
     return None if node is None else Part(node, best_partition(cluster.machines[node], cluster.free[node], gpus))
+
+
+def preserve(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
+    """Return the placement of MAPA's policy Preserve: its set on the first node that has room."""
+    node = _first(cluster, gpus)
+    return None if node is None else Part(node, mapa.preserve(cluster.machines[node], cluster.free[node], gpus))
 
 
 def ladder(cluster: Cluster, gpus: int, rng: random.Random) -> Part | None:  # noqa: ARG001  # one signature
@@ -83,6 +90,7 @@ POLICIES: Final[Mapping[str, Pod]] = {
     "random": chance,
     "first fit": first_fit,
     "go-gpuallocator": link_scores,
+    "mapa preserve": preserve,
     "static ladder": ladder,
     "ours": ours,
     "ours, gangs": ours,

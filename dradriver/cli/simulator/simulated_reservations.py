@@ -128,12 +128,14 @@ class Reserving:
             return False
         if self.held.idle_gpu_s < self.terms.idle_s * len(self.held.gpus) * (1 - 1e-9):
             return False  # the rule says the same, but who else could be asked for is much to find out
-        here = self._candidate(self._places(self.held), now)
-        others = (each for each in self._candidates(self.waiting.kind, now) if each.gpus != here.gpus)
-        elsewhere = reservation_rules.best(others, now)
-        step, _ = reservation_rules.judge(self.held, here=here, elsewhere=elsewhere, terms=self.terms, now=now)
-        if step is Step.MOVE and elsewhere is not None:
-            before, self.held = self.held, reservation_rules.move(self.held, elsewhere, now)
+        current = self._candidate(self._places(self.held), now)
+        candidates = (each for each in self._candidates(self.waiting.kind, now) if each.gpus != current.gpus)
+        alternative = reservation_rules.best(candidates, now)
+        step, _ = reservation_rules.judge(
+            self.held, current=current, alternative=alternative, terms=self.terms, now=now
+        )
+        if step is Step.MOVE and alternative is not None:
+            before, self.held = self.held, reservation_rules.move(self.held, alternative, now)
             return self._fence(before)
         job = self.waiting.job
         self._waits.fail(str(job.number), str(job.tenant), self.terms, now)  # others have their turn

@@ -7,6 +7,7 @@
 * ``cluster_checks``: the cluster: versions, the driver's parts, slices and other drivers.
 * ``driver_pods``: which pods are the driver's parts, and their arguments.
 * ``agent_checks``: node agents that are missing.
+* ``agent_admission_checks``: whether Kubernetes creates node agents: Pod Security, other admission.
 * ``policies_checks``: whether all processes use the policies of the ConfigMap.
 * ``webhook_checks``: whether the API server asks the webhook, and when its certificates end.
 * ``rights_checks``: what the user of the command may do.

@@ -68,7 +68,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         if current_ledger() is not OURS:
             return current_ledger()
         for pod in self.agents():
-            said = arguments(container_of(pod, NODE) or {}).get("--ledger", "")
+            said = arguments(container_of(pod, NODE) or {}).get("--allocating-driver", "")
             if said in LEDGERS:
                 return LEDGERS[said]
         return ledger_of(self.slices)

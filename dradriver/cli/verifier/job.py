@@ -33,7 +33,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     driver_root: str = "/"
     cdi_root: str = "/var/run/cdi"
-    ledger: str = names.DRIVER
+    allocating_driver: str = names.DRIVER
     pull_secrets: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -56,7 +56,7 @@ def manifest(node: str, agent: Agent, *, namespace: str) -> dict[str, Any]:
         "command": ["gputopo"],  # the image's entry point runs modules
         "args": [
             "verify", "--this-machine", node, f"--driver-root={_HOST}{agent.driver_root.rstrip('/')}",
-            f"--host-root={_HOST}", f"--cdi-root={agent.cdi_root}", f"--ledger={agent.ledger}",
+            f"--host-root={_HOST}", f"--cdi-root={agent.cdi_root}", f"--allocating-driver={agent.allocating_driver}",
             f"--driver-namespace={namespace}",
         ],
         # As the node agent: NVML and /sys need the devices and files of the host.
@@ -107,7 +107,7 @@ def of_agent(pods: Iterable[Mapping[str, Any]], node: str) -> Agent | None:
             account=str(pod["spec"].get("serviceAccountName") or "default"),
             driver_root=root or "/",
             cdi_root=options.get("--cdi-root") or "/var/run/cdi",
-            ledger=options.get("--ledger") or names.DRIVER,
+            allocating_driver=options.get("--allocating-driver") or names.DRIVER,
             pull_secrets=tuple(pod["spec"].get("imagePullSecrets") or ()),
         )
     return None

@@ -84,8 +84,9 @@ def feature_books(
     """
     claims = accounts.claims
 
-    # For each feature: whether a claim or a pod concerns its book. ``of_claim``, ``of_pod`` and ``named_by`` are what
-    # the book has from before. An intended claim is about to be created, and its NICs count already.
+    # For each feature: whether a claim or a pod concerns its book. It does if it uses the feature now, or if the book
+    # has an entry of it from before (``of_claim``, ``of_pod``, ``named_by``). An intended claim is about to be created,
+    # and its NICs count already.
     def has_nics(key: Key) -> bool:
         if key in nics.of_claim:
             return True
@@ -97,8 +98,8 @@ def feature_books(
     def recount_nics(key: Key) -> None:
         nics.hold(key, accounts.nics_of(key))
         if (claim := claims.get(key)) is not None and claim.nics:
-            for other in nics.others(key):  # claims that are in conflict with it
-                touch_pods_of(other)
+            for rival in nics.others(key):  # claims that are in conflict with it
+                touch_pods_of(rival)
 
     def has_channel(key: Key) -> bool:
         return key in channels.of_claim or ((claim := claims.get(key)) is not None and bool(claim.channels))
@@ -114,7 +115,8 @@ def feature_books(
 
     def recount_kept_place(key: Key) -> None:
         if kept_places.recount(key):
-            for pod in gangs.pods(kept_places.gang_of(key)):  # whom the place is kept for can have it now
+            # The place is kept for a new pod of the gang, which can have it now.
+            for pod in gangs.pods(kept_places.gang_of(key)):
                 touch(pod)
 
     return FeatureBooks(

@@ -28,9 +28,10 @@ def given_at(claim: ClaimRecord | None) -> float | None:
 
 
 def ends_at(picture: Picture, claim: Key, now: float) -> float | None:
-    """Return the latest time at which the devices of a claim become free, seconds since the epoch.
+    """Return the latest time, since the epoch, at which a claim's devices become free.
 
-    For a pod of a gang all pods of the gang count: a lost pod is replaced, and the new pod gets its place again.
+    The time is in seconds. For a pod of a gang all pods of the gang count: a lost pod is replaced, and the new pod gets
+    its place again.
 
     Args:
         picture: The cluster cache.

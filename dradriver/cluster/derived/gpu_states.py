@@ -70,7 +70,10 @@ def states_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTa
 
 
 def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTable) -> NodeGpus:
-    """Return the number of a node's GPUs in each state; no GPUs if nothing can be placed on the node."""
+    """Return the number of a node's GPUs in each state.
+
+    If nothing can be placed on the node, no GPUs are counted.
+    """
     node_gpus = NodeGpus()
     pool = inventory.pool(node)
     if pool is None:
@@ -79,9 +82,10 @@ def gpus_of(node: str, inventory: Inventory, accounts: Accounts, nodes: NodeTabl
     for gpu in pool.machine.gpus:
         node_gpus.states[gpu.product, states[gpu.index]] += 1
         device, _ = pool.devices[gpu.index]
-        allocated_parts = {part for usage in inventory.holders((node, device)).values() for part in usage or ()}
-        if any(isinstance(part, MigSlice) for part in allocated_parts):
+        usage_by_claim = inventory.holders((node, device))
+        fractions = {fraction for usage in usage_by_claim.values() for fraction in usage or ()}
+        if any(isinstance(fraction, MigSlice) for fraction in fractions):
             node_gpus.parts[gpu.product, "slice"] += 1
-        elif allocated_parts:
+        elif fractions:
             node_gpus.parts[gpu.product, "share"] += 1
     return node_gpus

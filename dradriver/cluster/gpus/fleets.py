@@ -144,7 +144,7 @@ class Fleets:
             are_own: Whether the claims belong to the pods that are to be placed. Then these pods may have the GPUs of
                 the claims even if the GPUs are reserved for others by now.
             fleet: The fleet to start from, which is not changed; None for the namespace's own.
-            known: A memory of what is left of nodes; the caller keeps it while the cluster cache does not change.
+            known: A memory of what remains of nodes. The caller keeps it while the cluster cache does not change.
         """
         # The copy below keeps the network locations that its origin has, so these must be set first.
         self.locate(self._nodes.labels(), namespace)
@@ -167,12 +167,12 @@ class Fleets:
         fleet = fleet.copied(nodes)
         for name in nodes:
             key = name, frozenset(gone_claims[name]), are_own
-            left = None if known is None else known.get(key)
-            if left is None:
-                left = self._left(name, key[1], namespace=namespace, whose=whose, are_own=are_own)
+            remaining = None if known is None else known.get(key)
+            if remaining is None:
+                remaining = self._left(name, key[1], namespace=namespace, whose=whose, are_own=are_own)
                 if known is not None:
-                    known[key] = left
-            inventory.set_left(fleet, name, left)  # replaces in the copy what is free on the node
+                    known[key] = remaining
+            inventory.set_left(fleet, name, remaining)  # replaces in the copy what is free on the node
         return fleet
 
     def _left(self, name: str, claims: Set[Key], *, namespace: str, whose: Collection[str], are_own: bool) -> Remaining:

@@ -383,7 +383,7 @@ class Inventory:
         self._mark(name, anew=True)  # its row is known by now
 
     def _refresh(self, name: str) -> None:
-        """Bring one node of the fleet up to date; take it out if nothing can be placed on it."""
+        """Bring a node of the fleet up to date; remove it if nothing can be placed there."""
         pool, row = self._pools.get(name), self._nodes.find(name)
         if row is not None:
             if row >= len(self._free):
@@ -394,9 +394,9 @@ class Inventory:
             return
         unused = self.left(name, pool)  # what no claim holds; the fleet gets no GPUs that are reserved
         is_reserved = name in self.reserved.by_node
-        free, offer, parts, tenants = self.reserved.left(name, pool, unused) if is_reserved else unused
-        if tenants or name in self._tenants.of_node:  # its GPUs' fractions are for one namespace at a time
-            offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, tenants))
+        free, offer, fractions, namespaces = self.reserved.left(name, pool, unused) if is_reserved else unused
+        if namespaces or name in self._tenants.of_node:  # its GPUs' fractions are for one namespace at a time
+            offer = msgspec.structs.replace(offer, tenants=self._tenants.set(name, namespaces))
         try:
             if pool.row == row:
                 self._fleet.set_free(name, free)
@@ -405,7 +405,7 @@ class Inventory:
                 pool.row = row
                 self.located = None
             self._fleet.set_offer(name, offer)
-            self._fleet.set_parts(name, parts)
+            self._fleet.set_parts(name, fractions)
             # Reserved GPUs count as free here: those for whom they are reserved can have them.
             self._free[row] = len(set(unused.free) - unused.offer.parts_only)
         except DriverError as error:

@@ -16,7 +16,9 @@ def locate(
     configured: Sequence[str] = (),
     gbps_of: Mapping[str, float] | None = None,
 ) -> None:
-    """Set the levels of the network (rack, block, ...) and the location of every node in the allocator's fleet.
+    """Set the network's levels, and the location of each node, in the allocator's fleet.
+
+    Levels are, for example, rack and block.
 
     Args:
         fleet: The allocator's fleet, which is changed.

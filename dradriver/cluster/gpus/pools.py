@@ -80,24 +80,24 @@ def read(name: str, pieces: Collection[SliceRecord]) -> Pool | None:
         return None
     devices = {gpu.index: (resource_slices.device_name(gpu.uuid), gpu.uuid) for gpu in machine.gpus}
     usable = frozenset().union(*(piece.usable for piece in current))
-    parts = {device: division for piece in current for device, division in piece.parts.items()}
+    divisions = {device: division for piece in current for device, division in piece.parts.items()}
     # MIG slices that are devices of their own. Their GPU is divided into them, and is usable if one of them is. The GPU
     # can be allocated as a whole, too, unless it is no usable device itself (``only``).
     mig_slices = {device: mig_slice for piece in current for device, mig_slice in piece.placed.items()}
     placed = _placed(machine, mig_slices)
     for device, slices_of_gpu in placed.items():
         exclusive = any(mig_slices[slice_device].exclusive for slice_device in slices_of_gpu)
-        parts[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
+        divisions[device] = PartsOf(shared=False, sliced=True, only=device not in usable, exclusive=exclusive)
         if not usable.isdisjoint(slices_of_gpu):
             usable |= {device}
     # A counted MIG slice is a possible placement on its GPU. Any other is an instance that exists already.
     counted = any(mig_slice.counted for mig_slice in mig_slices.values())
     offered = _offered(machine, placed, mig_slices)
-    ill = frozenset().union(*(piece.ill for piece in current))
+    unhealthy = frozenset().union(*(piece.ill for piece in current))
     # A GPU is unhealthy if all its MIG slices are unusable and one of them is unhealthy.
-    ill |= {gpu for gpu, slices_of_gpu in placed.items() if gpu not in usable and not ill.isdisjoint(slices_of_gpu)}
-    seats = all(piece.seats for piece in current)
-    return Pool(devices, usable, parts, placed, counted, machine, offered, ill=ill, seats=seats)
+    unhealthy |= {gpu for gpu in placed if gpu not in usable and not unhealthy.isdisjoint(placed[gpu])}
+    has_seats = all(piece.seats for piece in current)
+    return Pool(devices, usable, divisions, placed, counted, machine, offered, ill=unhealthy, seats=has_seats)
 
 
 def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
@@ -107,10 +107,12 @@ def newest(pieces: Collection[SliceRecord]) -> list[SliceRecord]:
 
 
 def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mapping[Key, Usage]:
-    """Return the allocations of a GPU in a pool as far as they can be believed; None is the whole GPU.
+    """Return the allocations of a GPU as far as they can be believed.
 
-    The place of a MIG slice is read from the claim's status, which anyone with the right can write. The scheduler has
-    its own count of the slice's size, and refuses a claim for ever if no room is left by that count. So a claim whose
+    None is the whole GPU.
+
+    The place of a MIG slice is read from the claim's status, which anyone with the right can write. The scheduler
+    counts the slice's size by itself, and refuses a claim for ever if no room is left by that count. So a claim whose
     slice is not one of the GPU's profiles counts as the whole GPU.
 
     Args:
@@ -124,7 +126,7 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
     claims_with_counted_slices = [
         claim
         for claim, usage in held.items()
-        if usage and any(isinstance(part, MigSlice) and part.compute for part in usage)
+        if usage and any(isinstance(fraction, MigSlice) and fraction.compute for fraction in usage)
     ]
     if not claims_with_counted_slices:
         return held
@@ -135,15 +137,15 @@ def believed(machine: Machine, device: str, held: Mapping[Key, Usage]) -> Mappin
         for profile in gpu.profiles
     }
 
-    def is_possible(part: Amount | MigSlice) -> bool:
+    def is_possible(fraction: Amount | MigSlice) -> bool:
         """Return whether a part is a MIG slice that the GPU can have; with a MIG slice no share is possible."""
-        if not isinstance(part, MigSlice):
+        if not isinstance(fraction, MigSlice):
             return False
-        profile = profiles.get(part.profile)
+        profile = profiles.get(fraction.profile)
         return (
             profile is not None
-            and part.start in profile.starts
-            and (part.size, part.compute) == (profile.size, profile.compute)
+            and fraction.start in profile.starts
+            and (fraction.size, fraction.compute) == (profile.size, profile.compute)
         )
 
     doubtful = [claim for claim in claims_with_counted_slices if not all(map(is_possible, held[claim] or ()))]

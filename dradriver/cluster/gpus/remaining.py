@@ -55,7 +55,7 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
     shared, sliced, parts_only = set(), set(), set()
     rules: list[tuple[int, ShareRule]] = []  # of GPUs that cannot be shared in any sizes of all their memory
     memory = {gpu.index: gpu.memory_mib for gpu in pool.machine.gpus}
-    parts: dict[int, list[Part]] = {}
+    allocated_parts: dict[int, list[Part]] = {}
     tenants: dict[int, set[str]] = {}
     for number, (device, _) in pool.devices.items():
         division = pool.parts.get(device)
@@ -73,43 +73,47 @@ def remaining(pool: Pool, held: Mapping[str, Mapping[Key, Usage]]) -> Remaining:
             if rule != _ANY_SIZE:
                 rules.append((number, rule))
         if None not in held[device].values():
-            allocated = [part for usage in held[device].values() for part in usage or ()]
+            allocated = [fraction for usage in held[device].values() for fraction in usage or ()]
             # ``pool.placed``: MIG slices of the GPU that are devices of their own. The place of an unusable one
             # (tainted, for example) must stay empty: count it as allocated.
-            unusable = (part for name, part in pool.placed.get(device, {}).items() if name not in pool.usable)
-            allocated += [part for part in unusable if part not in allocated]
+            slices = pool.placed.get(device, {})
+            unusable_slices = [slices[name] for name in slices if name not in pool.usable]
+            allocated += [fraction for fraction in unusable_slices if fraction not in allocated]
             if allocated:
-                parts[number] = [part_on(number, part) for part in allocated]
+                allocated_parts[number] = [part_on(number, fraction) for fraction in allocated]
     offer = Offer(
         shared=frozenset(shared),
         sliced=frozenset(sliced),
         parts_only=frozenset(parts_only),
         rules=tuple(rules),
     )
-    return Remaining(free, offer, parts, tenants)
+    return Remaining(free, offer, allocated_parts, tenants)
 
 
-def fits_beside(pool: Pool | None, device: str, taken: Usage, loads: Mapping[Key, Usage], namespace: str) -> bool:
-    """Return whether a claim of a namespace fits into what remains of a GPU beside the claims that use it.
+def fits_beside(
+    pool: Pool | None, device: str, requested: Usage, other_usage: Mapping[Key, Usage], namespace: str
+) -> bool:
+    """Return whether a claim fits on a GPU next to the claims that use it already.
 
     Args:
         pool: The node's pool of devices; None while its slices are not complete.
         device: The name of the GPU's device.
-        taken: The parts that the claim needs; None for the whole GPU.
-        loads: The parts of each other claim on the GPU; at least one claim.
+        requested: The parts that the claim needs; None for the whole GPU.
+        other_usage: The parts of each other claim on the GPU; at least one claim.
         namespace: The namespace of the claim.
     """
-    if taken is None or None in loads.values():
+    if requested is None or None in other_usage.values():
         return False
     gpus = () if pool is None else pool.machine.gpus
     gpu = next((gpu for gpu in gpus if resource_slices.device_name(gpu.uuid) == device), None)
     if pool is None or gpu is None:
         return False  # the size of the GPU is not known
-    if pool.is_exclusive(device) and any(other_namespace != namespace for other_namespace, _ in loads):
+    if pool.is_exclusive(device) and any(other_namespace != namespace for other_namespace, _ in other_usage):
         return False
-    all_parts = [*taken, *(part for load in loads.values() if load is not None for part in load)]
-    shares = [part for part in all_parts if isinstance(part, Amount)]
-    mig_spans = [range(part.start, part.start + part.size) for part in all_parts if isinstance(part, MigSlice)]
+    fractions = [*requested, *(fraction for usage in other_usage.values() if usage is not None for fraction in usage)]
+    shares = [fraction for fraction in fractions if isinstance(fraction, Amount)]
+    mig_slices = [fraction for fraction in fractions if isinstance(fraction, MigSlice)]
+    mig_spans = [range(mig_slice.start, mig_slice.start + mig_slice.size) for mig_slice in mig_slices]
     if shares and mig_spans:
         return False  # a GPU in MIG mode has no shares
     # Shares can be limited to less than the memory of the GPU; 0 is no limit.

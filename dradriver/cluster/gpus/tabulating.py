@@ -137,13 +137,15 @@ class Tabulator(AtOnce):
         return self._turns.get(node, _Turns())
 
     async def _make(self, node: str, now: float) -> None:
-        """Have the other process make the tables of a node's kind of machine, and report all nodes of this kind.
+        """Have the other process make the tables of a node's kind of machine.
+
+        All nodes of this kind are then reported as made.
 
         If it fails or takes too long, the process is ended, and the nodes wait for their next turn.
         """
-        kind = self._wanted[node]
+        machine_kind = self._wanted[node]
         self._count(node, now)
-        answer = asyncio.ensure_future(asyncio.to_thread(self._ask, kind))
+        answer = asyncio.ensure_future(asyncio.to_thread(self._ask, machine_kind))
         try:
             await asyncio.wait([answer], timeout=self._timeout_s)
         finally:
@@ -156,21 +158,21 @@ class Tabulator(AtOnce):
         if isinstance(error, OSError | EOFError):
             self._end()
             # All nodes of the kind count as tried, so that the failure is not repeated for each of them in turn.
-            waiting = [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]
+            waiting = [other for other, wanted_kind in self._wanted.items() if wanted_kind == machine_kind]
             for other in waiting:
                 if other != node:
                     self._count(other, now)
             logger.warning(
                 "tables of %s's kind of machine, %d GPUs: %s; nothing is placed on it and %d others of its kind until "
                 "they are made; trying again",
-                node, kind.shape.size, error, len(waiting) - (node in waiting),
+                node, machine_kind.shape.size, error, len(waiting) - (node in waiting),
             )  # fmt: skip
             return
         # The tables go to the memory of this process, where ``machine_kinds.known`` and the allocator find them.
-        for number, part in enumerate(answer.result()):
-            machine_kinds.keep(kind, number, part)
+        for number, table in enumerate(answer.result()):
+            machine_kinds.keep(machine_kind, number, table)
             await asyncio.sleep(0)  # tables are large: let other tasks run between them
-        for other in [other for other, wanted_kind in self._wanted.items() if wanted_kind == kind]:
+        for other in [other for other, wanted_kind in self._wanted.items() if wanted_kind == machine_kind]:
             self.forget(other)
             self.made(other)  # the cluster cache can place pods on it now
 

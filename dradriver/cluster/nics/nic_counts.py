@@ -173,7 +173,7 @@ class Counts:
         found: Bools = self._changes() > clocks
         return found
 
-    def of(self, ask: NicAsk, fit: Bools, *, every: bool = False) -> Ints:
+    def of(self, ask: NicAsk, fit: Bools, *, counts_all: bool = False) -> Ints:
         """Return how many free NICs each node has for the requests; 0 if it has too few: (rows,).
 
         If NICs must be near GPUs, or have an attribute in common with them, a NIC counts if this is true of any GPU of
@@ -182,12 +182,12 @@ class Counts:
         Args:
             ask: The NIC requests of a pod.
             fit: The nodes to count on; all others get 0: (rows,).
-            every: Whether to count all; else counting ends when there are enough.
+            counts_all: Whether to count all; else counting ends when there are enough.
         """
-        wish = _wish(ask, every)
-        known = self._known.get(wish)
+        key = _wish(ask, counts_all)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[wish] = _Known()
+            known = self._known[key] = _Known()
             _bound(self._known, _MOST, self._random)
 
         # Counts stay valid until the NICs of their node change.
@@ -198,11 +198,11 @@ class Counts:
         known.seen = self.clock
         due = np.flatnonzero(known.stale & fit)
         if len(due):
-            self._count_rows(ask, due, known, every=every)
+            self._count_rows(ask, due, known, counts_all=counts_all)
         counts: Ints = np.where(fit, known.counts, 0).astype(np.int64)
         return counts
 
-    def _count_rows(self, ask: NicAsk, due: Ints, known: _Known, *, every: bool) -> None:
+    def _count_rows(self, ask: NicAsk, due: Ints, known: _Known, *, counts_all: bool) -> None:
         """Count on the nodes of these rows until ``_MOST_READ`` NICs are read.
 
         The bound keeps one request from stopping the controller. The nodes behind it get 0 and stay stale, and
@@ -219,7 +219,7 @@ class Counts:
                 self.looked(ask, node, ended=True)
                 return
             self.looked(ask, node, ended=False)
-            known.counts[row] = self._count(node, ask, kinds, judge, every=every)
+            known.counts[row] = self._count(node, ask, kinds, judge, counts_all=counts_all)
             known.stale[row] = False
 
     def _changes(self) -> Ints:
@@ -238,13 +238,13 @@ class Counts:
             out[key] = out.get(key, 0) + request.count
         return [_Kind(*key, count) for key, count in out.items()]
 
-    def _count(self, node: str, ask: NicAsk, kinds: Sequence[_Kind], judge: Judge, *, every: bool) -> int:
+    def _count(self, node: str, ask: NicAsk, kinds: Sequence[_Kind], judge: Judge, *, counts_all: bool) -> int:
         near, ties = ask.near == NEAR_REQUIRED, {tie for kind in kinds for tie in kind.ties}
         ways = self._source.ways(node) if near or ties else None
         if not kinds or (ways is None and (near or ties)):
             return 0
         values = {} if ways is None else {tie: [of_gpu(gpu, tie) for gpu in ways.machine.gpus] for tie in ties}
-        having, addresses, most = [0] * len(kinds), set[str](), sys.maxsize if every else ask.count
+        having, addresses, most = [0] * len(kinds), set[str](), sys.maxsize if counts_all else ask.count
         alike = {one: _InCommon(one, kinds) for kind in kinds for one in kind.alike}
         for nic in self._source.untaken(node):
             if near and ways is not None and nic.given not in ways.near:

@@ -99,7 +99,10 @@ class Nics:
                     self._read(pool, {piece.node for piece in pieces})
 
     def _read(self, pool: tuple[str, str], before: set[str]) -> None:
-        """Update the NICs of the nodes of a pool by its slices; ``before`` has the nodes that it had."""
+        """Update the NICs of the nodes of a pool by its slices.
+
+        ``before`` has the nodes that the pool had.
+        """
         pieces = self._of_pool[pool]
         generations = resource_slices.generations(pieces.values(), lambda piece: (piece.generation, piece.count))
         newest = generations[0].slices if generations and generations[0].complete else []
@@ -282,10 +285,12 @@ class Nics:
         return Reason(Cause.POD, text) if unknown else None
 
     def readable(self, ask: NicAsk) -> NicAsk:
-        """Return the NIC requests that the controller can judge; it leaves the others to the scheduler alone.
+        """Return those NIC requests that the controller can evaluate.
 
-        A request cannot be judged if a CEL selector, its own or its class's, is not one of the simple forms that are
-        read here. Then no request that must be like it (``matchAttribute``) can be judged.
+        The others are left to the scheduler.
+
+        A request cannot be evaluated if a CEL selector of the request or of its class is not one of the simple forms
+        that are read here. Then no request that must be like it (``matchAttribute``) can be evaluated.
 
         Raises:
             NoPlaceError: The slices are not known yet, or there is no such class.
@@ -306,12 +311,12 @@ class Nics:
             }
             is_growing = not tied <= unread
             unread |= tied
-        left = "a selector of its DeviceClass is for the scheduler alone to judge"
+        left_reason = "a selector of its DeviceClass is for the scheduler alone to judge"
         return msgspec.structs.replace(
             ask,
             requests=tuple(request for request in ask.requests if request.name not in unread),
             alike=tuple(constraint for constraint in ask.alike if not unread & set(constraint.requests)),
-            left=(*ask.left, *((request.name, left) for request in ask.requests if request.name in unread)),
+            left=(*ask.left, *((request.name, left_reason) for request in ask.requests if request.name in unread)),
         )
 
     def terms(self, request: NicRequest) -> tuple[Term, ...] | None:

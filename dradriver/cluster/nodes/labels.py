@@ -51,7 +51,9 @@ class Index:
                 del self._users[key]
 
     def holds(self, requirement: Requirement) -> Bools | bool:
-        """Return for each row (node) whether an expression about labels holds, as Kubernetes' node affinity defines it.
+        """Return for each node (row) whether a label expression holds.
+
+        The meaning is that of Kubernetes' node affinity.
 
         Returns:
             An array of shape (rows,), which the caller may change; or one bool if it is the same for all rows.

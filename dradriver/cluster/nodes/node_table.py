@@ -193,37 +193,37 @@ class NodeTable:
             self.helped_on(self._offered)
 
     def set_node(self, name: str, node: Node | None) -> bool:
-        """Insert or update a node, or remove it. Returns whether pods that did not fit may fit now."""
+        """Insert, update or remove a node; return whether more pods may fit now."""
         self.generation += 1
         if node is None:
             self._remove(name)
             return False
-        known = self._known.get(name)
-        new = _read(node)
-        if known == new:
+        stored = self._known.get(name)
+        current = _read(node)
+        if stored == current:
             return False
-        is_new = known is None
-        old = _UNKNOWN if known is None else known
+        is_new = stored is None
+        former = _UNKNOWN if stored is None else stored
         row = self._claim(name)
-        self._known[name] = new
-        self._there[row], self._ready[row] = True, new.ready
+        self._known[name] = current
+        self._there[row], self._ready[row] = True, current.ready
 
         # Only what may let pods fit counts as help: a label may match them, a blocking taint may be gone.
-        may_help = is_new or (new.ready and not old.ready) or new.goes_at > old.goes_at
-        self._set_going(row, new.goes_at)
-        if is_new or new.allocatable != old.allocatable:
-            may_help |= self._capacity.set(row, name, amounts(new.allocatable))
-        if is_new or new.labels != old.labels:
-            self._classes.set_labels(row, name, new.labels)
+        may_help = is_new or (current.ready and not former.ready) or current.goes_at > former.goes_at
+        self._set_going(row, current.goes_at)
+        if is_new or current.allocatable != former.allocatable:
+            may_help |= self._capacity.set(row, name, amounts(current.allocatable))
+        if is_new or current.labels != former.labels:
+            self._classes.set_labels(row, name, current.labels)
             self._labels = None  # made again on demand
             self._changed(row)
             may_help = True
-        if (new.taints, new.cordoned) != (old.taints, old.cordoned):
-            self._classes.set_taints(row, old.taints, new.taints, cordoned=new.cordoned)
+        if (current.taints, current.cordoned) != (former.taints, former.cordoned):
+            self._classes.set_taints(row, former.taints, current.taints, cordoned=current.cordoned)
             self._changed(row)
-            may_help |= old.cordoned and not new.cordoned
-            may_help |= any(taint.blocks and taint not in new.taints for taint in old.taints)
-        return may_help and new.ready and self.helped(name)
+            may_help |= former.cordoned and not current.cordoned
+            may_help |= any(taint.blocks and taint not in current.taints for taint in former.taints)
+        return may_help and current.ready and self.helped(name)
 
     def takes_new(self, name: str) -> bool:
         """Return whether a node is ready, not closed to new pods, and does not go for maintenance."""

@@ -48,7 +48,7 @@ def amounts(quantities: Mapping[str, str]) -> Amounts:
 
 
 def request_of(pod: Pod) -> Amounts:
-    """Return the request of a pod: the resources that it takes from its node, one of the node's ``pods`` included.
+    """Return the resources that a pod takes from its node, one of its ``pods`` included.
 
     - Init containers run one after another before the main containers. Init containers with ``restartPolicy: Always``
       (sidecars, KEP-753) go on running together with all later containers.

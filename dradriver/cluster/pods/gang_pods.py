@@ -85,14 +85,14 @@ class Gangs:
         """Give the keys of all gangs; they may change meanwhile."""
         return iter([gang for gang in self._pods if gang not in self._none])
 
-    def pod_changed(self, key: Key, pod: Pod | None, told: Callable[[Pod], bool]) -> tuple[Key, ...]:
+    def pod_changed(self, key: Key, pod: Pod | None, may_start: Callable[[Pod], bool]) -> tuple[Key, ...]:
         """Update the gangs by the new state of a pod.
 
         Args:
             key: The pod's namespace and name.
             pod: The pod; None once it is deleted.
-            told: Returns whether the gang barrier device in the pod's claim lets it start. It is called for living pods
-                of gangs only.
+            may_start: Returns whether the gang barrier device in the pod's claim lets it start. It is called for living
+                pods of gangs only.
 
         Returns:
             The gangs that the controller must look at again.
@@ -128,7 +128,7 @@ class Gangs:
             self._of[key] = new
             self._pods.setdefault(new.gang, {})[key] = None
             running = self._running.setdefault(new.gang, set())
-            if pod.spec.node_name or told(pod):
+            if pod.spec.node_name or may_start(pod):
                 running.add(key)
             else:
                 running.discard(key)
@@ -190,9 +190,12 @@ class Gangs:
         return len({(one.maker, one.rank) for one in pods.values() if one.maker in makers and one.failures >= retries})
 
     def said(self, gang: Key) -> Membership:
-        """Return what the pods of a gang say of it: they agree, or the first that says anything counts."""
-        every = [self._of[pod] for pod in self.pods(gang)]
-        return next((each for each in every if each.wants is not None), every[0])
+        """Return what the pods of a gang request for it.
+
+        All pods say the same, or the first pod that says anything counts.
+        """
+        memberships = [self._of[pod] for pod in self.pods(gang)]
+        return next((membership for membership in memberships if membership.wants is not None), memberships[0])
 
     def of(self, pod: Key) -> Membership | None:
         """Return what a living pod says of its gang; None for a pod without a gang."""

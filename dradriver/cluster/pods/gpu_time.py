@@ -179,24 +179,24 @@ class GpuTime:
             holds: Its devices, with its usage of each; empty once it has none.
             given: Whether the scheduler has allocated them; else they are a tentative placement.
         """
-        old = self._holds.get(claim)
+        former = self._holds.get(claim)
         who = self._who(claim)
         if self.counts(claim, holds, given=given):  # the same as before, except perhaps that its pods are idle now
-            if old is not None and who.idle_since != old.who.idle_since:
-                self._settle_one(old)
-                old.who = old.who._replace(idle_since=who.idle_since)
+            if former is not None and who.idle_since != former.who.idle_since:
+                self._settle_one(former)
+                former.who = former.who._replace(idle_since=who.idle_since)
             return
-        if old is not None:
-            self._settle_one(old)  # the time until now counts by what it held
-        new = None
+        if former is not None:
+            self._settle_one(former)  # the time until now counts by what it held
+        current = None
         if holds:
             now = self._clock()
-            new = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds, who.owner), now, who, now)
+            current = self._holds[claim] = _Hold(holds, given, self._weighed(claim, holds, who.owner), now, who, now)
         else:
             del self._holds[claim]
-            if old is not None:
-                self._forget_unknown(claim, {node for node, _ in old.holds})
-        self._tell(claim[0], old, new)
+            if former is not None:
+                self._forget_unknown(claim, {node for node, _ in former.holds})
+        self._tell(claim[0], former, current)
 
     def _forget_unknown(self, claim: Key, nodes: Collection[str]) -> None:
         """Do not count a claim again when the pools of these nodes become known."""

@@ -116,7 +116,7 @@ class Neighbours:
             dict.fromkeys(cause for cause, rows in self._evaluated(pod, rules, fit, gone) if (fit & ~rows).any())
         )
 
-    def shunned(self, pod: Pod, fit: Bools) -> Bools:
+    def excluding(self, pod: Pod, fit: Bools) -> Bools:
         """Return the nodes from which other pods' anti-affinity keeps a pod: shape (rows,)."""
         namespace, labels = pod.metadata.namespace, pod.metadata.labels
         mask = fit & False
@@ -174,13 +174,12 @@ class Neighbours:
 
     def has_too_many(self, pod: Pod) -> bool:
         """Return whether so many pods have to be looked at for a pod's rules that they are left to the scheduler."""
-        key = pod.metadata.namespace, pod.metadata.name
-        rules = self._rules.get(key) or rules_of(pod)
+        rules = self._rules.get((pod.metadata.namespace, pod.metadata.name)) or rules_of(pod)
         if rules is None:
             return False
         each = [[term.pods] for term in rules.apart] + [[spread.pods] for spread in rules.spread]
         each += [[term.pods for term in rules.together]] if rules.together else []
-        return any(self._nodes_of(key, chosen, _NOBODY) is None for chosen in each)
+        return any(self._namespaces_of(chosen) is None or self.foreign.nodes_of(chosen) is None for chosen in each)
 
     # How rules are evaluated.
 
@@ -231,31 +230,38 @@ class Neighbours:
     def _nodes_of(
         self, pod: Key, chosen: Collection[Chosen], gone: Set[Key], *, staying: bool = False
     ) -> Mapping[str, int] | None:
-        """Return the number of other pods on each node that all selectors select; None if too many must be looked at.
+        """Return the number of other pods on each node that all selectors select.
+
+        None if too many pods must be looked at.
 
         ``staying`` leaves out pods of ours that end: the scheduler spreads as if they were gone, and keeps others apart
         from them until they are (podtopologyspread/common.go and interpodaffinity/filtering.go, Kubernetes 1.36).
         """
-        foreign = self.foreign.nodes_of(chosen)
-        named = [each.namespaces for each in chosen if each.namespaces is not None]
-        namespaces: Collection[str] = frozenset.intersection(*named) if named else self._of
-        if foreign is None or sum(len(self._of.get(namespace, ())) for namespace in namespaces) > MOST_PODS:
+        foreign, namespaces = self.foreign.nodes_of(chosen), self._namespaces_of(chosen)
+        if foreign is None or namespaces is None:
             return None
         counts = Counter[str]()
         for node, number in foreign:
             counts[node] += number
         for namespace in namespaces:
-            for other in self._of.get(namespace, ()):
-                labels: Labels = self._pods[other].metadata.labels
+            for other_pod in self._of.get(namespace, ()):
+                labels: Labels = self._pods[other_pod].metadata.labels
                 if (
-                    other != pod
-                    and other not in gone
-                    and not (staying and self._pods[other].metadata.deletion_timestamp is not None)
-                    and all(each.has(namespace, labels) for each in chosen)
-                    and (place := self._place_of(other)) is not None
+                    other_pod != pod
+                    and other_pod not in gone
+                    and not (staying and self._pods[other_pod].metadata.deletion_timestamp is not None)
+                    and all(selector.has(namespace, labels) for selector in chosen)
+                    and (its_node := self._place_of(other_pod)) is not None
                 ):
-                    counts[place] += 1
+                    counts[its_node] += 1
         return counts
+
+    def _namespaces_of(self, chosen: Collection[Chosen]) -> Collection[str] | None:
+        """Return the namespaces of pods of ours that selectors are about; None if too many pods are there."""
+        namespace_sets = [selector.namespaces for selector in chosen if selector.namespaces is not None]
+        namespaces: Collection[str] = frozenset.intersection(*namespace_sets) if namespace_sets else self._of
+        pods = sum(len(self._of.get(namespace, ())) for namespace in namespaces)
+        return namespaces if pods <= MOST_PODS else None
 
     def _nodes_in_conflict(self, pod: Key, rules: Rules, gone: Set[Key]) -> Iterator[str]:
         """Yield the nodes on which another pod uses one of a pod's host ports."""

@@ -99,7 +99,9 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
 
 
 def rules_of(pod: Pod) -> Rules | None:
-    """Return what a pod requires of other pods, as far as the controller can know it. Never raises.
+    """Return what a pod requires of other pods, as far as the controller can know it.
+
+    This never raises an error.
 
     Returns:
         None if the pod has no such rules. Rules of which a pod has more than the controller looks at are left out.

@@ -132,20 +132,20 @@ def views(
     shared_devices: dict[Where, Device] = {}
     for piece in pieces:
         driver, pool = piece.spec.driver, piece.spec.pool.name
-        if driver not in LEDGERS:  # drivers whose devices are GPUs: this one, and others that can allocate them
-            continue  # not a driver of GPUs
+        if driver not in LEDGERS:  # it is no driver of GPUs: neither this one, nor another that can allocate them
+            continue
         slices = our_slices if driver == OURS.driver else other_slices
         slices.setdefault(pool, []).append(piece)
         for device in piece.spec.devices:
             if device.allow_multiple_allocations:
                 shared_devices[driver, pool, device.name] = device
 
-    wanted = set(only) or our_slices.keys()
-    lacking = sorted(wanted - our_slices.keys())
-    warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in lacking]
+    names_to_show = set(only) or our_slices.keys()
+    names_without_slices = sorted(names_to_show - our_slices.keys())
+    warnings = [f"node {name}: it has no slices of driver {names.DRIVER}" for name in names_without_slices]
     held = held_by(claims, shared_devices)  # by node: driver, device and holder
     nodes = []
-    for name in sorted(wanted & our_slices.keys(), key=natural):
+    for name in sorted(names_to_show & our_slices.keys(), key=natural):
         node = _node(name, our_slices[name], other_slices.get(name, ()), warnings)
         if node is not None:
             holders = _holders(node, held)

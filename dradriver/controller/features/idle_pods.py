@@ -67,23 +67,25 @@ class IdlePods:
         clock: Callable[[], float] | None = None,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
-        """Know of nothing yet.
+        """Begin without idle pods.
 
         Args:
             client: The API server.
             picture: The cluster.
             say: Writes an Event about a pod; None for none.
-            ends: Whether pods that ask for it are warned and ended; else all are only told.
+            ends: Whether pods that request an idle timeout are warned and ended. Else they only get Events.
             clock: Gives seconds since the epoch; by default the system's.
             monotonic: Gives seconds that never go back; by default the system's.
         """
         self._picture, self._say, self._ends = picture, say, ends
         self._clock, self._monotonic = clock or time.time, monotonic or time.monotonic
         self._writer = IdleWriter(client, OwnerKinds(client), picture.pods, clock=self._clock)
-        self._heard: dict[str, tuple[float, float | None]] = {}  # by a claim's uid what it said last, and when
-        self._tried: dict[Key, float] = {}  # when something was last done for each workload
-        self._told: dict[str, str] = {}  # by a pod's uid the last Event of each
-        # By its first pod's uid: until when the server asks to wait with each workload.
+        self._heard: dict[
+            str, tuple[float, float | None]
+        ] = {}  # by a claim's uid: its last report of idleness, and when it came
+        self._tried: dict[Key, float] = {}  # by workload: when its last step was tried
+        self._told: dict[str, str] = {}  # by a pod's uid: the text of its last Event
+        # By the uid of a workload's first pod: until when the server asks to leave the workload alone.
         self._not_before: dict[str, float] = {}
 
     async def run(self) -> NoReturn:
@@ -108,7 +110,10 @@ class IdlePods:
         self._heard = heard
 
     async def once(self) -> None:
-        """Do the next step of each workload with idle pods. An error with one does not stop the others."""
+        """Do the next step of each workload with idle pods.
+
+        An error with one workload does not stop the others.
+        """
         # 1. The next step of each workload. Those that the server asked to leave alone have none, but the warning of a
         #    pod that works again is always revoked.
         self._not_before = {uid: at for uid, at in self._not_before.items() if self._monotonic() < at}

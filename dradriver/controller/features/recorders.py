@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dradriver.controller.features import idle_pods, namespaces
+from dradriver.controller.features import agent_admission, idle_pods, namespaces
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.writing import reasons, seat_slice
 from dradriver.controller.writing.reasons import PodRecorders
@@ -20,6 +20,7 @@ class Recorders(msgspec.Struct, frozen=True, kw_only=True):
         barrier: Writes about the gang barrier, if it does not keep the pods of gangs from being bound.
         namespace: Writes about a namespace that several tenants claim.
         idle: Writes about a pod whose GPUs do nothing.
+        agents: Writes about the node agents' DaemonSet, if its namespace forbids them.
     """
 
     pods: PodRecorders = PodRecorders()
@@ -27,6 +28,7 @@ class Recorders(msgspec.Struct, frozen=True, kw_only=True):
     barrier: seat_slice.Record | None = None
     namespace: namespaces.Record | None = None
     idle: idle_pods.Say | None = None
+    agents: agent_admission.Record | None = None
 
 
 def recorders(client: Client, *, instance: str) -> Recorders:
@@ -46,4 +48,5 @@ def recorders(client: Client, *, instance: str) -> Recorders:
         barrier=seat_slice.recorder(client, instance=instance),
         namespace=namespaces.recorder(client, instance=instance),
         idle=idle_pods.recorder(client, instance=instance),
+        agents=agent_admission.recorder(client, instance=instance),
     )

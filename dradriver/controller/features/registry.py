@@ -8,6 +8,7 @@ NICs          slices for the cluster cache     a pod has requested NICs
 tenants       labels of namespaces             the policies file chooses tenants by them
 usage         a teller (writing/usage_store)   this replica leads
 idle pods     a teller (idle_pods)             this replica leads
+Pod Security  a teller (agent_admission)       this replica leads
 
 What features keep of the cluster is registered in ``cluster/cache/feature_books.py``, what they have to say of the
 choice of a node in ``placing/node_limits.py``. The loop, the steps and the plan import no feature.
@@ -24,6 +25,7 @@ from typing import Any
 import msgspec
 
 from dradriver.api.policies.policy_sections import Policies
+from dradriver.controller.features.agent_admission import AgentAdmission
 from dradriver.controller.features.idle_pods import IdlePods
 from dradriver.controller.features.namespaces import Namespaces
 from dradriver.controller.features.recorders import Recorders
@@ -31,6 +33,7 @@ from dradriver.controller.features.reservations import Reservations
 from dradriver.controller.loop.background import always
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading.nic_slices import NicSlices
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.reservation_store import ReservationStore
 from dradriver.controller.writing.usage_store import UsageStore, count_gpu_seconds
 from dradriver.kube.client import Client
@@ -75,11 +78,17 @@ class FeatureOptions(msgspec.Struct, frozen=True, kw_only=True):
         usage_namespace: The namespace of the ConfigMaps with GPU time; empty to keep none.
         reservation_namespace: The namespace of the ConfigMap with reservations; empty to keep none for the next leader.
         ends_idle: Whether idle pods that ask for it are ended.
+        owner: The ClusterRole that owns what the controller creates; empty for no owner.
+        daemon_set: The name of the node agents' DaemonSet in ``usage_namespace``; empty if it is not looked at.
+        keeps_usage: Whether GPU time outlasts an uninstallation: its ConfigMaps have no owner then.
     """
 
     usage_namespace: str = ""
     reservation_namespace: str = ""
     ends_idle: bool = False
+    owner: str = ""
+    keeps_usage: bool = False
+    daemon_set: str = ""
 
 
 class Features:
@@ -98,18 +107,21 @@ class Features:
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Register them.
+        """Register all features with the worker.
 
         Args:
             client: The API server.
-            worker: The worker whose workloads they concern.
+            worker: The worker. The features narrow or report on its workloads.
             recorders: Write Events.
-            options: What an administrator sets of them.
+            options: The settings of the administrator.
             clock: Returns the seconds since the epoch by which GPU time is counted; the system's by default.
         """
         picture = worker.picture
         self._worker, reservations = worker, options.reservation_namespace
-        self._reservation_store = ReservationStore(client, namespace=reservations) if reservations else None
+        owner = ReleaseOwner(client, options.owner)
+        self._reservation_store: ReservationStore | None = None
+        if reservations:
+            self._reservation_store = ReservationStore(client, namespace=reservations, owner=owner)
         self.limits = FeatureLimits(worker)  # caps and reservations
         self._nics = NicSlices(client, picture)  # watches ResourceSlices of NICs once a pod has requested any
         picture.nics.first_requested.add(self._nics.begin)
@@ -117,9 +129,17 @@ class Features:
         self._namespaces = Namespaces(client, worker.tenants, worker.namespace_changed, recorders.namespace)
         self._usage: UsageStore | None = None
         if usage := options.usage_namespace:
-            self._usage = UsageStore(client, picture, worker.tenants, namespace=usage, clock=clock or time.time)
+            self._usage = UsageStore(
+                client, picture, worker.tenants, namespace=usage, owner=None if options.keeps_usage else owner,
+                clock=clock or time.time,
+            )  # fmt: skip
             picture.gpu_time.book.spent.add(count_gpu_seconds)  # the metric follows all GPU time that is counted
         self._idle = IdlePods(client, picture, recorders.idle, ends=options.ends_idle)
+        self._agents: AgentAdmission | None = None
+        if options.daemon_set:
+            self._agents = AgentAdmission(
+                client, namespace=usage, daemon_set=options.daemon_set, record=recorders.agents
+            )
         worker.followed.add(self._follow)  # called with each new policies file
 
     def _follow(self, policies: Policies) -> None:
@@ -139,6 +159,8 @@ class Features:
         """Run the registered features while this replica leads; returns once it knows what a leader has to."""
         tasks.create_task(always(self._idle.run))
         tasks.create_task(always(self._namespaces.tell))
+        if self._agents is not None:
+            tasks.create_task(always(self._agents.run))
         if self._usage is not None:
             tasks.create_task(always(self._usage.run))
             if self._worker.tenants.named:  # else nobody's turn depends on it

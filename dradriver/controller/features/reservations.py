@@ -7,6 +7,7 @@ and counts what stands idle for them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -68,7 +69,7 @@ class Reservations(Limit):
         *,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """Begin with none.
+        """Begin without reservations.
 
         Args:
             picture: The cluster; ``gpus_changed`` has to be called for each change of a reserved GPU.
@@ -76,8 +77,8 @@ class Reservations(Limit):
             queue: Says who is blocked, in which order.
             tenants: Say whose a namespace is.
             workloads: All that are looked at, by key.
-            limits: Says which GPUs a workload may have; these reservations are in force there while there are any.
-            evicted: Who had to end for others, which is kept with the reservations.
+            limits: Says which GPUs a workload may have. It asks this object while there are reservations.
+            evicted: The workloads that were evicted for others. They are stored together with the reservations.
             clock: Gives seconds since the epoch; by default the system's.
         """
         self.terms: Terms | None = Terms()
@@ -93,10 +94,11 @@ class Reservations(Limit):
         self._hopeless: dict[str, float] = {}  # by workload without a set to reserve: when to look for one again
         self._loaded = asyncio.Event()  # set once the former leader's reservations are read, while this replica leads
         self._woken = asyncio.Event()  # set to have ``run`` take its next step now
+        self._stepped = asyncio.Event()  # set after each step of ``run``: there may be something to write
         self._news = False  # whether there is something to write soon
         self._more_idle = False  # whether more GPUs are idle than was written, which can be written a little later
         self._looked_at = self._written_at = 0.0  # when blocked workloads were looked at last, and the store written
-        self._last: object = ([], [], [], [])  # as it stands in the API
+        self._last: object = ([], [], [], [])  # what the API server has
 
     # What others ask.
 
@@ -157,19 +159,20 @@ class Reservations(Limit):
         try:
             await self._load(store)
             self._loaded.set()
-            while True:
-                self._woken.clear()
-                try:
-                    await self.step()
-                except Exception:  # a bug that is nobody's in particular: what is reserved stays so
-                    logger.exception("an error in this program; going on")
-                if store is not None and self._is_due():
-                    await self.save(store)
-                try:
-                    async with asyncio.timeout(self._pause_s()):
-                        await self._woken.wait()
-                except TimeoutError:
-                    continue
+            async with asyncio.TaskGroup() as group:
+                # A write that is not answered must keep no reservation from ending in time.
+                if store is not None:
+                    group.create_task(self._save_in_time(store))
+                while True:
+                    self._woken.clear()
+                    try:
+                        await self.step()
+                    except Exception:  # a bug that is nobody's in particular: what is reserved stays so
+                        logger.exception("an error in this program; going on")
+                    self._stepped.set()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(self._pause_s()):
+                            await self._woken.wait()
         finally:
             self._loaded.clear()
             self._held.clear()
@@ -192,46 +195,46 @@ class Reservations(Limit):
         """Look at one reservation again: it is kept, moved to other GPUs, or ends."""
         workload, terms = self._workloads.get(key_of(who)), self.terms or Terms()  # None: not looked at yet, or gone
         before = self._held[who]
-        # 1. When will its GPUs be free? ``here`` has these GPUs with the pods that use them, without the workload's own
-        #    claims. ``seen`` returns ``before`` itself if nothing has changed. Else other pods can run there now:
-        #    ``helped`` has those that found no place asked again about the node.
-        here = self._reservable.here(before.gpus, besides=() if workload is None else claims_of(workload))
-        held = self._held[who] = reservation_rules.seen(before, here)
+        # 1. When will its GPUs be free? ``current`` has these GPUs with the pods that use them, without the claims of
+        #    the workload itself. ``seen`` returns ``before`` itself if nothing has changed. Else other pods can run
+        #    there now: ``helped`` has those that found no place asked again about the node.
+        current = self._reservable.current(before.gpus, besides=() if workload is None else claims_of(workload))
+        held = self._held[who] = reservation_rules.seen(before, current)
         if held is not before:
             for node in dict.fromkeys(node for node, _ in held.gpus):
                 self._picture.nodes.helped(node)
             self._apply(who, news=False)
         # 2. Does the workload still wait for GPUs that it could have? Are these still there, or others sooner?
         is_needed = self.terms is not None and waits(self._picture, who)
-        gone, elsewhere = list[Device](), None  # reserved GPUs that are lost to it, and the best other set
+        lost, alternative = list[Device](), None  # reserved GPUs that are lost to it, and the best other set
         if is_needed and workload is not None and workload.who == who:  # not another pod of the same name
             try:
                 allowance = self._allowance(workload)
                 if allowance is None:
                     is_needed = False  # the cap of its tenant keeps all GPUs from it: free ones would be of no use
                 else:
-                    gone = self._reservable.gone(workload, allowance, held.gpus)
+                    lost = self._reservable.lost(workload, allowance, held.gpus)
                     # The search for another set is long. ``judge`` reads its result only in these two cases.
-                    if gone or reservation_rules.has_used_up(held, terms):
-                        elsewhere = await self._reservable.best(workload, allowance, besides=held.gpus)
+                    if lost or reservation_rules.has_used_up(held, terms):
+                        alternative = await self._reservable.best(workload, allowance, besides=held.gpus)
             except WordError:
                 is_needed = False  # its request was changed, and cannot be read
         # 3. Decide. Events during the search can have counted more idle time.
         held, now = self._held[who], self._clock()
         step, why = reservation_rules.judge(
-            held, here=here, elsewhere=elsewhere, terms=terms, now=now, wanted=is_needed, gone=gone
+            held, current=current, alternative=alternative, terms=terms, now=now, is_needed=is_needed, lost=lost
         )
         if step is Step.KEEP:
             return
-        if step is Step.MOVE and elsewhere is not None:
-            self._held[who] = reservation_rules.move(held, elsewhere, now, for_cost=not gone)
+        if step is Step.MOVE and alternative is not None:
+            self._held[who] = reservation_rules.move(held, alternative, now, for_cost=not lost)
             logger.info("reserved for %s: other GPUs, on %s: %s", who, nodes_of(self._held[who]), why)
         else:
             del self._held[who]
             # It came to nothing if the workload still waits, or is gone without a place after a high cost. Then its
             # tenant waits longer for the next reservation, unless reserved GPUs were lost.
             is_in_vain = is_needed or (not is_placed(self._picture, who) and reservation_waits.is_in_vain(held, terms))
-            if is_in_vain and not gone and self.terms is not None:
+            if is_in_vain and not lost and self.terms is not None:
                 self._waiting.fail(who, self._account(key_of(who)[0]), terms, now)
             logger.info("nothing is reserved for %s any more: %s", who, why)
         self._apply(who)
@@ -400,6 +403,14 @@ class Reservations(Limit):
             self._held[held.who] = reservation_rules.counted(known, max(idle, idle_gpus_of(self._picture, held)), now)
         self._last = written.kept, written.blocked, written.failed, written.evicted
         self._apply()
+
+    async def _save_in_time(self, store: ReservationStore) -> NoReturn:
+        """Write what is reserved after each step from which there is something to write, until cancelled."""
+        while True:
+            await self._stepped.wait()
+            self._stepped.clear()
+            if self._is_due():
+                await self.save(store)
 
     def _is_due(self) -> bool:
         age_s = self._clock() - self._written_at

@@ -64,6 +64,7 @@ class Dispatcher:
             self._keeper.fail(key)
 
     def _look_at(self, key: Key) -> None:
+        """Look at a pod or gang: check what it needs first, then do its next step."""
         if key in self._picture.gangs:
             self._look_at_gang(key)
             return

@@ -61,12 +61,14 @@ class GangObserver:
     def gathered(
         self, workload: PendingWorkload | None, key: Key, alone: Sequence[Member]
     ) -> tuple[PendingWorkload, bool]:
-        """Return a gang as it is now, the same workload as before if there was one, and whether it changed.
+        """Return the workload of a gang's pods now, and whether it differs from the former one.
+
+        An existing workload is updated, so that it stays the same object.
 
         Args:
-            workload: The workload that it was; None for none.
+            workload: The gang's workload so far; None if it has none.
             key: The gang.
-            alone: Members that each were a workload of its own; what is remembered of them stays.
+            alone: Members that were workloads of their own so far. Their memory is kept.
         """
         known = {member.uid: member for member in (*alone, *(() if workload is None else workload.members))}
         members: list[tuple[Member, Rank | None]] = []

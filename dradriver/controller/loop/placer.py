@@ -119,8 +119,9 @@ class Placer:
             self._reasons.want(member.pod, reason)
 
     def without_place(self, workload: PendingWorkload, reason: Reason) -> None:
-        """Tell a workload without a place why it waits, or hand it over if it has waited long enough."""
+        """Write why a workload has no place; hand it over if it waited long enough."""
         now = asyncio.get_running_loop().time()
+        # When the workload is handed over to the scheduler; a Reason why that is not possible; None if it never is.
         due = self._hand_over.due(workload, now)
         if isinstance(due, Reason):
             reason = reason.add(due.text, due.cause)

@@ -91,8 +91,8 @@ class Preemptable:
         """Return which workloads are preemptable for another, which end already, and when that changes by itself.
 
         There are several scenes if workloads could not be ended before. They are to be tried in this order: without
-        those, with those that were refused least often, with all. So who cannot end delays nobody twice while there
-        are others.
+        those, with those that were refused least often, with all. So a workload that cannot be ended does not delay a
+        preemption twice while there are other victims.
 
         The time is in seconds since the epoch, infinite if nothing changes without an event.
         """

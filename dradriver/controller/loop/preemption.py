@@ -133,7 +133,7 @@ class Preemptions:
         is_found = False
         waiting = self._queue.blocked()  # the workloads that found no place, in order; they stay in the queue
         # Forget the tries of all others, and save evictions for no workload that cannot use them.
-        self._turns.keep(waiting, can_use=lambda saved: saved.key in self._queue and self._may_preempt(saved))
+        self._turns.keep(waiting, can_use=self._can_use)
         for workload in waiting:
             if plans >= MOST_LOOKS or evictions_left <= 0:
                 break
@@ -164,6 +164,16 @@ class Preemptions:
                 workload, now, is_found=answer.ended > 0, changes_at=answer.changes_at, room_at=answer.room_at
             )
         return is_found
+
+    def _can_use(self, workload: PendingWorkload) -> bool:
+        """Return whether others could end for a workload now, if enough of them may: its limits leave it GPUs."""
+        if workload.key not in self._queue or not self._may_preempt(workload):
+            return False
+        try:
+            self._limits.allow(workload)
+        except (LimitError, WordError):
+            return False
+        return True
 
     def _may_preempt(self, workload: PendingWorkload) -> bool:
         """Return whether others may end for a workload at all, and it may be written now."""

@@ -37,35 +37,39 @@ class RunningGangs:
         restarts: Restarts,
         deadlines: Deadlines,
     ) -> None:
-        """Begin with none.
+        """Begin without running gangs.
 
         Args:
             picture: The cluster.
             agenda: Takes the gangs that have to be looked at later.
-            sizes: Say how many pods the owner of a gang wants.
+            sizes: The number of pods that the owner of each gang wants.
             restarts: Starts gangs again.
             deadlines: Says how long to wait.
         """
         self._picture, self._agenda, self._sizes, self._restarts = picture, agenda, sizes, restarts
         self._deadlines = deadlines
-        self._since: dict[Key, float] = {}  # when each was first seen to have started
+        self._since: dict[Key, float] = {}  # by gang: when it was first seen to have started
         self._leaving: set[Key] = set()
 
     def look(self, gang: Key) -> None:
-        """See whether a gang has to start anew."""
+        """Restart a running gang if it lost pods that it needs."""
         now = asyncio.get_running_loop().time()
         gangs = self._picture.gangs
         pods = [self._picture.pods[pod] for pod in gangs.pods(gang)]
-        said = gangs.said(gang)
-        size = size_of(gang, said, self._sizes)
-        restarts = said.wants is not None and said.wants.restarts
+        membership = gangs.said(gang)
+        size = size_of(gang, membership, self._sizes)
+        restarts = membership.wants is not None and membership.wants.restarts
         claims = (self._picture.claim_of(pod) for pod in pods)
-        planned = [claim.planned.size for claim in claims if claim is not None and claim.planned is not None]
-        # One that starts anew misses every pod, however few it may begin with.
-        least = max(planned, default=1) - gangs.done(gang)
+        planned_sizes = [claim.planned.size for claim in claims if claim is not None and claim.planned is not None]
+        # 1. With how few living pods the gang can run. A gang that restarts on a loss needs all pods of its plan, even
+        #    if it can begin with fewer. Pods that have succeeded are not needed any more.
+        least = max(planned_sizes, default=1) - gangs.done(gang)
         if isinstance(size, tuple) and not restarts:
-            fewest = size[0] - done_of(gangs, said, self._sizes)
-            least = min(fewest, least) if planned else fewest  # a pod without GPUs that comes and goes is no loss
+            fewest = size[0] - done_of(gangs, membership, self._sizes)
+            # The owner's size can include pods without GPUs. They are not part of the plan, and their loss is no loss.
+            least = min(fewest, least) if planned_sizes else fewest
+
+        # 2. What the loss leads to.
         step = running_step(
             pods,
             self._picture,
@@ -82,11 +86,11 @@ class RunningGangs:
             self._agenda.add_at(step.until, gang)
 
     def anew(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
-        """Have a gang start anew, if that can be."""
+        """Restart a gang if its owner can be restarted."""
         if not self._restarts.ask(gang, pods, reason):
             self._leaving.add(gang)
         else:
-            # What is refused, a moment from now, may be permitted then.
+            # The restart can be refused now or in a moment. It may be permitted later.
             self._agenda.add_at(asyncio.get_running_loop().time() + AGAIN_S + 1, gang)
 
     def leaves(self, gang: Key) -> bool:

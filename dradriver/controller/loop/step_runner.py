@@ -52,7 +52,7 @@ class StepRunner:
         self._preemptions, self._hand_over, self._deadlines = preemptions, hand_over, deadlines
 
     def run(self, workload: PendingWorkload, state: PodState | GangState) -> bool:
-        """Do the next step of a workload. Returns whether it needs nothing more, and can be forgotten."""
+        """Do the next step of a workload; return whether the workload can be forgotten."""
         step = next_step(state, self._picture, asyncio.get_running_loop().time(), self._deadlines)
         if isinstance(step, Place):
             self._placer.want(workload, step)

@@ -55,7 +55,7 @@ class Turn:
         self._asking = Asking(queue.rechecks, agenda.wake)
 
     async def take(self) -> None:
-        """Take one turn: look at all that changed, and give places while there are places and writers."""
+        """Look at all that changed, and plan places while there are free GPUs and write lanes."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
 

@@ -92,7 +92,10 @@ def _obstacle(
     selected: Mapping[str, Sequence[Pod]],
     is_evicted: Callable[[Pod], bool],
 ) -> str:
-    """Return why budgets do not let these pods end together; empty if they do. ``selected`` is by budget."""
+    """Return why budgets do not let these pods end together; empty if they do.
+
+    ``selected`` has the pods of each budget.
+    """
     # Each budget must allow all of its pods to end.
     for name, budget in budgets.items():
         if len(selected[name]) > budget.status.disruptions_allowed:
@@ -122,7 +125,9 @@ def _kept(
     is_evicted: Callable[[Pod], bool],
     others: Iterable[Pod],
 ) -> frozenset[str]:
-    """Return the uids of the pods that budgets keep from ending now, also of those that nobody has asked to end.
+    """Return the uids of the pods that budgets keep from ending now.
+
+    Pods count even if nothing has tried to end them.
 
     Without the other pods, each preemption plan would find out about one more budget, and fail. If a budget allows a
     few pods fewer than a plan needs, as many of its pods are left to the next plan.

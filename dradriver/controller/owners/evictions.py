@@ -198,7 +198,7 @@ class Evictions:
         why: str,
         go_on: Callable[[], None],
     ) -> None:
-        """End pods that make room for a workload, by suspending their owners or by the Eviction API.
+        """End pods that make room for a workload.
 
         1. A dry run of every write must succeed, and the pods must be able to end before ``until``.
         2. Owners are suspended. An owner that refuses stops everything, so no other pod ends for nothing.
@@ -244,7 +244,7 @@ class Evictions:
         self._not_before |= dict.fromkeys((pod.metadata.uid for pod in pods), not_before)
 
     async def _check(self, pods: Sequence[Pod], *, until: float, why: str, go_on: Callable[[], None]) -> None:
-        """Raise unless all of these pods can end in time, as far as the API server can tell.
+        """Raise unless all of these pods can end in time, according to dry runs.
 
         A single write needs no dry run: if the server refuses it, no pod has ended. The real writes take as long as the
         dry runs did: a webhook that is slow or dead delays each of them. ``end`` documents the arguments.
@@ -329,7 +329,7 @@ class Evictions:
             RefusedError: It cannot be suspended.
         """
         self._wait_with(members, ASKED_S)
-        answer = self._restarts.ask(gang, members, why, wanted=stands, at_once=True)
+        answer = self._restarts.ask(gang, members, why, is_needed=stands, at_once=True)
         if answer and answer != DONE:
             self._restarts.take_back(gang)
             self.refuse([gang])

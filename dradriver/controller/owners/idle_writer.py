@@ -26,7 +26,7 @@ from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 
 logger = logging.getLogger(__name__)
 
-CHART_VALUE: Final = "controller.evictions"
+CHART_VALUE: Final = "controller.idleEviction"
 
 
 class IdleWriter:
@@ -85,7 +85,9 @@ class IdleWriter:
         return True
 
     async def end(self, workload: Workload, why: str, *, ending: Collection[str]) -> bool:
-        """End all pods of a workload. Return False if they are no longer idle, or another workload ends them already.
+        """End all pods of a workload, and return whether this call did it.
+
+        It returns False if the pods are no longer idle, or if another workload of the same owner ends them already.
 
         Args:
             workload: The workload.
@@ -110,15 +112,17 @@ class IdleWriter:
                 "a gang ends as a whole, by suspending what made it, which cannot be: delete that yourself"
             )
         top = await top_of(self._client, self._kinds, pods)
-        kind, metadata = top.resource.kind, top.owner.metadata
+        owner_kind, metadata = top.resource.kind, top.owner.metadata
         # ``_suspend`` has suspended it already, for this workload or another one of the owner.
         if top.owner.suspended and names.IDLE in metadata.annotations:
             return False
-        if refusal := suspendable_owners.obstacle(kind, top.owner):
+        if refusal := suspendable_owners.obstacle(owner_kind, top.owner):
             raise RefusedError(refusal)
         # 3. Suspending the owner ends all of its pods. So all must be about to end, and all budgets must allow it.
         owned_pods = [
-            pod for pod in self._pods.values() if not pod.finished and suspendable_owners.belongs(pod, kind, metadata)
+            pod
+            for pod in self._pods.values()
+            if not pod.finished and suspendable_owners.belongs(pod, owner_kind, metadata)
         ]
         if any(pod.metadata.uid not in ending for pod in owned_pods):
             raise RefusedError(f"{top} has other pods, which are not to end now")

@@ -36,7 +36,7 @@ class OwnerKinds:
         self._answers: dict[str, tuple[float, Resource | None]] = {}
 
     async def resource(self, kind: str, api_version: str = "") -> Resource | None:
-        """Return the API resource of a kind of owner; None if the server has none of it.
+        """Return the API resource of a kind of owner; None if the server lacks it.
 
         Args:
             kind: One of ``suspendable_owners.OBJECTS``.

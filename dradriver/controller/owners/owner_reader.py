@@ -150,10 +150,10 @@ class OwnerReader:
         return True
 
     async def _answer(self, namespace: str, entry: _Entry) -> Answer:
-        """Read an owner and return the size of its gang, or why it does not say it; set ``entry.retries``.
+        """Read an owner; return the size of its gang, or why it is unknown.
 
-        An error that is returned is written on the pods. After a ``_TroubleError`` the owner is read again soon, with a
-        growing pause; after any other answer every ``AGAIN_S``.
+        This also sets ``entry.retries``. An error that is returned is written on the pods. After a ``_TroubleError``
+        the owner is read again soon, with a growing pause; after any other answer every ``AGAIN_S``.
         """
         owner = entry.owner
         owner_text = shown(owner.kind, owner.name)  # for messages

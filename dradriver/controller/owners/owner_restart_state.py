@@ -18,7 +18,7 @@ class RestartRequest(msgspec.Struct):
         loss: The digest of the pods that are to end. It identifies a restart.
         pods: These pods; empty once there is an answer.
         reason: The text that is written on the owner.
-        wanted: Returns whether the restart is still needed; called before anything is written.
+        is_needed: Returns whether the restart is still needed; called before anything is written.
         at_once: Whether to suspend the owner even if many owners are suspended already.
         open: Whether there is no answer yet.
         answer: Why the gang cannot be restarted; empty if it can.
@@ -28,7 +28,7 @@ class RestartRequest(msgspec.Struct):
     loss: str
     pods: Sequence[Pod]
     reason: str
-    wanted: Callable[[], bool] = lambda: True
+    is_needed: Callable[[], bool] = lambda: True
     at_once: bool = False
     open: bool = True
     answer: str = ""

@@ -90,23 +90,23 @@ class OwnerRestarts:
         pods: Sequence[Pod],
         reason: str,
         *,
-        wanted: Callable[[], bool] = lambda: True,
+        is_needed: Callable[[], bool] = lambda: True,
         at_once: bool = False,
     ) -> str:
-        """Have the owner of a gang restart it, once for these pods. Return why that is not possible, as far as known.
+        """Request that a gang's owner restarts it; return why that is impossible, if known.
 
-        The call only takes the request. ``touch`` is called when the answer changes; then call this again. So an empty
-        answer means that nothing speaks against the restart so far.
+        The owner restarts the gang once for these pods. The call only takes the request. ``touch`` is called when the
+        answer changes; then call this again. So an empty answer means that nothing speaks against the restart so far.
 
         Args:
             gang: The gang.
             pods: Its living pods. Suspending an owner ends all its pods; any other kind of owner loses only these.
             reason: The text that is written on the owner.
-            wanted: Returns whether the restart is still needed; called before anything is written.
-            at_once: Whether to suspend the owner even if many are suspended already: of a preemption plan all owners
-                are suspended, or none.
+            is_needed: Returns whether the restart is still needed; called before anything is written.
+            at_once: Whether to suspend the owner even if many are suspended already. A preemption plan sets it, because
+                it must suspend all of its owners or none.
         """
-        loss, now = digest(pods), asyncio.get_running_loop().time()  # ``loss`` identifies these pods
+        loss, now = digest(pods), asyncio.get_running_loop().time()  # ``loss`` identifies the lost pods
         request = self._requests.get(gang)
         refused_until, why = self._refused.get(gang, (0.0, ""))
         # A refusal holds for any pods of the gang. Else two callers with different pods would replace each other's
@@ -130,12 +130,14 @@ class OwnerRestarts:
             answered = [key for key, known in self._requests.items() if not known.open]
             for key in answered[: MOST_KEPT // 4]:
                 del self._requests[key]
-        self._requests[gang] = RestartRequest(loss, tuple(pods), reason, wanted, at_once)
+        self._requests[gang] = RestartRequest(loss, tuple(pods), reason, is_needed, at_once)
         self._queue.put(gang)
         return ""
 
     async def check(self, gang: Key, pods: Sequence[Pod], reason: str) -> None:
-        """Raise unless the owner of a gang's pods can be suspended now, as far as the API server can tell.
+        """Raise unless the owner of a gang's pods can be suspended now.
+
+        A dry run asks the API server.
 
         Args:
             gang: The gang.
@@ -229,7 +231,9 @@ class OwnerRestarts:
     # What is asked for.
 
     async def _begin(self, gang: Key, request: RestartRequest) -> float | None:
-        """Suspend the owner of a gang's pods, or delete the pods; return when to try again if it is too early.
+        """Begin a restart: suspend the owner of a gang's pods, or delete the pods.
+
+        Returns when to try again if it is too early; else None.
 
         Raises:
             RefusedError: The gang cannot be restarted.
@@ -263,7 +267,7 @@ class OwnerRestarts:
             await ask_budgets(self._client, running)
 
         # 3. The suspension. All requests above took time, so whether it is still wanted is asked last.
-        if not request.wanted():
+        if not request.is_needed():
             self._close(gang, request, UNWANTED)
             return None
         await suspend(self._client, top, gang=gang, loss=request.loss, reason=request.reason)
@@ -299,7 +303,10 @@ class OwnerRestarts:
         return restart
 
     async def _go_on(self, key: Key, restart: SuspendedOwner) -> float | None:
-        """Resume a suspended owner once its pods have ended; return when to look again if some have not."""
+        """Resume a suspended owner once its pods have ended.
+
+        Returns when to look again if some have not ended; else None.
+        """
         try:
             owner = await self._client.get(restart.resource, restart.name, namespace=key[0], type=Suspendable)
         except ApiError as error:

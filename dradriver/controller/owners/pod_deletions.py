@@ -32,9 +32,9 @@ class PodDeletions:
         self._pauses: dict[Key, tuple[float, int]] = {}
 
     async def delete(self, gang: Key, pods: Sequence[Pod], reason: str) -> float | None:
-        """Delete the pods of a gang; return None, or when to call again if it is too early, by the loop's clock.
+        """Delete the pods of a gang, unless the last deletion was too recent.
 
-        Each pause is twice as long as the one before.
+        Returns None, or when to call again by the loop's clock. Each pause is twice as long as the one before.
 
         Raises:
             RefusedError: They have several owners, or may not be deleted.

@@ -55,7 +55,9 @@ FEW_NODES: Final = 3  # while many wait: 140 pods/s, a quarter less work for the
 
 
 def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES) -> Placement:
-    """Decide where a single pod goes: the best set of GPUs on the best node, with nodes that it may also go to.
+    """Decide where a single pod goes.
+
+    The placement is the best set of GPUs on the best node, with other nodes that the pod may also go to.
 
     Args:
         snapshot: The cluster.
@@ -91,8 +93,7 @@ def decide(snapshot: Snapshot, wish: PlacementRequest, *, most: int = MOST_NODES
 
     # 3. A node without pods that the scheduler would have to wait for: they exclude this pod until they have ended. If
     #    the cluster cache does not have this pod, it is excluded from no node (``fit & False``).
-    #    ``shunned`` returns the nodes from which the anti-affinity of other pods keeps it.
-    excluding = picture.neighbours.shunned(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
+    excluding = picture.neighbours.excluding(picture.pods[wish.pod], fit) if wish.pod in picture.pods else fit & False
     if excluding.any():
         with contextlib.suppress(NoPlaceError):
             return _placement(snapshot, wish, fit & ~excluding, limits, most)
@@ -114,9 +115,11 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
     if claim.set is None or pin is None or claim.devices is None or not isinstance(wish.request, Whole):
         raise NoPlaceError(f"its set {name} is not there yet")
     if claim.set != wish.request:
-        asked, has = wanted(wish.request), wanted(claim.set)
+        pod_text, set_text = wanted(wish.request), wanted(claim.set)
         difference = (
-            f"{has}, and this pod asks for {asked}" if asked != has else f"{has} with other wishes than this pod's"
+            f"{set_text}, and this pod asks for {pod_text}"
+            if pod_text != set_text
+            else f"{set_text} with other wishes than this pod's"
         )
         raise NoPlaceError(
             f"its set {name} was chosen for {difference}; write the limits and annotations of the pods that have it, "
@@ -150,7 +153,7 @@ def _joining(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Pl
 
 
 def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> Placement | None:
-    """Decide whether a single gated pod's claim is still right. Returns its placement; None if it is not.
+    """Return the placement of a gated pod's claim if it is still right; else None.
 
     A gated pod has a claim if the controller crashed, or met a conflict, after it created the claim and before it
     removed the gate. The placement is valid if its GPUs still exist, are free apart from the claim, and are what the
@@ -214,8 +217,10 @@ def _key(pod: Pod) -> Key:
     return pod.metadata.namespace, pod.metadata.name
 
 
-def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools, released_claims: Set[Key]) -> bool:
-    """Return whether the GPUs of a claim are what its pod requests, and as good as the claim says.
+def _asked_for(
+    snapshot: Snapshot, wish: PlacementRequest, pin: Pin, only_node: Bools, released_claims: Set[Key]
+) -> bool:
+    """Return whether a claim's GPUs are what its pod requests, as good as the claim says.
 
     The allocator decides that: it is asked for a place while only these GPUs are free, and must find the same quality.
 
@@ -223,7 +228,7 @@ def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools
         snapshot: The cluster without what the claim and ending pods use.
         wish: What the pod requests.
         pin: The GPUs of the claim.
-        here: The node of the claim: (rows,).
+        only_node: True for the node of the claim alone: (rows,).
         released_claims: The claim, and the claims of pods that end for it.
 
     Raises:
@@ -235,11 +240,11 @@ def _asked_for(snapshot: Snapshot, wish: PlacementRequest, pin: Pin, here: Bools
     if isinstance(choice, Choice):
         if not isinstance(request, Whole) or tuple(map(len, choice.containers)) != request.containers:
             return False
-        best = _best_on(snapshot, wish, pin.devices, here, released_claims)
+        best = _best_on(snapshot, wish, pin.devices, only_node, released_claims)
         return isinstance(best, Choice) and (best.level, best.fallback) == (choice.level, choice.fallback)
     if isinstance(request, Whole):
         return False
-    return _fractions_asked_for(snapshot, wish, request, pin, choice, here, released_claims)
+    return _fractions_asked_for(snapshot, wish, request, pin, choice, only_node, released_claims)
 
 
 def _fractions_asked_for(
@@ -248,7 +253,7 @@ def _fractions_asked_for(
     request: Share | Mig,
     pin: Pin,
     choice: PartChoice,
-    here: Bools,
+    only_node: Bools,
     released_claims: Set[Key],
 ) -> bool:
     """Return whether the fractions of a claim are what its pod requests; see ``_asked_for``."""
@@ -256,19 +261,20 @@ def _fractions_asked_for(
         requested: list[tuple[Amount | str, ...]] = [(amount,) for amount in request.amounts]
     else:
         requested = list(request.profiles)
-    if [len(container) for container in requested] != [len(parts) for parts in choice.containers]:
+    if list(map(len, requested)) != list(map(len, choice.containers)):
         return False
     pairs = list(zip(itertools.chain(*requested), itertools.chain(*choice.containers), strict=True))
     # Each GPU is checked alone. Together the allocator could distribute the fractions differently among them.
     for number, uuid in pin.numbers().items():
-        on_gpu = [(fraction, part) for fraction, part in pairs if part.gpu == number]
+        on_gpu = [(fraction, allocated) for fraction, allocated in pairs if allocated.gpu == number]
         gpu_request = _limited_to(request, [fraction for fraction, _ in on_gpu])
         gpu_wish = msgspec.structs.replace(wish, request=gpu_request)
         device = (choice.node, resource_slices.device_name(uuid))
-        best = _best_on(snapshot, gpu_wish, {device}, here, released_claims)
+        best = _best_on(snapshot, gpu_wish, {device}, only_node, released_claims)
         if not isinstance(best, PartChoice):
             return False
-        if [_size(part) for part in itertools.chain(*best.containers)] != [_size(part) for _, part in on_gpu]:
+        best_sizes = list(map(_size, itertools.chain(*best.containers)))
+        if best_sizes != [_size(allocated) for _, allocated in on_gpu]:
             return False
     return True
 

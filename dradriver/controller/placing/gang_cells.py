@@ -221,7 +221,7 @@ class _Search:
                 self._in[role, key, value] += pods
 
     def _most(self, role: int, cell: int) -> int:
-        """Return how many pods of a role a cell can have in addition to the pods that are shared already."""
+        """Return how many more pods of a role a cell can have."""
         # 1. The GPUs. ``_shares`` and ``_in`` have the pods that are shared so far, by cell and by domain.
         taken = sum(share.get(cell, 0) * gpus for share, gpus in zip(self._shares, self._puzzle.gpus, strict=True))
         most = (self._puzzle.free[cell] - taken) // self._puzzle.gpus[role]

@@ -42,14 +42,14 @@ class ShortError(NoNicsError):
 
     Attributes:
         short: For each such node, its members that request NICs, and how many GPUs each has by the claim's requests.
-        others: The other nodes of the plan.
+        other_nodes: The nodes of the plan with enough NICs.
     """
 
     def __init__(
-        self, error: NoNicsError, short: Mapping[str, Mapping[Member, Mapping[str, int]]], others: Collection[str]
+        self, error: NoNicsError, short: Mapping[str, Mapping[Member, Mapping[str, int]]], other_nodes: Collection[str]
     ) -> None:
         super().__init__(str(error), stable=error.stable)
-        self.short, self.others = short, others
+        self.short, self.other_nodes = short, other_nodes
 
 
 class Search:
@@ -84,7 +84,8 @@ class Search:
 
         # What this search has learned so far.
         self._looks = 0
-        self._tries = Tries(every_node=True)
+        # A node without NICs fails the whole plan, so no node may be skipped.
+        self._tries = Tries(skips_nodes=False)
         self._seen: set[str] = set()  # nodes whose NICs were searched for a plan
         self._short: set[str] = set()  # nodes of these that had too few NICs
         self._apart: dict[str, frozenset[int]] = {}  # by node: GPUs that can all have NICs
@@ -123,7 +124,7 @@ class Search:
             self._rows = rows & ~short & ~suspects
 
     def learn(self, error: ShortError, *, is_last: bool = False) -> None:
-        """Change the next snapshot by what a plan for a gang has shown that failed for its NICs.
+        """Change the next snapshot by what a plan that failed for its NICs has shown.
 
         ``is_last`` says that no other plan will be made. Then only the next search makes use of it.
 
@@ -137,7 +138,7 @@ class Search:
         if self._looks > MOST_LOOKS or self._has_dealt:
             raise self.refusal() or error
 
-        self._seen.update(error.short, error.others)
+        self._seen.update(error.short, error.other_nodes)
         self._short.update(error.short)
         for node, pods in error.short.items():
             if not self._narrow(node, pods):
@@ -195,7 +196,9 @@ class Search:
     def _offers(
         self, node: str, pods: Mapping[Member, Mapping[str, int]], *, one_set_each: bool = False
     ) -> tuple[frozenset[int], dict[Member, Dealt]]:
-        """Return the GPUs of a node that can all have NICs, and a set of them for each pod that gets one.
+        """Return GPUs of a node that can all have NICs, and the sets of some pods.
+
+        The second value has a set for each pod that gets one, in the order of the pods until one gets none.
 
         Args:
             node: The node.
@@ -203,33 +206,33 @@ class Search:
             one_set_each: Whether each pod needs a set; else GPUs among which the allocator may choose are enough.
         """
         assert self._ask is not None, "it demands something"
-        uuids, left = self._picture.inventory.uuids(node), self._whole_snapshot.fleet.free(node)
+        uuids, free_gpus = self._picture.inventory.uuids(node), self._whole_snapshot.fleet.free(node)
         are_same_size = len({sum(pod.values()) for pod in pods.values()}) == 1
         offered: frozenset[int] = frozenset()
         sets: dict[Member, Dealt] = {}
         taken: set[Place] = set()
         for number, (member, pod) in enumerate(pods.items()):
-            gpus, is_last = sum(pod.values()), number + 1 == len(pods)
-            # Fewer than requested: no set will do. More: any set of them will do. As many: this set alone is offered.
-            apart = nic_choice.gpus_apart(
-                self._picture, self._ask, node, left, gpus,
+            requested, is_last = sum(pod.values()), number + 1 == len(pods)
+            # Fewer than requested: no set can have NICs. More: any set of them can. As many: only this set is offered.
+            gpus_with_nics = nic_choice.gpus_apart(
+                self._picture, self._ask, node, free_gpus, requested,
                 is_last_pod=is_last, one_set=one_set_each, taken=taken, tries=self._tries,
             )  # fmt: skip
-            if len(apart) < gpus:
+            if len(gpus_with_nics) < requested:
                 # With other GPUs for the pods before it there may be some for this one: the failure proves nothing, and
                 # is noted as a search that did not end (``ended=True``: it was cut short).
                 if number > 0:
                     self._picture.nics.counts.looked(self._ask, node, ended=True)
                 break
-            offered |= apart
+            offered |= gpus_with_nics
             # More than requested means that any of them will do, and no other GPU: also for the next pods.
-            if len(apart) > gpus and are_same_size and not one_set_each:
+            if len(gpus_with_nics) > requested and are_same_size and not one_set_each:
                 break
 
             # The pod gets the first ones, with NICs that are taken for the next pods.
-            pod_gpus = sorted(apart)[:gpus]
+            pod_gpus = sorted(gpus_with_nics)[:requested]
             sets[member] = Dealt(node, frozenset(pod_gpus))
-            left = left - sets[member].gpus
+            free_gpus = free_gpus - sets[member].gpus
             remaining = iter(pod_gpus)
             pod_uuids = {
                 name: [uuids[gpu] for gpu in itertools.islice(remaining, count)] for name, count in pod.items()
@@ -283,7 +286,7 @@ def column(picture: Picture, ask: NicAsk, fit: Bools) -> Ints:
 
     If NICs must be near GPUs, only those near any GPU count. Else a plan would use nodes that have none of these.
     """
-    return picture.nics.counts.of(ask, fit, every=True)[:, np.newaxis]
+    return picture.nics.counts.of(ask, fit, counts_all=True)[:, np.newaxis]
 
 
 def told(members: Sequence[Member]) -> str:
@@ -303,26 +306,26 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
     """
     nics_by_member: dict[Member, Chosen] = {}
     short: dict[str, dict[Member, dict[str, int]]] = {}
-    ask: NicAsk | None = None
+    short_ask: NicAsk | None = None
     taken: set[Place] = set()
-    tries = Tries(every_node=True)
+    tries = Tries(skips_nodes=False)  # the error must name all nodes that are short
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
             continue
-        wish = nic_places.readable(picture, member.wish)
-        nics = nic_places.chosen(picture, wish, node, gpus, taken=taken, tries=tries)
+        readable_wish = nic_places.readable(picture, member.wish)
+        nics = nic_places.chosen(picture, readable_wish, node, gpus, taken=taken, tries=tries)
         if nics is None:
-            assert wish.nics is not None, "it asks for some"
-            ask, short[node] = wish.nics, {}  # the members of a short node are filled in below
+            assert readable_wish.nics is not None, "it asks for some"
+            short_ask, short[node] = readable_wish.nics, {}  # the members of a short node are filled in below
             continue
         nics_by_member[member] = nics
         taken |= {(node, address) for addresses in nics.values() for address in addresses}
-    if ask is None:
+    if short_ask is None:
         return nics_by_member
 
     # The error names all short nodes at once: one error for each would cost one more plan for each.
     for member, (node, gpus) in placed.items():
         if node in short and member.wish.nics is not None and member.wish.nics.requests:
             short[node][member] = {name: len(uuids) for name, uuids in gpus.items()}
-    others = {node for node, _ in placed.values()} - short.keys()
-    raise ShortError(nic_refusals.refusal(picture, ask), short, others)
+    other_nodes = {node for node, _ in placed.values()} - short.keys()
+    raise ShortError(nic_refusals.refusal(picture, short_ask), short, other_nodes)

@@ -79,12 +79,13 @@ def placements_of(
 
     # Members that replace lost pods get the indices of these: ``terms.home`` has the places of lost pods. The bound
     # leaves an index for each new member, whichever indices the kept members have.
-    index = _indices(list(uuids), size + len(placed), kept_plans, terms.home)
+    index_of = _indices(list(uuids), size + len(placed), kept_plans, terms.home)
 
-    # A seat is a gang barrier device: the scheduler binds no pod of the gang before all have their places.
-    has_seat = has_seats_of(picture, hostnames)
-    gpus = {member: (placed[member].node, by_request) for member, by_request in uuids.items()}
-    nics = gang_nics.chosen(picture, gpus)
+    # The gang barrier: the scheduler binds no pod of the gang before all pods have their places. A claim calls its
+    # device of the barrier a seat.
+    has_barrier = has_seats_of(picture, hostnames)
+    gpus_of = {member: (placed[member].node, by_request) for member, by_request in uuids.items()}
+    nics_of = gang_nics.chosen(picture, gpus_of)
     placements: dict[Member, Placement] = {}
     for member, by_request in uuids.items():
         choice = placed[member]
@@ -93,8 +94,8 @@ def placements_of(
         planned = Planned(
             gang=terms.identity,
             plan=digest,
-            size=max(size, index[member] + 1),
-            index=index[member],
+            size=max(size, index_of[member] + 1),
+            index=index_of[member],
             reach=plan_choice.reach,
             busbw_gbps=plan_choice.busbw_gbps,
         )
@@ -110,8 +111,8 @@ def placements_of(
             | gang_plan_note.texts(planned, plan_choice.nodes)
             | {names.FALLBACK: ",".join(missed) or None},
             planned=planned,
-            seat=has_seat,
-            nics=nics.get(member, {}),
+            seat=has_barrier,
+            nics=nics_of.get(member, {}),
         )
     return placements
 
@@ -153,7 +154,10 @@ def has_seats(picture: Picture, nodes: Collection[str]) -> bool:
 
 
 def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked) -> dict[Member, dict[str, str]]:
-    """Return for each member of a gang the hostname labels of the nodes that it may use: the plan's, and alternates.
+    """Return for each member of a gang the hostname labels of the nodes that it may use.
+
+    These are the plan's nodes, and alternates. With alternates, a plan that failed can be replaced by another one
+    without evicting pods. The order is the same for all pods, so the next plan sees pods with the same requests.
 
     With alternates, a plan that failed can be replaced by another one without evicting pods. The order is the same for
     all pods, so the next plan sees pods with the same requests.
@@ -163,14 +167,14 @@ def hostname_labels(picture: Picture, nodes: Mapping[Member, str], asked: Asked)
         nodes: The node of each member that has a place.
         asked: The gang in the terms of the allocator, by roles that are not divided.
     """
-    planned = list(dict.fromkeys(nodes.values()))
-    alternates = [node for node in _ranked(picture, asked, len(planned)) if node not in planned]
-    if has_seats(picture, planned):
+    plan_nodes = list(dict.fromkeys(nodes.values()))
+    alternates = [node for node in _ranked(picture, asked, len(plan_nodes)) if node not in plan_nodes]
+    if has_seats(picture, plan_nodes):
         alternates = [node for node in alternates if picture.inventory.knows_seats(node)]
     # As many nodes as a single pod may use, or twice those of the plan: the scheduler binds 126 pods a second that may
     # use 8 nodes each, 100 with 16 nodes, and 58 with 64.
-    most = min(max(len(planned), MOST_NODES - len(planned)), MOST_ALTERNATES)
-    usable = [*planned, *unlike(picture, alternates, most)]
+    most_alternates = min(max(len(plan_nodes), MOST_NODES - len(plan_nodes)), MOST_ALTERNATES)
+    usable = [*plan_nodes, *unlike(picture, alternates, most_alternates)]
     domains = _domains(picture, nodes)
     if len(set(domains.values())) > MOST_DOMAINS:
         domains = dict.fromkeys(nodes, ())

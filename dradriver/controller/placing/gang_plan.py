@@ -45,8 +45,8 @@ MOST_FIRST: Final = 4  # kinds of members that are tried as the first ones of a 
 def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dict[Member, Placement]:
     """Return the places of those gang members that have no claim, near those that have one.
 
-    ``plan.plan`` calls this. The network locations of the snapshot's fleet are updated. Once the effort is spent, the
-    plan is greedy and for as few pods as the gang can begin with.
+    The network locations of the snapshot's fleet are updated. Once the effort is spent, the plan is greedy and for as
+    few pods as the gang can begin with.
 
     Raises:
         NoPlaceError: There are not enough places. The reason is computed when its message is read.
@@ -73,19 +73,19 @@ def plan(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms) -> dic
     try:
         return places(members)
     except NoPlaceError:
-        kinds = gang_roles.kinds(members)
-        # A gang can begin with fewer pods only if none of it has begun. With one kind the allocator has tried it,
+        roles = gang_roles.members_by_role(members)
+        # A gang can begin with fewer pods only if none of it has begun. With one role the allocator has tried that,
         # unless the pods have rules about each other.
         has_begun = any(_kept(picture, member) for member in members)
-        is_tried = len(kinds) == 1 and members[0].wish.rules is None
+        is_tried = len(roles) == 1 and members[0].wish.rules is None
         if least is None or has_begun or least >= len(members) or is_tried:
             raise
-        # Try the first members; then, for each kind, the members of this kind first: another may have no place at all.
-        for kind in ((), *kinds[:MOST_FIRST]):
-            if kind and effort.is_spent:
+        # Try the first members. Then, for each role, try its members before the others: another role may have no place.
+        for role in ((), *roles[:MOST_FIRST]):
+            if role and effort.is_spent:
                 break
-            of_kind = set(kind)
-            order = [*kind, *(member for member in members if member not in of_kind)]
+            in_role = set(role)
+            order = [*role, *(member for member in members if member not in in_role)]
             if (placements := _first_of(order, least, places, effort)) is not None:
                 return placements
         raise
@@ -119,7 +119,10 @@ def _first_of(
 def _places(
     snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, sets: Mapping[Member, gang_nics.Dealt]
 ) -> dict[Member, Placement]:
-    """Return the places of those of some members that have none, as one call of the allocator finds them.
+    """Return places for members that have none, from one call of the allocator.
+
+    ``members`` also has those with a place, which the plan stays near. ``sets`` are nodes and GPUs that members prefer
+    because of their NICs.
 
     ``sets`` are nodes and GPUs that members prefer because of their NICs.
 
@@ -239,7 +242,7 @@ def _lacking(snapshot: Snapshot, asked: Asked, kept: Collection[Member]) -> str:
         if rules is not None:
             own_rules = member_rules.alone(rules)
             causes |= {*neighbours.causes(new[0].key, own_rules, open_nodes, gone=snapshot.gone_pods)}
-        if neighbours.shunned(new[0].pod, open_nodes).any():
+        if neighbours.excluding(new[0].pod, open_nodes).any():
             causes.add(SAME_KIND)
         if causes:
             parts.append(f"; nodes left out for pod {new[0].key[1]}: {', '.join(sorted(causes))}")
@@ -328,7 +331,7 @@ def _kept(picture: Picture, member: Member) -> tuple[object, Planned | None] | N
 def revalidate(
     picture: Picture, members: Sequence[Member], gated: Collection[Member], terms: GangTerms
 ) -> dict[Member, Placement] | None:
-    """Return the placements of a gang's gated members by their claims; None if one is no longer valid.
+    """Return the placements of gated members by their claims; None if one is not valid.
 
     Args:
         picture: The cluster cache.
@@ -354,7 +357,7 @@ def revalidate(
 
     # The hostname labels, the gang barrier and the time are those of the whole gang, as when the plan was made.
     hostnames = hostname_labels(picture, nodes, asked)
-    has_seat = has_seats_of(picture, hostnames)
+    has_barrier = has_seats_of(picture, hostnames)
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     placements: dict[Member, Placement] = {}
     for member in gated:
@@ -370,6 +373,6 @@ def revalidate(
             hostnames={} if member.is_open else hostnames[member],
             texts=placement.texts | gang_plan_note.texts(claim.planned, list(dict.fromkeys(nodes.values()))),
             planned=claim.planned,
-            seat=has_seat,
+            seat=has_barrier,
         )
     return placements

@@ -49,7 +49,9 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, kept: Collection[Member]) -> Asked:
-    """Return a gang in the terms of the allocator. Members with the same requests become one role.
+    """Return a gang in the terms of the allocator.
+
+    Members with the same requests become one role.
 
     Args:
         snapshot: The cluster.
@@ -62,7 +64,7 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
         WordError: A member asks for something that no gang can have.
     """
     picture, wants = snapshot.picture, terms.wants or Gang()  # the author's annotations; ``Gang()`` asks for nothing
-    groups = kinds(members, kept)
+    groups = members_by_role(members, kept)
     # The request of a member that needs a place stands for its group: kept members may be narrowed to their nodes.
     wishes = [next((member for member in group if member not in kept), group[0]).wish for group in groups]
     resources = sorted({resource for wish in wishes for resource, _ in wish.ask.amounts})
@@ -83,19 +85,19 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
         _role(picture, wish, len(group), wants, resources, nics, [quota.needs[number] for quota in quotas])
         for number, (wish, group) in enumerate(zip(wishes, groups, strict=True))
     ]
-    first, *others = roles
+    first_role, *other_roles = roles
 
     # A member with a ComputeDomain needs the node's channel of multi-node NVLink. All pods must be in one NVLink
     # fabric.
     has_channels = any(picture.channels.domain_of(member.key) is not None for member in members)
     least = terms.least
     # The allocator places pods of several roles all or none (``plan`` tries fewer of them).
-    can_begin_with_fewer = least is not None and not kept and not others and least < first.pods
+    can_begin_with_fewer = least is not None and not kept and not other_roles and least < first_role.pods
     request = GangRequest(
-        pod=first.pod,
-        pods=first.pods,
-        needs=first.needs,
-        roles=tuple(others),
+        pod=first_role.pod,
+        pods=first_role.pods,
+        needs=first_role.needs,
+        roles=tuple(other_roles),
         least_pods=least if can_begin_with_fewer else None,
         max_nodes=wants.max_nodes,
         min_gpus_per_node=wants.min_gpus_per_node or 0,
@@ -132,8 +134,8 @@ def _amounts(
     return np.column_stack((amounts, *columns)) if columns else amounts
 
 
-def kinds(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
-    """Return the members of a gang in roles; those of one role request the same.
+def members_by_role(members: Sequence[Member], kept: Collection[Member] = ()) -> list[list[Member]]:
+    """Return the members of a gang by role; the members of a role request the same.
 
     Members in ``kept`` keep their places. They join a group with the same resources even if their nodes differ: they
     may have been narrowed to the gang's nodes since, and will not be placed again.
@@ -201,7 +203,7 @@ def _eligible(snapshot: Snapshot, wish: PlacementRequest, open_nodes: Bools) -> 
     if wish.rules is not None:
         fit &= picture.neighbours.allowed(wish.pod, member_rules.alone(wish.rules), open_nodes, gone=snapshot.gone_pods)
     if wish.pod in picture.pods:
-        fit &= ~picture.neighbours.shunned(picture.pods[wish.pod], fit)
+        fit &= ~picture.neighbours.excluding(picture.pods[wish.pod], fit)
     if wish.other_claims:
         fit &= picture.other_claims.allowed(wish.pod)
     if (domain := picture.channels.domain_of(wish.pod)) is not None:

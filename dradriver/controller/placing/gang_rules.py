@@ -68,7 +68,9 @@ def labels(picture: Picture, asked: Asked) -> tuple[str, ...]:
 def placed(
     picture: Picture, fleet: Fleet, asked: Asked, names: tuple[str, ...], place: Callable[[Asked], GangChoice]
 ) -> tuple[Asked, GangChoice]:
-    """Return the best of the first plans that keep the rules of a gang's pods about each other.
+    """Return the best plan that keeps the rules of a gang's pods about each other.
+
+    Only the first plans that keep the rules are compared.
 
     Args:
         picture: The cluster cache.

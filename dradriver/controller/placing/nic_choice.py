@@ -42,7 +42,7 @@ def chosen(
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> Chosen | None:
-    """Return the NICs for GPUs that are chosen already; None if the node has too few that match.
+    """Return NICs for GPUs that are chosen already; None if too few NICs match.
 
     Among all assignments that match, the cheapest is returned: each NIC near the GPU that it is for.
 
@@ -187,7 +187,9 @@ def _assigned(
 
 
 def _slots(ask: NicAsk, gpus: Mapping[str, Sequence[int]]) -> list[tuple[int, int]]:
-    """Return for each NIC the index of its request and its GPU; an empty list if any NIC may serve any GPU.
+    """Return for each NIC the index of its request and its GPU.
+
+    The list is empty if any NIC may serve any GPU. A request belongs to some of the GPUs in two cases:
 
     A request belongs to some of the GPUs in two cases:
 
@@ -251,7 +253,7 @@ def gpus_apart(
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> frozenset[int]:
-    """Return numbers of GPUs of a node that can all have their NICs at the same time.
+    """Return GPUs of a node that can all have their NICs at the same time.
 
     More than requested are returned if any set of them will do. If only some sets will do, for example because some
     GPUs get one NIC more than others, one of these sets is returned. Fewer than requested means that no set will do.

@@ -40,14 +40,15 @@ class Tries:
         starved: Nodes that were not searched completely because of the effort that other nodes had cost.
     """
 
-    def __init__(self, *, every_node: bool = False) -> None:
+    def __init__(self, *, skips_nodes: bool = True) -> None:
         """Begin with the full effort left.
 
-        ``every_node``: Look at each node, whatever the nodes before it cost. Only ``more`` is bounded then.
+        ``skips_nodes``: Whether nodes are skipped once other nodes have cost all the effort. If not, only the tries on
+        each node are bounded.
         """
         self.ended = False
         self.starved: set[str] = set()
-        self._every_node = every_node
+        self._skips_nodes = skips_nodes
         self._work_left = MOST_WORK  # effort left for all nodes together
         self._is_first: dict[str, bool] = {}  # by node: whether it was the first node of the search
         # The current node, how many tries it has left, and what it costs to go through its NICs once.
@@ -57,7 +58,7 @@ class Tries:
         """Return whether a node may be searched; a node that was begun may always be searched again."""
         if node in self._is_first:
             return True
-        if self._work_left <= 0 and not self._every_node:
+        if self._work_left <= 0 and self._skips_nodes:
             self.ended = True
             self.starved.add(node)
             return False
@@ -67,7 +68,7 @@ class Tries:
     def begin(self, node: str, work: int) -> None:
         """Begin to search a node; ``work`` is what it costs to go through its NICs once."""
         self._node, self._node_work, self._node_tries_left, self.ended = node, work, MOST_TRIES, False
-        if not self._every_node:
+        if self._skips_nodes:
             self._work_left -= work
 
     def more(self) -> bool:
@@ -164,7 +165,7 @@ class NodeNics:
         least_cost: Callable[[Usable], int],
         cost_to_beat: Callable[[], int],
     ) -> Iterator[Usable]:
-        """Yield each way to satisfy constraints among NICs, as the NICs that each request may have then.
+        """Yield, for each way to satisfy constraints among NICs, the NICs of each request.
 
         A constraint is satisfied by each value that enough NICs have in common, for example each PCIe root. So there is
         one alternative for each combination of such values. The cheapest values come first.
@@ -179,13 +180,13 @@ class NodeNics:
         if not constraints:
             yield usable
             return
-        first, *others = constraints
-        by_cost = sorted(self._satisfying(first, usable), key=least_cost)
+        constraint, *other_constraints = constraints
+        by_cost = sorted(self._satisfying(constraint, usable), key=least_cost)
         for number, narrowed in enumerate(by_cost):
             # The first alternative is always tried, so that some search is complete whatever the effort left.
             if least_cost(narrowed) >= cost_to_beat() or (number > 0 and not tries.more()):
                 return
-            yield from self.alternatives(others, narrowed, tries, least_cost, cost_to_beat)
+            yield from self.alternatives(other_constraints, narrowed, tries, least_cost, cost_to_beat)
 
     def _satisfying(self, constraint: Alike, usable: Usable) -> Iterator[Usable]:
         """Yield the usable NICs once for each value of the constraint's attribute that enough NICs have."""

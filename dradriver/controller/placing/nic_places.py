@@ -163,7 +163,7 @@ def chosen(
     taken: Collection[Place] = (),
     tries: Tries | None = None,
 ) -> Chosen | None:
-    """Return the NICs for chosen GPUs, by the claim's requests; near ones if possible and preferred.
+    """Return the NICs for chosen GPUs; near ones if the pod prefers them and they exist.
 
     Args:
         picture: The cluster cache.

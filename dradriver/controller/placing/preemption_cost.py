@@ -19,12 +19,12 @@ FEW: Final = 12  # workloads of a node of which every choice is looked at; of mo
 
 
 class Cost(NamedTuple):
-    """What ending some workloads costs; the less comes first.
+    """What it costs to end some workloads; smaller values are cheaper.
 
     Attributes:
-        priority: The highest of theirs.
-        workloads: How many they are.
-        lost: GPU time, in parts of ``ROUNDED_S``.
+        priority: The highest priority among the workloads.
+        workloads: The number of workloads.
+        lost: The GPU time that they lose, in multiples of ``ROUNDED_S``.
     """
 
     priority: int
@@ -60,29 +60,34 @@ def cost_of(pieces: Collection[Piece]) -> Cost:
 
 
 def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
-    """Return what it costs at least to free what a node lacks; None where all of them do not have it.
+    """Return a lower bound of the cost of freeing what a node lacks; None if that is not possible.
 
-    No choice that frees it costs less; it may be that none costs as little.
+    No set of workloads that frees it costs less. Perhaps each set costs more.
+
+    Args:
+        pieces: The workloads that can end, each as far as it is on the node.
+        lacked: How much of each resource the node has too little; ``Piece.frees`` has the same order.
     """
-    # 1. The priority: ending workloads from the lowest priority up, this many have to end to free each amount.
+    # 1. The highest priority that has to end. Workloads end from the lowest priority up: count how many must end to
+    #    free each amount. The amount that needs most of them decides.
     ordered = sorted(pieces, key=_priority)
     enough = 1 if ordered else 0
     for i, amount in enumerate(lacked):
-        count, left = 0, amount
+        count, missing = 0, amount
         for piece in ordered:
-            if left <= 0:
+            if missing <= 0:
                 break
-            left -= piece.frees[i]
+            missing -= piece.frees[i]
             count += 1
-        if left > 0:
+        if missing > 0:
             return None
         enough = max(enough, count)
     if not enough:
         return None
     priority = ordered[enough - 1].priority
 
-    # 2. Up to this priority, the fewest workloads that free the amount which needs most of them, and of all so large
-    #    sets the least GPU time. No single set need have both.
+    # 2. How few workloads up to this priority can be enough, if the largest end first. Then the least GPU time that so
+    #    many workloads can lose. The two can belong to different sets, so this is a bound and no choice.
     within = ordered if ordered[-1].priority == priority else [piece for piece in ordered if piece.priority <= priority]
     workloads = max([1, *(_fewest([piece.frees[i] for piece in within], amount) for i, amount in enumerate(lacked))])
     lost_s = sum(sorted([piece.lost_s for piece in within])[:workloads])

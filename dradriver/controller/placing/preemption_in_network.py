@@ -78,7 +78,9 @@ def _room(search: Search, node: PreemptionNode, priority: int) -> _Room:
 
 
 def _parts(search: Search, rooms: Mapping[str, _Room], gang: GangTerms, least: int) -> Iterator[list[_Room]]:
-    """Yield sets of nodes that may hold a gang, from the narrowest part of the network to the whole cluster.
+    """Yield sets of nodes that may hold a gang, the narrowest part of the network first.
+
+    The last part is the whole cluster. For each part its cheapest nodes come first, and then all of them.
 
     For each part its cheapest nodes come first, and then all of them.
     """
@@ -133,7 +135,7 @@ def _cost(rooms: Sequence[_Room]) -> tuple[float, float, int]:
 
 
 def _in_part(search: Search, rooms: Sequence[_Room]) -> Found | None:
-    """Return places of a gang on some nodes for which as few workloads end as possible; None if there are none."""
+    """Return a gang's places on some nodes for the fewest victims; None if there are none."""
 
     def simulate(pieces: Collection[Piece]) -> dict[Member, Placement] | None:
         """Return the places once these workloads have ended."""

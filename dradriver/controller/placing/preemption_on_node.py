@@ -38,7 +38,7 @@ class _Option(NamedTuple):
 
 
 def on_one_node(search: Search) -> Found | None:
-    """Return the place of a single pod for which least has to end on its node; None if there is none."""
+    """Return the cheapest place for a single pod by preemption; None if there is none."""
     # ``lacks`` is how much the node has too little of GPUs and each resource. ``least`` returns a lower bound of the
     # cost of freeing that; None if all workloads of the node together do not have it.
     bounds = [

@@ -42,7 +42,7 @@ def eligible(snapshot: Snapshot, wish: PlacementRequest) -> Bools:
 def rank(
     snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit] = (), *, most: int
 ) -> Choices:
-    """Rank the best set of each of the best nodes, best first.
+    """Return the best set of GPUs of each of the best nodes, best first.
 
     Args:
         snapshot: The cluster.

@@ -63,24 +63,26 @@ class Reservable:
             return not workload.lead.near
         return not any(gang_plan.is_placed(self._picture, member) for member in workload.members)
 
-    def here(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
-        """Return the reservable set of these GPUs with whoever is on it now, but for some claims."""
+    def current(self, gpus: Sequence[Device], besides: Iterable[Key] = ()) -> Candidate:
+        """Return a set of GPUs with the pods that use it now, without the claims in ``besides``."""
         ends = _Ends(self._picture, self._clock())
         return ends.candidate(gpus, frozenset(besides))
 
-    def gone(self, workload: PendingWorkload, allowance: Allowance, gpus: Sequence[Device]) -> list[Device]:
-        """Return those GPUs of a reservation that its workload cannot have, whoever leaves."""
-        open_ = self._open_to_any(workload, allowance)
-        rows = {node: self._picture.nodes.find(node) for node, _ in gpus}
-        closed = {node for node, row in rows.items() if row is None or not open_[row]}
-        own = {gpu for node in {node for node, _ in gpus} for gpu in _within(self._picture, workload.key[0], node)}
-        usable = self._picture.inventory.usable
-        return [gpu for gpu in gpus if gpu[0] in closed or gpu not in own or not usable(gpu, None)]
+    def lost(self, workload: PendingWorkload, allowance: Allowance, gpus: Sequence[Device]) -> list[Device]:
+        """Return those GPUs of a reservation that its workload cannot have, even if all pods on them end."""
+        open_rows = self._open_to_any(workload, allowance)
+        rows = {node: self._picture.nodes.find(node) for node in {node for node, _ in gpus}}
+        open_nodes = {node for node, row in rows.items() if row is not None and open_rows[row]}
+        in_partition = {gpu for node in rows for gpu in _within(self._picture, workload.key[0], node)}
+        is_usable = self._picture.inventory.usable
+        return [gpu for gpu in gpus if gpu[0] not in open_nodes or gpu not in in_partition or not is_usable(gpu, None)]
 
     async def best(
         self, workload: PendingWorkload, allowance: Allowance, besides: Iterable[Device] = ()
     ) -> Candidate | None:
-        """Return the best set of GPUs to reserve for a workload; None if there is none. The loop runs in between.
+        """Return the best set of GPUs to reserve for a workload; None if there is none.
+
+        The loop runs in between.
 
         Args:
             workload: The workload.
@@ -132,21 +134,24 @@ class Reservable:
     async def _of_pod(
         self, workload: PendingWorkload, allowance: Allowance
     ) -> AsyncIterator[tuple[Ready, Candidate | None]]:
-        """Yield for each node a bound and its first set, or None; the lowest bound first.
+        """Yield for each node a lower bound and its first set, the lowest bound first.
+
+        The set is None if the node has none. The bound is when enough GPUs of the node are free, in any combination:
+        the set is not free before that.
 
         The bound is when enough GPUs of the node are free, in any combination: the set is not free before that.
         """
         wish, clock = workload.lead.wish, asyncio.get_running_loop().time
         assert isinstance(wish.request, Whole), "asked before"
-        gpus = wish.request.gpus
+        requested = wish.request.gpus
         ends = _Ends(self._picture, self._clock(), workload)
         fleet = self._idle_fleet(workload.key[0])
         bounds: list[tuple[Ready, str, list[tuple[Ready, str]]]] = []
         pause_at = clock() + SLICE_S
         for node, is_open in self._nodes(self._open_to_any(workload, allowance)):
             ready = ends.ready(node) if is_open else []
-            if len(ready) >= gpus:
-                bounds.append((ready[gpus - 1][0], node, ready))
+            if len(ready) >= requested:
+                bounds.append((ready[requested - 1][0], node, ready))
             if clock() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = clock() + SLICE_S

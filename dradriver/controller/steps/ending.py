@@ -46,7 +46,9 @@ class Ending(msgspec.Struct, frozen=True):
 def ending_for(
     claims: Collection[ClaimRecord], picture: Picture, now: float, wall: float, lasts_s: int
 ) -> Ending | None:
-    """Return the state of the pods that must end before some claims get their GPUs; None if none must, or all have.
+    """Return the state of the pods that must end before some claims get their GPUs.
+
+    None if no pod must end, or if all of them have ended.
 
     Args:
         claims: The claims. For one that is allocated no pod has to end any more.
@@ -69,11 +71,13 @@ def ending_for(
     nodes = (claim.pin.choice.node for claim, _ in preempting if claim.pin)
     drained_node = next((node for node in nodes if node in drained), "")
     if drained_node:
-        late = Reason(Cause.NODES, f"its node {drained_node} goes for maintenance before it would end")
+        late_reason = Reason(Cause.NODES, f"its node {drained_node} goes for maintenance before it would end")
     else:
-        first = next(iter(living.values())).metadata
-        more = f" and {len(living) - 1} more" if len(living) > 1 else ""
-        late = Reason(Cause.ENDING, f"pod {first.namespace}/{first.name}{more} did not end for it in time")
+        first_pod = next(iter(living.values())).metadata
+        more_text = f" and {len(living) - 1} more" if len(living) > 1 else ""
+        late_reason = Reason(
+            Cause.ENDING, f"pod {first_pod.namespace}/{first_pod.name}{more_text} did not end for it in time"
+        )
     why = next((preempts.why for _, preempts in preempting if preempts.why), "others have to end for it")
     return Ending(
         claims=tuple(claim for claim, _ in preempting),
@@ -81,6 +85,6 @@ def ending_for(
         begun=len(not_deleted) < len(victims),
         until=now + ends_at - wall,
         over=wall >= ends_at or bool(drained_node),
-        late=late,
+        late=late_reason,
         why=Reason(Cause.ENDING, why),
     )

@@ -39,7 +39,7 @@ class OneByOne(msgspec.Struct, frozen=True):
 def running_step(
     pods: Sequence[Pod], picture: Picture, least: int, now: float, *, restarts: bool, since: float, deadlines: Deadlines
 ) -> Anew | OneByOne:
-    """Return what becomes of a gang that has started.
+    """Return the next step for a gang that has started: restart it, or leave it.
 
     Args:
         pods: Its living pods.

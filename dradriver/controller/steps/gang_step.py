@@ -143,12 +143,13 @@ def _placed(state: GangState, picture: Picture, now: float, deadlines: Deadlines
 
     # 3. Some claims can never be allocated (``state.broken`` has the reason by the pod's uid), or some are missing.
     if state.broken:
-        # While all gates are there, another plan of all is better than one around what is left of this.
+        # While all pods are gated, a new plan for all is better than one around the rest of this plan.
         broken = tuple(claims[uid] for uid in state.broken)
         return Release(all_claims if is_all_gated else broken, next(iter(state.broken.values())))
     missing = [member for member in workload.members if member.uid not in claims and member.uid not in state.lacking]
     if (len(claims) < state.planned or state.planned < least) and is_all_gated:
-        # The controller was killed between two claims, or saw others run that did no more, and placed a pod near them.
+        # The controller was killed between two claims. Or it placed a pod near the pods of another gang of the same
+        # name, which had started and has finished since.
         return Release(all_claims, WithdrawReason.OUTDATED)
 
     # 4. The deadline. While other pods have to end for the claims, theirs counts and not the scheduler's. ``ending`` is
@@ -203,7 +204,10 @@ def _until(state: GangState, now: float, deadlines: Deadlines) -> float:
 
 
 def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | float:
-    """Return that a gang's claims are revoked, or when: no GPUs are kept for a part of it for long."""
+    """Return the release of a gang's claims if they are overdue; else when they will be.
+
+    A part of a gang does not keep GPUs for long.
+    """
     workload, claims = state.workload, state.claims
     waiting = [
         member
@@ -220,12 +224,14 @@ def _overdue(state: GangState, now: float, deadlines: Deadlines) -> Release | fl
             until = min(until, give_up_at)
     if not refused and now < until:
         return until
-    seats = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in workload.members)
-    first = next(iter(refused or waiting), None)
-    says = "" if first is None else f"; {shown(first.pod)}: {scheduler_says(first.pod, first.pod.refused)}"
+    seated = sum(member.uid in claims and is_seated(member, claims[member.uid]) for member in workload.members)
+    example = next(iter(refused or waiting), None)
+    scheduler_text = (
+        "" if example is None else f"; {shown(example.pod)}: {scheduler_says(example.pod, example.pod.refused)}"
+    )
     revocable_claims = _free(claims)
     if not revocable_claims:
         return now + BOUND_S
-    reason = Reason(Cause.GANG, f"{seats} of {state.planned} pods of its gang had their place in time{says}")
+    reason = Reason(Cause.GANG, f"{seated} of {state.planned} pods of its gang had their place in time{scheduler_text}")
     cause = WithdrawReason.UNSCHEDULABLE if refused else WithdrawReason.OVERDUE
     return Release(revocable_claims, cause, reason, tuple(refused))

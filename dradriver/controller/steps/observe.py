@@ -226,6 +226,7 @@ def _remembered_leaving(memory: PodMemory, claim: ClaimRecord, now: float) -> Po
 
 
 def _pod_state(member: Member, picture: Picture, now: float, wall: float) -> PodState:
+    """Return the phase of a pod, with the claim that it names. Each check rules out a phase for the later ones."""
     pod, claim = member.pod, picture.claim_of(member.pod)
     if pod.spec.node_name:
         is_bypassed = claim is None or _is_unused(pod, claim)
@@ -272,6 +273,10 @@ def _gated_state(member: Member, claim: ClaimRecord, picture: Picture, wall: flo
 def _gang_state(
     workload: PendingWorkload, picture: Picture, size: Size | Reason | None, now: float, *, done: int, wall: float
 ) -> GangState:
+    """Return the state of a gang that has not started.
+
+    Of several members that are blocked or meddled with, the first one gives the reason.
+    """
     claims: dict[str, ClaimRecord] = {}
     lacking: dict[str, Reason | None] = {}
     broken: dict[str, WithdrawReason] = {}
@@ -280,11 +285,11 @@ def _gang_state(
     for member in workload.members:
         pod, claim = member.pod, picture.claim_of(member.pod)
         if claim is None or not claim.owned_by(member.uid):
-            why = _blocked_by(member, claim)
-            blocked = blocked or why
-            is_lacking, what = _lacks(member, picture) if why is None else (True, why)
+            blocked_reason = _blocked_by(member, claim)
+            blocked = blocked or blocked_reason
+            is_lacking, lack = _lacks(member, picture) if blocked_reason is None else (True, blocked_reason)
             if is_lacking:
-                lacking[member.uid] = what
+                lacking[member.uid] = lack
             continue
         claims[member.uid] = claim
         if (cause := broken_by(claim, picture)) is not None:

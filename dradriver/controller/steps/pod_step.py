@@ -131,10 +131,9 @@ def _bypassed(member: Member, claim: ClaimRecord | None, now: float, deadlines: 
 
 
 def _sharing(member: Member, claim: ClaimRecord, picture: Picture, now: float) -> Step:
-    """Return what a pod does whose claim others share, and was not made for it.
+    """Return the step of a pod on a shared claim that was made for another pod.
 
-    Nobody else's gate is removed before the scheduler has allocated the claim: until then it may end up on another
-    node.
+    The gate of such a pod stays until the scheduler has allocated the claim: until then the claim can get another node.
     """
     pod, name = member.pod, claim.metadata.name
     if claim.set is None:
@@ -152,8 +151,12 @@ def _sharing(member: Member, claim: ClaimRecord, picture: Picture, now: float) -
             return Wait(reason=Reason(Cause.POD, ended))
         return Wait(reason=_led(name, heir))
     if pod.gated:
-        others = other_gates(pod)
-        return Wait(reason=other_gate(others)) if others else _place(member, picture, now, joins=claim.uid)
+        other_gate_names = other_gates(pod)
+        return (
+            Wait(reason=other_gate(other_gate_names))
+            if other_gate_names
+            else _place(member, picture, now, joins=claim.uid)
+        )
     if (settle := _settled(pod, claim)) is not None:
         return settle
     if pod.refused is None:

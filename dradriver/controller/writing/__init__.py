@@ -11,6 +11,7 @@ reasons            writes on pods why they wait
 placed             records placed pods: quality of the set, time waited
 template_writer    templates for pods that the scheduler alone places
 garbage_collector  deletes claims of ours that nothing else removes
+release_owner      the object of the chart that owns what the controller creates
 seat_slice         the slice with the gang barrier devices, and whether gangs can rely on it
 usage_store        reads and writes the GPU time of tenants
 reservation_store  reads and writes reservations, for the next leader

@@ -61,12 +61,15 @@ class Commit:
         self._placed, self._reasons = placed, reasons
 
     async def place(self, plan: Mapping[Member, Placement], slot: Slot) -> None:
-        """Commit a plan: create its claims, and remove the gates of its pods once all claims are there.
+        """Commit a plan: create its claims, then remove the gates of its pods.
+
+        The gates are removed once all claims exist. The cluster cache counts the claims already (``Picture.promise``).
+        A pod that has no gate any more only needs its claim: the scheduler waits for the claim.
 
         The cluster cache counts the claims already (``Picture.promise``). A pod that has no gate any more only needs
         its claim: the scheduler waits for the claim.
 
-        Unless all claims could be made, those that were made are deleted again; ``_undo`` says when they stay.
+        If a claim cannot be created, the others are deleted again; ``_undo`` says when they stay.
 
         Raises:
             MovedOnError: Something changed meanwhile; look again.
@@ -194,9 +197,9 @@ class Commit:
             is_refused = concern is Outcome.OBJECT or (concern is Outcome.MOMENT and not is_gang)
             if is_refused and all(self._now(member).gated for member in places):  # delete the claims
                 self._writer.go_on(slot)  # after a pause the gates are tried again, and not after the back-off
-                known = (self._picture.claims.get(claim) for claim in claims)
-                back = [claim for claim in known if claim is not None and claim.devices is None and not claim.deleting]
-                await self._each((partial(self._writer.withdraw, claim) for claim in back), slot)
+                known_claims = (self._picture.claims.get(claim) for claim in claims)
+                to_delete = [claim for claim in known_claims if claim and claim.devices is None and not claim.deleting]
+                await self._each((partial(self._writer.withdraw, claim) for claim in to_delete), slot)
             raise
         for member, placement in places.items():
             self._placed.lifted(member, placement, began)
@@ -267,7 +270,7 @@ class Commit:
         await self._each((partial(self._tell, claim, GO) for claim in claims), slot)
 
     async def release(self, claims: Iterable[ClaimRecord], slot: Slot) -> None:
-        """Commit a withdrawal: delete claims, and have the scheduler let go of those with a gang barrier.
+        """Commit a release: delete claims, and free those with a gang barrier device.
 
         The scheduler keeps a deleted claim with a gang barrier until a condition says that the barrier is off. The
         condition comes after the deletion: else the scheduler would take the same place again. If a claim is deleted
@@ -280,7 +283,7 @@ class Commit:
             Unreachable: No answer.
         """
 
-        async def free(claim: ClaimRecord) -> None:
+        async def release_one(claim: ClaimRecord) -> None:
             is_off = claim.seat is not None and OFF in claim.seat.told
             # 1. Once the scheduler was told anything, the pod may be bound already.
             if claim.seat is not None and (is_off or GO in claim.seat.told):
@@ -294,7 +297,7 @@ class Commit:
             if claim.seat is not None and not is_off:
                 await self._tell(claim, OFF)
 
-        await self._each((partial(free, claim) for claim in claims), slot)
+        await self._each((partial(release_one, claim) for claim in claims), slot)
 
     async def _unbound(self, claim: ClaimRecord) -> None:
         """Make sure that no pod of a claim is bound, which its reflector may not have shown yet.

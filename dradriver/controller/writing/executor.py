@@ -147,6 +147,7 @@ class Executor:
 
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
         # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
+        """Delete the claims of a workload, count that, and decide when it is tried again."""
         await self.commit.release(step.claims, slot)
         if step.cause is None:
             return
@@ -178,14 +179,15 @@ class Executor:
                 if claim.owned_by(member.uid) and claim.pin is not None:
                     workload.failures.tried.append(claim.pin.choice.node)
                     self._picture.refusals.add(member.pod, claim.pin.choice.node, now)
-        # While it goes through its nodes for the first time it keeps little from others; after that it would much.
+        # The first time a workload goes through its nodes, it keeps GPUs from others only for a short time. If it
+        # begins again and again, that adds up: then the pause is longer.
         is_first = step.cause is WithdrawReason.UNSCHEDULABLE and not workload.failures.times
         self.fail(
             workload,
             step.reason,
             first_s=OBJECT_BACKOFF_S if is_first else PROMISE_BACKOFF_S,
             longest_s=REFUSED_BACKOFF_S if step.cause is WithdrawReason.UNENDED else LONGEST_BACKOFF_S,
-            # A single pod goes through its few nodes without waiting longer for each. One that may use any does not.
+            # A single pod tries its few nodes without a longer wait before each. A pod that may use any node waits.
             counts=workload.is_gang or step.cause is not WithdrawReason.UNSCHEDULABLE or workload.is_open,
             in_vain=step.cause in (WithdrawReason.OVERDUE, WithdrawReason.UNSCHEDULABLE),
         )
@@ -205,7 +207,7 @@ class Executor:
         counts: bool = True,
         in_vain: bool = False,
     ) -> None:
-        """Let a workload whose writes could not be executed wait, each time twice as long, and say why.
+        """Write why a workload's writes failed, and let it wait, twice as long each time.
 
         Args:
             workload: The workload.
@@ -258,14 +260,17 @@ class Executor:
         return task
 
     async def _run(self, workload: PendingWorkload, action: Action, *, creates: bool) -> None:
-        """Run the writes of a workload, and decide by what went wrong who waits: the workload, its namespace, or all.
+        """Run the writes of a workload, and handle their errors.
+
+        The kind of error decides what waits: the workload, its namespace, or all writes.
 
         Args:
             workload: The workload.
             action: Its writes.
             creates: Whether claims are created, which a quota counts.
         """
-        # The lanes count answers: a success lets more writes run at once, trouble of the server pauses all writes.
+        # The lanes count answers: after a success more writes may run at once, after an error of the server all writes
+        # pause.
         # ``failures`` says when the workload itself may be tried again.
         key, clock = workload.key, asyncio.get_running_loop().time
         try:
@@ -322,12 +327,12 @@ class Executor:
         self.fail(workload, reason_of(error), in_turn=concern is Outcome.MOMENT)
 
     async def _let_go(self, workload: PendingWorkload, slot: Slot) -> None:
-        """Revoke the claims of a workload of which a write hangs, so that others can have the GPUs.
+        """Revoke the claims of a workload if a write hangs, so that others can have the GPUs.
 
-        Somebody's webhook can hold up a write for long. If the server itself is slow, nobody else could have the GPUs
-        sooner, and a pod whose gate is removed after all would have lost its claim. Webhooks are not asked about reads,
-        so a quick read shows that it is not the server. The write itself goes on: with a timeout, a slow server would
-        never complete one.
+        A slow webhook can hold up a write for long. If the server itself is slow, the GPUs could not be used sooner
+        anyway, and a pod whose gate is removed in the end would have lost its claim. The server does not call webhooks
+        for reads, so a quick read shows that it is a webhook. The write itself goes on: with a timeout, a slow server
+        would never complete a write.
         """
         clock = asyncio.get_running_loop().time
         hanging_since, pause_s = slot.since, SLOW_S

@@ -65,13 +65,16 @@ class Collector:
                 self._due.put(claim.key)
 
     async def _collect(self, key: Key) -> None:
-        """Delete a claim if it is an orphan still; a webhook of its namespace may hold that up."""
+        """Delete a claim if it is still an orphan.
+
+        A webhook of its namespace may hold that up.
+        """
         claim = self._picture.claims.get(key)
         if claim is None or claim.uid not in self._orphans or not self._orphaned(claim):
             self._due.done(key)
             return
         if self._lanes.paused():
-            self._due.done(key)  # the next sweep finds it again, if it is there still
+            self._due.done(key)  # the next sweep finds it again if it still exists
             return
         try:
             if claim.deleting:

@@ -64,29 +64,30 @@ class Outcome(enum.Enum):
 def outcome(error: DriverError) -> Outcome:
     """Return the outcome of a write that failed, by its verb, its object and the answer.
 
-    A webhook's own answer is never the server's, whatever its status: the API server puts its name in front of it. But
-    500 and 504 without a name may be a webhook's, too: of a patch that does not apply, or of the time that several took
-    (mutating/dispatcher.go of k8s.io/apiserver 1.36). Somebody's webhook must stop nobody else, so these pause one pod.
+    An error of a webhook must not stop other pods, so it must not count as an error of the server. The API server puts
+    the name of the webhook into the message. But 500 and 504 without a name can come from webhooks, too: a patch does
+    not apply, or several webhooks took too long together (mutating/dispatcher.go of k8s.io/apiserver 1.36). So these
+    pause one pod only.
     """
     if isinstance(error, Unreachable):
         return Outcome.MOMENT if error.timed_out else Outcome.SERVER
     if not isinstance(error, ApiError) or "webhook" in error.message or "denied" in error.message:
         return Outcome.OBJECT
-    storage = any(text in error.message for text in _STORAGE)
+    is_storage = any(text in error.message for text in _STORAGE)
     match error.status:
         # A pod under several budgets (pkg/registry/core/pod/storage/eviction.go of Kubernetes 1.36).
-        case 500 if error.request.endswith("/eviction") and error.is_status and not (error.api_reason or storage):
+        case 500 if error.request.endswith("/eviction") and error.is_status and not (error.api_reason or is_storage):
             return Outcome.OBJECT
         case 429 if error.request.endswith("/eviction") and error.api_reason:
-            return Outcome.MOMENT  # a disruption budget's; who limits requests sends no Status
+            return Outcome.MOMENT  # from a disruption budget: a rate limit answers without a Status object
         case 401 | 429 | 503:
             return Outcome.SERVER
         case 504:
             return Outcome.MOMENT
         case status if status >= 500:
-            return Outcome.SERVER if storage or error.api_reason != "InternalError" else Outcome.MOMENT
+            return Outcome.SERVER if is_storage or error.api_reason != "InternalError" else Outcome.MOMENT
         case 409:
-            return Outcome.MOMENT  # of a creation it is a quota that another creation has changed
+            return Outcome.MOMENT  # if it was a creation, another creation has changed the quota
         case _:
             return Outcome.OBJECT
 

@@ -92,7 +92,11 @@ class Owners:
             del self._writing[uid]
 
     async def _patch(self, uid: str, pods: list[Pod]) -> ClaimRecord:
-        """Add pods to whatever owners there are: only where there are none or some go must it be what was seen."""
+        """Add pods to the owners of a claim, and remove owners that are gone.
+
+        If all owners stay, the new ones are appended, whatever else has changed in the claim. Else the list is
+        replaced, so the claim must be the version that was read.
+        """
         self._check_pause()
         known = self._known(pods[0], uid)
         namespace, name = known.key
@@ -100,21 +104,23 @@ class Owners:
         new = [pod for pod in pods if not known.owned_by(pod.metadata.uid)]
         if not new:
             return known
-        mine = [claim_builder.owner(pod.metadata.name, pod.metadata.uid) for pod in new]
+        added = [claim_builder.owner(pod.metadata.name, pod.metadata.uid) for pod in new]
         staying = self._picture.claim_users.staying(known)
         if staying and staying == known.owners:
-            for owner in mine:
-                patch.add("metadata", "ownerReferences", "-", value=owner)
+            for new_owner in added:
+                patch.add("metadata", "ownerReferences", "-", value=new_owner)
         else:
             patch.test("metadata", "resourceVersion", value=known.metadata.resource_version)
-            patch.add("metadata", "ownerReferences", value=[*(claim_builder.owner(*one) for one in staying), *mine])
+            patch.add(
+                "metadata", "ownerReferences", value=[*(claim_builder.owner(*owner) for owner in staying), *added]
+            )
         try:
             owned = await self._client.patch(
                 RESOURCE_CLAIMS, name, patch, kind=PatchKind.JSON, namespace=namespace, type=Claim
             )
         except ApiError as error:
-            now = await self._look(known.key) if error.invalid or error.conflict else None
-            if error.not_found or (now and now.metadata.resource_version != known.metadata.resource_version):
+            current = await self._look(known.key) if error.invalid or error.conflict else None
+            if error.not_found or (current and current.metadata.resource_version != known.metadata.resource_version):
                 raise MovedOnError(f"claim {namespace}/{name} was changed meanwhile") from None
             raise
         claim = claim_record(owned)

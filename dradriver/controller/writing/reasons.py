@@ -112,12 +112,12 @@ class Reasons:
         first_s: float = FIRST_S,
         again_s: float = AGAIN_S,
     ) -> None:
-        """Make an empty book.
+        """Begin without reasons.
 
         Args:
             writer: Writes annotations.
             pods: The living pods.
-            lanes: Of the placements, which come first.
+            lanes: The write lanes of placements, which come before reasons.
             record: Writes an Event about a pod.
             first_s: How long a pod waits before it is told why.
             again_s: How long until it is told something else.
@@ -225,6 +225,7 @@ class Reasons:
         await self._write(key)
 
     async def _write(self, key: Key) -> int:
+        """Write the reason of a pod if its annotation differs; return the number of writes."""
         known, pod = self._told.get(key), self._pods(key)
         if known is None or pod is None or pod.metadata.uid != known.uid:
             self._told.pop(key, None)
@@ -246,8 +247,8 @@ class Reasons:
             if outcome(error) is Outcome.SERVER:
                 self._lanes.failed(error)
         finally:
-            now = self._pods(key)
-            if now is not None and now.metadata.annotations.get(names.REASON) != _text(known.reason):
+            current = self._pods(key)
+            if current is not None and current.metadata.annotations.get(names.REASON) != _text(known.reason):
                 self._due.put_at(key, known.due)
         return int(written)
 

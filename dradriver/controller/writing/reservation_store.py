@@ -9,7 +9,7 @@ from typing import Any, Final
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import reservation_config_map
 from dradriver.api.claims.evicted_workloads import Evicted
-from dradriver.controller.writing.usage_store import class_uid
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS
@@ -22,12 +22,19 @@ _CONFLICT: Final = 409
 class ReservationStore:
     """Whoever leads writes it; a predecessor's last write is written over."""
 
-    def __init__(self, client: Client, *, namespace: str) -> None:
-        """``namespace`` is the driver's."""
+    def __init__(self, client: Client, *, namespace: str, owner: ReleaseOwner | None = None) -> None:
+        """Make a store of reservations.
+
+        Args:
+            client: The API server.
+            namespace: The driver's.
+            owner: Finds the ConfigMap's owner; None for no owner.
+        """
         self._client, self._namespace = client, namespace
-        # The ConfigMap's resource version (empty if there is none), the uid of the DeviceClass that owns it, and the
-        # error that was last logged.
-        self._version = self._class = self._warned = ""
+        self._owner = owner or ReleaseOwner(client)
+        self._owners: list[dict[str, str]] = []
+        # The ConfigMap's resource version (empty if there is none), and the error that was last logged.
+        self._version = self._warned = ""
 
     async def load(self) -> reservation_config_map.Written:
         """Return the reservations that were stored last; none if the store has what no controller writes.
@@ -36,7 +43,7 @@ class ReservationStore:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        self._class = await class_uid(self._client)
+        self._owners = await self._owner.references()
         found = await self._read()
         if found is None:
             return reservation_config_map.Written()
@@ -53,7 +60,7 @@ class ReservationStore:
         failed: Sequence[reservation_config_map.Since] = (),
         evicted: Sequence[Evicted] = (),
     ) -> bool:
-        """Write reservations, and what ``config_map`` keeps with them. Returns whether that went well.
+        """Write reservations, and what ``config_map`` keeps with them; return whether it worked.
 
         A failure is logged once as long as its cause is the same.
 
@@ -101,7 +108,7 @@ class ReservationStore:
     async def _write(self, written: reservation_config_map.Written) -> None:
         wanted = reservation_config_map.config_map(
             written.kept, written.blocked, written.failed, written.evicted,
-            namespace=self._namespace, class_uid=self._class, version=self._version,
+            namespace=self._namespace, owners=self._owners, version=self._version,
         )  # fmt: skip
         write = self._client.update if self._version else self._client.create
         self._version = (await write(CONFIG_MAPS, wanted))["metadata"]["resourceVersion"]

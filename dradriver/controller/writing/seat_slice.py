@@ -136,44 +136,44 @@ class SeatSlice:
         lacking = gang_barrier_device.dropped(await self._stored(gang_barrier_device.resource_slice(self._class)))
         return f"the API server keeps no {', '.join(lacking)} in slices: Kubernetes 1.36 does" if lacking else ""
 
-    async def _stored(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Make the slice as wanted, and return it as the server has it.
+    async def _stored(self, desired: dict[str, Any]) -> dict[str, Any]:
+        """Create or update the slice as desired; return it as the server has it.
 
         ``gang_barrier_device.dropped`` returns which fields an older server drops. If it would drop fields of a new
         slice, none is created, and the answer of the dry run is returned.
         """
         try:
-            found: dict[str, Any] = await self._client.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
+            stored: dict[str, Any] = await self._client.get(RESOURCE_SLICES, gang_barrier_device.SLICE)
         except ApiError as error:
             if not error.not_found:
                 raise
             # 1. There is none: create it if a dry run shows that the server keeps all fields.
-            tried: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted, dry_run=True)
-            return tried if gang_barrier_device.dropped(tried) else await self._created(wanted)
+            dry_run_answer: dict[str, Any] = await self._client.create(RESOURCE_SLICES, desired, dry_run=True)
+            return dry_run_answer if gang_barrier_device.dropped(dry_run_answer) else await self._created(desired)
         # 2. It is there: compare it. A new generation would tell readers that older slices of the pool are out of date.
         #    This pool has one slice, so its generation never changes.
-        generation = found["spec"]["pool"].get("generation", 1)
-        wanted["spec"]["pool"]["generation"] = generation
-        owners = wanted["metadata"]["ownerReferences"]
-        if found["spec"] == wanted["spec"] and found["metadata"].get("ownerReferences") == owners:
-            return found
+        generation = stored["spec"]["pool"].get("generation", 1)
+        desired["spec"]["pool"]["generation"] = generation
+        owners = desired["metadata"]["ownerReferences"]
+        if stored["spec"] == desired["spec"] and stored["metadata"].get("ownerReferences") == owners:
+            return stored
         # 3. It differs: update it, and keep its other metadata.
-        new = copy.deepcopy(found) | {"spec": wanted["spec"]}
+        new = copy.deepcopy(stored) | {"spec": desired["spec"]}
         new["metadata"]["ownerReferences"] = owners
         try:
-            stored: dict[str, Any] = await self._client.update(RESOURCE_SLICES, new)
+            updated: dict[str, Any] = await self._client.update(RESOURCE_SLICES, new)
         except ApiError as error:
             if not error.invalid:
                 raise
             # 4. Another program made it: its driver, pool or node cannot be updated. Replace it, if it is still the one
             #    that was read.
             logger.warning("slice %s is none of ours and is replaced: %s", gang_barrier_device.SLICE, error)
-            versions = {"uid": found["metadata"]["uid"], "resource_version": found["metadata"]["resourceVersion"]}
+            versions = {"uid": stored["metadata"]["uid"], "resource_version": stored["metadata"]["resourceVersion"]}
             await self._client.delete(RESOURCE_SLICES, gang_barrier_device.SLICE, **versions)
             return await self._created(gang_barrier_device.resource_slice(self._class))
-        if not gang_barrier_device.dropped(stored):
+        if not gang_barrier_device.dropped(updated):
             logger.info("slice %s was not as it should be, and is again", gang_barrier_device.SLICE)
-        return stored
+        return updated
 
     async def _created(self, wanted: dict[str, Any]) -> dict[str, Any]:
         stored: dict[str, Any] = await self._client.create(RESOURCE_SLICES, wanted)

@@ -14,9 +14,10 @@ Action = Callable[[], Coroutine[Any, Any, Any]]
 
 
 async def each(actions: Iterable[Action], *, at_once: int, on_error: Callable[[Exception], None] | None = None) -> None:
-    """Do all of some writes. Raises the worst of what went wrong, once none is under way.
+    """Do several writes at the same time, and raise the worst error once all are over.
 
-    After an error no other write begins. One that is under way goes on: nobody could tell what became of it.
+    After an error no other write begins. Writes that are under way go on: after a cancellation their outcome would not
+    be known.
 
     Args:
         actions: The writes.

@@ -26,6 +26,7 @@ from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.api.pod.resolved import Resolved
 from dradriver.cluster.records.pod_records import Foreign, Static
 from dradriver.controller.writing.reasons import Record
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.kube.backoff import EARLY_S
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.reflector import Change
@@ -53,21 +54,24 @@ class TemplateWriter:
         templates: Mapping[Key, Template],
         *,
         record: Record | None = None,
+        owner: ReleaseOwner | None = None,
         grace_s: float = GRACE_S,
         pause_s: float = PAUSE_S,
     ) -> None:
-        """Make a keeper that knows of no pod yet.
+        """Begin without pods.
 
         Args:
             client: The API server.
             templates: All templates there are, by namespace and name, kept up to date by somebody else.
             record: Writes an Event about a pod that has to wait for its template.
+            owner: Finds the owner of new templates, with which they are deleted; None for no owner.
             grace_s: How long a template may be of no use.
             pause_s: How long one is left alone after a first refusal.
         """
         self._client = client
         self._templates = templates
         self._record = record
+        self._owner = owner or ReleaseOwner(client)
         self._grace_s = grace_s
         self._pods: dict[Key, Static] = {}  # pods that name a template
         self._users: dict[Key, dict[Key, None]] = {}  # pods by the templates they name
@@ -155,50 +159,53 @@ class TemplateWriter:
         else:
             self._rounds.done(key)
 
-    async def _serve(self, key: Key, pod: Static, made: Template | None) -> None:
-        """Have a template be there that asks for what a pod's note says.
+    async def _serve(self, key: Key, pod: Static, existing: Template | None) -> None:
+        """Make sure that the template exists and requests what a pod's note says.
 
         ``self._rounds`` calls again after ``fail``, with a growing pause, and not before an event after ``done``.
 
         Args:
             key: The template.
             pod: One of the pods that name it. All of them have the same note: the name is its hash.
-            made: The template as the cluster cache has it; None if there is none.
+            existing: The template as the cluster cache has it; None if there is none.
         """
         # 1. It was judged in this state.
-        if made is not None and self._judged.get(key) == _judged(made):
+        if existing is not None and self._judged.get(key) == _judged(existing):
             self._rounds.done(key)
             return
-        noted = resolved.read({names.REQUEST: pod.note})
+        noted_request = resolved.read({names.REQUEST: pod.note})
         # 2. Judge the template that is there. Only one with the controller's label (``static``) may be replaced.
-        if made is not None:
-            is_right = await self._right(key, pod.note, noted, made)  # None: the server could not compare it
-            if is_right is None or (not is_right and made.metadata.deletion_timestamp is not None):
+        if existing is not None:
+            # None: the server could not compare it.
+            is_right = await self._right(key, pod.note, noted_request, existing)
+            if is_right is None or (not is_right and existing.metadata.deletion_timestamp is not None):
                 self._rounds.fail(key)  # also until a wrong one that is being deleted is gone
                 return
-            if is_right or not made.static:
-                self._judged[key] = _judged(made)
+            if is_right or not existing.static:
+                self._judged[key] = _judged(existing)
                 if not is_right:
                     why = "is there, asks for something else than the pod's words, and is not the controller's"
                     await self._tell(key, pod, f"{why}; delete it, and the controller makes it anew")
                 self._rounds.done(key)
                 return
-            if not await self._delete(key, made, "asks for something else than its pods"):
+            if not await self._delete(key, existing, "asks for something else than its pods"):
                 return
         # 3. Make it, as this release makes it from a note. A note of a newer release can ask for what this one lacks.
-        if _ladder(noted) > claim_alternatives.VERSION:
+        if _ladder(noted_request) > claim_alternatives.VERSION:
             raise WordError(
                 "the webhook that admitted the pod is of a newer release than the controller; let the controller be "
                 "of that release, or create the pod anew once the webhook is of the controller's"
             )
-        body = claim_alternatives.template(key[0], pod.note, noted)
+        body = claim_alternatives.template(key[0], pod.note, noted_request)
+        if owners := await self._owner.references():
+            body["metadata"]["ownerReferences"] = owners
         try:
-            stored = await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0])
+            created = await self._client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=key[0])
         except ApiError as error:
             if not error.already_exists:  # else the reflector is late
                 raise
         else:
-            self._judged[key] = stored["metadata"]["uid"], True  # right, and with the controller's label
+            self._judged[key] = created["metadata"]["uid"], True  # right, and with the controller's label
             logger.info("template %s/%s: made", *key)
         self._rounds.fail(key)  # until the reflector shows it
 

@@ -14,11 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-import msgspec
-
-from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.objects import Metadata
 from dradriver.api.claims import usage_config_maps
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.usage_config_maps import DAY_H, HOUR_S, Detail, Details, Hours
@@ -27,10 +23,11 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived.end_times import given_at
 from dradriver.cluster.pods.gpu_time import decayed
 from dradriver.controller import metrics
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES
+from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.queue.namespace_tenants import Tenants
 
 logger = logging.getLogger(__name__)
@@ -44,25 +41,6 @@ _LATE_H: Final = 6  # earlier hours at most in the current hour's ConfigMap, whi
 _CONFLICT: Final = 409
 _SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has counted is not counted again
 _SLACK_S: Final = 0.01  # what is written is rounded
-
-
-class _Class(msgspec.Struct):
-    metadata: Metadata
-
-
-async def class_uid(client: Client) -> str:
-    """Return the uid of the DeviceClass that stored usage belongs to and goes with; empty where there is none.
-
-    Raises:
-        ApiError: The server refuses.
-        Unreachable: No answer.
-    """
-    try:
-        return (await client.get(DEVICE_CLASSES, names.DEVICE_CLASS, type=_Class)).metadata.uid
-    except ApiError as error:
-        if not error.not_found:
-            raise
-        return ""
 
 
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
@@ -90,6 +68,7 @@ class UsageStore:
         tenants: Tenants,
         *,
         namespace: str,
+        owner: ReleaseOwner | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make a store that has not been read.
@@ -99,12 +78,14 @@ class UsageStore:
             picture: The cluster cache, which counts the GPU time of claims.
             tenants: The tenants. What they have used decides their order in the queue.
             namespace: The driver's namespace, which has the ConfigMaps.
+            owner: Finds the owner of the ConfigMaps, with which they are deleted; None for ConfigMaps that stay.
             clock: Gives seconds since the epoch.
         """
         self._client = client
         self._picture = picture
         self._tenants = tenants
         self._namespace = namespace
+        self._owner = owner or ReleaseOwner(client)
         self._clock = clock
 
         # One ConfigMap has the usage of the current hour. Each of the others has the past hours of one day.
@@ -114,7 +95,7 @@ class UsageStore:
         self._late: set[int] = set()  # hours of which the ConfigMap of their day does not have all usage yet
         self._due = False  # whether the ConfigMap of the current hour must be written
         self._warned: dict[str, str] = {}  # by ConfigMap: the error that was last logged; "" for reading all of them
-        self._class = ""  # the uid of the DeviceClass that owns the ConfigMaps: they are deleted with it
+        self._owners: list[dict[str, str]] = []  # ``ownerReferences`` of the ConfigMaps: they are deleted with them
         self._loaded = asyncio.Event()  # set once all ConfigMaps were read, while this replica leads
         self.keep_days = MOST_DAYS
 
@@ -164,7 +145,7 @@ class UsageStore:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        self._class = await class_uid(self._client)
+        self._owners = await self._owner.references()
         # 1. Read all ConfigMaps at once. ``_read`` returns None for one that does not exist or cannot be decoded.
         self._versions.clear()
         names_of = usage_config_maps.every_name()
@@ -211,7 +192,9 @@ class UsageStore:
         self._warned.pop("", None)
 
     async def write(self) -> None:
-        """Store the usage that has grown: the hour that goes on, and the days of those that are over.
+        """Store the usage that has grown, of the current hour and of past days.
+
+        If a ConfigMap cannot be written, it is tried again the next time. The others are written all the same.
 
         What cannot be written is tried again the next time, and keeps nothing else from being written.
 
@@ -290,6 +273,8 @@ class UsageStore:
             if error.not_found:
                 return None
             raise
+        if (found["metadata"].get("ownerReferences") or []) != self._owners:
+            found = await self._own(found)
         self._versions[name] = found["metadata"]["resourceVersion"]
         try:
             return usage_config_maps.read(found)
@@ -297,8 +282,23 @@ class UsageStore:
             logger.warning("%s", error)
             return None
 
+    async def _own(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Give a stored ConfigMap the owners that it is to have, and return it; one that cannot be changed as it is.
+
+        The ConfigMaps of earlier days are written no more. Whether they outlast an uninstallation may have changed.
+        """
+        wanted = found | {"metadata": found["metadata"] | {"ownerReferences": self._owners}}
+        try:
+            stored: dict[str, Any] = await self._client.update(CONFIG_MAPS, wanted)
+        except DriverError as error:
+            self._warn(found["metadata"]["name"], error, "its owner stays as it is")
+            return found
+        return stored
+
     async def _put(self, day: int | None, hours: Hours) -> bool:
-        """Write the ConfigMap of a day, also over changes that others made. Return whether it is written.
+        """Write the ConfigMap of a day, and return whether it is written.
+
+        Changes by others are replaced.
 
         Args:
             day: The day; None for the ConfigMap of the current hour.
@@ -342,7 +342,7 @@ class UsageStore:
     async def _store(self, day: int | None, hours: Hours, until: float) -> None:
         name = usage_config_maps.name_of(day)
         wanted = usage_config_maps.config_map(
-            day, hours, until=until, namespace=self._namespace, class_uid=self._class,
+            day, hours, until=until, namespace=self._namespace, owners=self._owners,
             version=self._versions.get(name, ""), details=self._picture.gpu_time.book.details,
         )  # fmt: skip
         if name in self._versions:

@@ -93,7 +93,7 @@ class Publisher:
         taints: Taints | None = None,
         events: Recorder | None = None,
         used: Callable[[], Awaitable[Mapping[str, Collection[str]]]] | None = None,
-        beside_device_plugin: bool = False,
+        allow_device_plugin: bool = False,
         refused: Callable[[], str | None] = lambda: None,
         lost: LostGpus | None = None,
     ) -> None:
@@ -109,7 +109,7 @@ class Publisher:
             events: Writes Events about the node: features that the API server lacks, why nothing is published, GPUs
                 that stay whole although the policies file says otherwise.
             used: Gives the names of the devices of prepared claims, by the GPU's uuid.
-            beside_device_plugin: Whether to publish even if another program allocates the same GPUs.
+            allow_device_plugin: Whether to publish even if another program allocates the same GPUs.
             refused: Gives the reason why no GPU of the machine can be handed out; None if some can, or if it has none.
             lost: Gives the GPUs that the node lost; None if they are not watched.
         """
@@ -124,7 +124,7 @@ class Publisher:
         self._used = used
         self._modes = modes or ModeTransitions(lambda: DEFAULTS, node=objects.name)
         self._features: SliceFeatures | None = None  # fields that the API server keeps; None: ask before the next write
-        self._beside = beside_device_plugin
+        self._beside = allow_device_plugin
         self._refused = refused
         self._wake = asyncio.Event()  # set to have the slices compared and written now
         self._kubelet_is_up = asyncio.Event()  # cleared while it may be starting

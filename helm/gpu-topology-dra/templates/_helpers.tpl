@@ -139,7 +139,17 @@ annotations: {{- toYaml . | nindent 2 }}
 
 {{/* "true" where the devices are this driver's own, empty where it is an add-on to another. */}}
 {{- define "own" -}}
-{{- if eq (.Values.ledger | default (include "driver" .)) (include "driver" .) }}true{{ end -}}
+{{- if eq (.Values.allocatingDriver | default (include "driver" .)) (include "driver" .) }}true{{ end -}}
+{{- end }}
+
+{{/*
+The Pod Security Standard that the release's namespace enforces, if it forbids privileged containers; else empty. helm template,
+and an installation that creates the namespace, see no label.
+*/}}
+{{- define "podSecurity" -}}
+{{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace -}}
+{{- $level := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" $namespace -}}
+{{- if has $level (list "baseline" "restricted") }}{{ $level }}{{ end -}}
 {{- end }}
 
 {{/* "true" on OpenShift, else empty. */}}

@@ -12,8 +12,8 @@ ADDON = VARIANTS["addon"]
 
 @pytest.mark.parametrize("part", ["node", "controller", "webhook"])
 def test_every_process_is_told_and_by_default_none(part: str) -> None:
-    assert "--ledger=gpu.nvidia.com" in container(part, *ADDON)["args"]
-    assert not any("--ledger" in argument for argument in container(part)["args"])
+    assert "--allocating-driver=gpu.nvidia.com" in container(part, *ADDON)["args"]
+    assert not any("--allocating-driver" in argument for argument in container(part)["args"])
 
 
 def test_the_node_agent_may_read_nodes_and_write_slices_and_no_more() -> None:

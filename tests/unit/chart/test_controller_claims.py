@@ -30,7 +30,7 @@ def classes(*settings: str) -> set[str]:
 
 @pytest.mark.parametrize("driver", LEDGERS)
 def test_a_selector_that_the_code_writes_names_gpus(driver: str) -> None:
-    (pattern,) = re.findall(r"matches\(r'(.*)'\)", expressions(f"ledger={driver}"))
+    (pattern,) = re.findall(r"matches\(r'(.*)'\)", expressions(f"allocatingDriver={driver}"))
     with bound(LEDGERS[driver]):
         for uuids in (UUIDS[:1], UUIDS):
             for written in (claim_builder.uuid_selector(uuids), claim_builder.address_selector(uuids)):

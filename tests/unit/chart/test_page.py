@@ -116,7 +116,10 @@ def test_values_of_a_chart_from_before_the_page_are_told_how(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("lacks", "said"),
-    [("page.from", "say in page.from which pods"), ("page.hosts", "say in page.hosts by which names")],
+    [
+        ("networkPolicy.pageFrom", "say in networkPolicy.pageFrom which pods"),
+        ("page.hosts", "say in page.hosts by which names"),
+    ],
 )
 def test_an_open_page_says_who_may_come_and_by_which_name(lacks: str, said: str) -> None:
     settings = tuple(one for one in PROXIED if not one.startswith(lacks))

@@ -110,8 +110,12 @@ def test_rendering_twice_gives_the_same_bytes(variant: str) -> None:
         (("discovery=simulated",), "x", "simulated.default=dgx-h100"),
         (("simulated.default=dgx-h100",), "x", "--set discovery=simulated"),
         (("webhook.replicas=1",), "x", "set webhook.replicas to 2"),
-        (("ledger=gpu.nvidia.com", "mps.enabled=true"), "x", "leave mps.enabled false, or ledger gpu.topology"),
-        (("ledger=gpu.nvidia.com", "deviceClass.extendedResourceName=nvidia.com/gpu"), "x", "leave it empty"),
+        (
+            ("allocatingDriver=gpu.nvidia.com", "mps.enabled=true"),
+            "x",
+            "leave mps.enabled false, or allocatingDriver gpu.topology",
+        ),
+        (("allocatingDriver=gpu.nvidia.com", "deviceClass.extendedResourceName=nvidia.com/gpu"), "x", "leave it empty"),
         (("webhook.certificates.mode=mounted",), "x", "set webhook.certificates.secretName"),
         (
             ("webhook.certificates.mode=certManager", "webhook.certificates.caBundle=YWI="),
@@ -146,7 +150,7 @@ def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() 
     """--reuse-values has the older chart's defaults in the place of this one's, so what is new is not there."""
     assert template("nccl.servers=null", "nccl.tuning=", "policies=null", "openshift=null") == template()
     for value in (
-        *("mps", "ledger", "networkPolicy", "webhook.translate", "controller.gangOwners"),
+        *("mps", "allocatingDriver", "networkPolicy", "webhook.translate", "controller.gangOwners"),
         *(
             "viewer",
             "priorityQuota",
@@ -160,8 +164,22 @@ def test_an_upgrade_that_reuses_the_values_of_an_older_chart_renders_the_same() 
         *("webhook.certificates.certManager", "webhook.topologySpreadConstraints"),
     ):
         assert template(f"{value}=null") == template(), value
-    without = [line for line in template().splitlines() if not re.search("--(promise|unschedulable)=", line)]
-    assert template("controller.promise=null").splitlines() == without
+    without = [line for line in template().splitlines() if not re.search("--(placement|unschedulable)-timeout=", line)]
+    assert template("controller.tentativePlacement=null").splitlines() == without
+
+
+def test_a_value_that_was_renamed_is_refused_with_its_new_name() -> None:
+    renamed = {
+        "ledger=gpu.nvidia.com": "allocatingDriver",
+        "sysRoot=/x": "deviceRoot",
+        "node.besideDevicePlugin=true": "node.allowDevicePlugin",
+        "controller.evictions=true": "controller.idleEviction",
+        "controller.promise.kept=20": "controller.tentativePlacement with timeoutSeconds",
+        "page.from[0].podSelector.matchLabels.app=proxy": "networkPolicy.pageFrom",
+    }
+    done = run("template", "g", str(CHART), "--namespace", "x", *(word for old in renamed for word in ("--set", old)))
+    assert done.returncode != 0
+    assert [new for new in renamed.values() if f"renamed: write {new}" not in done.stderr] == []
 
 
 def test_an_upgrade_that_reuses_values_and_wants_mps_is_told_how() -> None:

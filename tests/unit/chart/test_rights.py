@@ -27,7 +27,7 @@ pytestmark = pytest.mark.helm
 
 def test_no_role_has_a_wildcard() -> None:
     roles = [document for (kind, _), document in objects().items() if kind in ("Role", "ClusterRole")]
-    assert len(roles) == 9
+    assert len(roles) == 10
     for role in roles:
         for rule in role["rules"]:
             assert not any("*" in value for key in rule for value in rule[key])
@@ -127,11 +127,11 @@ def test_pods_are_evicted_only_where_the_values_say_so_and_then_idle_ones_are_en
         pod = objects(*settings)["Deployment", "gpu-topology-controller"]["spec"]["template"]["spec"]
         return "--end-idle" in pod["containers"][0]["args"]
 
-    for settings in ((), ("controller.evictions=null",)):
+    for settings in ((), ("controller.idleEviction=null",)):
         assert right not in rules("ClusterRole", "controller", *settings)
         assert not says(*settings)
-    assert right in rules("ClusterRole", "controller", "controller.evictions=true")
-    assert says("controller.evictions=true")
+    assert right in rules("ClusterRole", "controller", "controller.idleEviction=true")
+    assert says("controller.idleEviction=true")
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_pods_are_deleted_only_where_their_owner_cannot_be_suspended(kind: str) 
     ],
 )
 def test_a_policy_of_the_controllers_is_about_the_account_that_it_uses(name: str) -> None:
-    rendered = objects(*VARIANTS["gangs"], "controller.evictions=true")
+    rendered = objects(*VARIANTS["gangs"], "controller.idleEviction=true")
     policy = rendered["ValidatingAdmissionPolicy", f"gpu-topology-{name}"]["spec"]
     account = workload("controller")["spec"]["template"]["spec"]["serviceAccountName"]
     (by,) = (condition["expression"] for condition in policy["matchConditions"])
@@ -179,7 +179,7 @@ def test_a_policy_of_the_controllers_is_about_the_account_that_it_uses(name: str
 
 def test_namespaces_that_the_webhook_leaves_out_bound_admission_and_not_the_account_of_the_controller() -> None:
     """A pod that waited there before is still placed."""
-    rendered = objects(*VARIANTS["gangs"], "controller.evictions=true", "webhook.excludedNamespaces[0]=monitoring")
+    rendered = objects(*VARIANTS["gangs"], "controller.idleEviction=true", "webhook.excludedNamespaces[0]=monitoring")
     named = {name for (kind, name), obj in rendered.items() if "monitoring" in json.dumps(obj)}
     assert named == {"gpu-topology-webhook", "gpu-topology-evictions"}
     for name in (
@@ -245,6 +245,7 @@ def test_least_privilege_of_the_controller() -> None:
         ("resource.k8s.io", "deviceclasses", (), reads),
         ("resource.k8s.io", "resourceclaimtemplates", (), reads | {"create", "delete"}),
         ("resource.k8s.io", "resourceclaims", (), reads | {"create", "patch", "delete"}),
+        ("rbac.authorization.k8s.io", "clusterroles", ("gpu-topology-controller",), {"get"}),
         ("kueue.x-k8s.io", "topologies", (), follows),
         ("", "pods/status", (), {"patch"}),
         ("resource.k8s.io", "resourceslices", (), {"create"}),
@@ -260,6 +261,8 @@ def test_least_privilege_of_the_controller() -> None:
     assert rules("Role", "controller") == [
         ("coordination.k8s.io", "leases", (LEASE,), {"get", "update"}),
         ("coordination.k8s.io", "leases", (), {"create"}),
+        ("", "namespaces", ("gpu-topology",), {"get"}),
+        ("apps", "daemonsets", ("gpu-topology-node",), {"get"}),
         ("", "configmaps", ("gpu-topology-policies",), {"get", "list", "watch"}),
         ("", "configmaps", tuple(usage_config_maps.every_name()), {"get", "update"}),
         ("", "configmaps", (reservation_config_map.NAME,), {"get", "update"}),
@@ -664,7 +667,7 @@ def test_only_namespaces_of_tenants_with_a_partition_are_kept_from_what_the_sche
     ("settings", "classes"),
     [
         ((), {f"{kind}gpu.topology" for kind in ("", "share.", "mig.", "amd.", "ascend.")}),
-        (("ledger=gpu.nvidia.com",), {"gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"}),
+        (("allocatingDriver=gpu.nvidia.com",), {"gpu.nvidia.com", "mig.nvidia.com", "vfio.gpu.nvidia.com"}),
     ],
 )
 def test_claims_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(
@@ -705,7 +708,7 @@ def test_the_limits_that_a_partition_refuses_are_those_that_the_webhook_would_tr
 @pytest.mark.parametrize("ledger", ["", "gpu.nvidia.com", "gpu.amd.com"])
 def test_extended_resources_of_every_class_that_gives_gpus_are_kept_out_of_a_partition(ledger: str) -> None:
     named = "" if ledger else "example.com/gpu"
-    settings = [f"ledger={ledger}"] if ledger else [f"deviceClass.extendedResourceName={named}"]
+    settings = [f"allocatingDriver={ledger}"] if ledger else [f"deviceClass.extendedResourceName={named}"]
     found = limits_refused("extended", *settings)
     rendered = objects(*VARIANTS["partitions"], *settings)
     policy = rendered["ValidatingAdmissionPolicy", "gpu-topology-partitions-claims"]["spec"]["validations"][1]

@@ -21,10 +21,12 @@ ALL: Final = (
     *VARIANTS["gangs"],
     *VARIANTS["preemption"],
     *VARIANTS["page"],
-    "controller.evictions=true",
+    "controller.idleEviction=true",
     "policies.tenants.b.namespaceLabels.team=b",
 )
 """Values that give each account all rights that it can have."""
+LEAST: Final = "tests/unit/chart/test_rights.py::test_least_privilege_of_the_controller"
+RELEASE_OWNER: Final = "dradriver/controller/writing/release_owner.py"
 SEATS: Final = "dradriver/controller/writing/seat_slice.py"
 CLAIMS: Final = "dradriver/controller/writing/api_writer.py"
 STOLEN: Final = "tests/contract/test_stolen_tokens.py"
@@ -73,6 +75,10 @@ RIGHTS: Final = (
     ),
     Right("controller", "nodes", "list watch", "dradriver/controller/controller.py"),
     Right("controller", "namespaces", "list watch", "dradriver/controller/features/namespaces.py"),
+    *(
+        Right("controller", resource, "get", "dradriver/controller/features/agent_admission.py", NAMED, LEAST)
+        for resource in ("namespaces", "daemonsets.apps")
+    ),
     Right("controller", "resourceslices.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
     Right(
         "controller", "resourceslices.resource.k8s.io", "create", SEATS,
@@ -83,6 +89,7 @@ RIGHTS: Final = (
         NAMED, f"{GANGS}::test_the_controller_offers_seats_and_nothing_else_and_agents_offer_none",
     ),
     Right("controller", "deviceclasses.resource.k8s.io", "get list watch", SEATS),
+    Right("controller", "clusterroles.rbac.authorization.k8s.io", "get", RELEASE_OWNER, NAMED, LEAST),
     Right("controller", "devicetaintrules.resource.k8s.io", "list watch", "dradriver/controller/controller.py"),
     Right("controller", "topologies.kueue.x-k8s.io", "list watch", "dradriver/controller/controller.py"),
     Right(
@@ -233,6 +240,9 @@ RIGHTS: Final = (
         for account in ("page", "viewer")
         for group, plural in {**gang_size_of_owner.OBJECTS, **suspendable_owners.OBJECTS}.values()
     ),
+    # Helm deletes the account after the look at the pods.
+    Right("uninstall", "pods", "list", "dradriver/cli/uninstall.py"),
+    Right("uninstall", "resourceclaims.resource.k8s.io", "list", "dradriver/cli/uninstall.py"),
     Right("test", "resourceslices.resource.k8s.io", "list", "helm/gpu-topology-dra/files/smoke.py"),
     # Helm deletes the account after the test. The right is one of the namespace `default`.
     Right(

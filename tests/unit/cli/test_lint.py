@@ -69,7 +69,7 @@ def test_a_good_pod_comes_out_as_the_webhook_makes_it() -> None:
 def test_what_another_driver_cannot_have_is_refused_where_it_hands_out_the_gpus() -> None:
     text = POD.replace("  annotations:", "  annotations:\n    gpu.topology/placement: static")
     assert lint(text).exit_code == 0
-    result = lint(text, "--ledger", "gpu.nvidia.com")
+    result = lint(text, "--allocating-driver", "gpu.nvidia.com")
     assert result.exit_code == 1
     assert "in this cluster gpu.nvidia.com hands out the GPUs" in result.stdout
 

@@ -32,9 +32,7 @@ def keep(cluster: GpuCluster, text: str = POLICIES, **hours_of: float) -> None:
     cluster.put(CONFIG_MAPS, policies_map(text))
     hour = int(time.time() // usage_config_maps.HOUR_S)
     rows = {Bucket(namespace, "", "", "whole"): hours * 3600 for namespace, hours in hours_of.items()}
-    made = usage_config_maps.config_map(
-        None, {hour: rows}, until=hour * 3600.0, namespace=DRIVER_NAMESPACE, class_uid=""
-    )
+    made = usage_config_maps.config_map(None, {hour: rows}, until=hour * 3600.0, namespace=DRIVER_NAMESPACE)
     cluster.put(CONFIG_MAPS, made)
 
 

@@ -66,7 +66,7 @@ def test_gpus_of_other_vendors_become_devices_of_their_classes() -> None:
 
 def test_where_anothers_devices_are_handed_out_its_class_is_counted() -> None:
     hard = {"requests.nvidia.com/gpu": "8", "requests.nvidia.com/mig-1g.10gb": "3"}
-    result = convert(quota(hard), options=("--replace", "--ledger", "gpu.nvidia.com"))
+    result = convert(quota(hard), options=("--replace", "--allocating-driver", "gpu.nvidia.com"))
     assert yaml.safe_load(result.stdout)["spec"]["hard"] == {THEIRS: "8"}
     assert "requests.nvidia.com/mig-1g.10gb: claims that this driver makes" in result.stderr
     assert "gpu.topology" not in result.output

@@ -39,7 +39,7 @@ EVIL = '=HYPERLINK("http://x")'
 
 def kept(cluster: GpuCluster, hours: usage_config_maps.Hours, details: usage_config_maps.Details | None = None) -> None:
     made = usage_config_maps.config_map(
-        HOUR // 24, hours, until=(HOUR + 2) * 3600.0, namespace="gpu-topology", class_uid="", details=details
+        HOUR // 24, hours, until=(HOUR + 2) * 3600.0, namespace="gpu-topology", details=details
     )
     cluster.put(CONFIG_MAPS, made)
 

@@ -386,7 +386,7 @@ def addon(well: GpuCluster) -> GpuCluster:
     return well
 
 
-@pytest.mark.parametrize("more", [(), ("--ledger=gpu.nvidia.com",)])
+@pytest.mark.parametrize("more", [(), ("--allocating-driver=gpu.nvidia.com",)])
 async def test_where_all_is_well_beside_nvidias_driver(
     addon: GpuCluster, shell: CommandLine, more: tuple[str, ...]
 ) -> None:
@@ -398,7 +398,7 @@ async def test_where_all_is_well_beside_nvidias_driver(
 
 
 async def test_what_is_wrong_beside_nvidias_driver(addon: GpuCluster, shell: CommandLine) -> None:
-    addon.put(PODS, part("node", more=("--ledger=gpu.nvidia.com",)))
+    addon.put(PODS, part("node", more=("--allocating-driver=gpu.nvidia.com",)))
     addon.remove(DEVICE_CLASSES, "gpu.nvidia.com")
     addon.put(RESOURCE_SLICES, nvidia.slices("n1", []))
     node = addon.find(NODES, "n1")
@@ -478,7 +478,9 @@ async def test_the_job_has_the_agents_image_account_and_driver(well: GpuCluster,
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
     (container,) = spec["containers"]
     assert container["image"] == "gpu-topology-dra:1"
-    assert {"--driver-root=/host/run/d", "--cdi-root=/etc/cdi", "--ledger=gpu.topology"} <= set(container["args"])
+    assert {"--driver-root=/host/run/d", "--cdi-root=/etc/cdi", "--allocating-driver=gpu.topology"} <= set(
+        container["args"]
+    )
     assert {"name": "cdi", "hostPath": {"path": "/etc/cdi", "type": ""}} in spec["volumes"], "nothing is made"
     assert {"name": "cdi", "mountPath": "/etc/cdi", "readOnly": True} in container["volumeMounts"]
     flags = {word.partition("=")[0] for word in container["args"] if word.startswith("-")}
@@ -513,7 +515,7 @@ def test_the_job_of_the_charts_own_agent(variant: str) -> None:
     assert driver_pods.pods_of([pod], "node") == [pod]
     agent = job_of.of_agent([pod], "n")
     assert agent is not None
-    assert (agent.driver_root, agent.cdi_root, agent.ledger, agent.pull_secrets) == {
+    assert (agent.driver_root, agent.cdi_root, agent.allocating_driver, agent.pull_secrets) == {
         "full": ("/run/nvidia/driver", "/etc/cdi", "gpu.topology", ({"name": "pull"},)),
         "addon": ("/", "/var/run/cdi", "gpu.nvidia.com", ()),
         "mps": ("/run/nvidia/driver", "/var/run/cdi", "gpu.topology", ()),

@@ -122,7 +122,7 @@ def test_without_an_api_server_the_hardware_is_looked_at(dgx1: Server, tmp_path:
 
 def test_beside_nvidias_driver_no_base_specification_is_wanted(dgx1: Server) -> None:
     (cdi(dgx1) / GPU_FILE).unlink()
-    assert "base-specification" not in said(dgx1, "--ledger", "gpu.nvidia.com", status=0)
+    assert "base-specification" not in said(dgx1, "--allocating-driver", "gpu.nvidia.com", status=0)
 
 
 # Network cards.

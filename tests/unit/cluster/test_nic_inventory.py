@@ -348,5 +348,5 @@ def test_requests_that_share_nics_need_as_many_as_all_of_them_want(monkeypatch: 
     assert judged.call_count == 1, "ten NICs of which the same is said, and two requests that ask the same"
     assert enough(mine, NicAsk(requests=(*same, other))) == {"b"}
     table = mine.table
-    counts = mine.counts.of(NicAsk(requests=same), table.named("ab"), every=True)
+    counts = mine.counts.of(NicAsk(requests=same), table.named("ab"), counts_all=True)
     assert [counts[table.row(node)] for node in "ab"] == [2, 8]

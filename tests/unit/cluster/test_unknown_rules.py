@@ -11,6 +11,8 @@ import pytest
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
+from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.pods.neighbours import MOST_PODS, Neighbours
 from dradriver.cluster.pods.unknown_rules import what_only_the_scheduler_knows
 from dradriver.kube import codec
 from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
@@ -126,3 +128,21 @@ async def test_the_cluster_cache_says_so_of_its_claims_and_templates() -> None:
     )
     assert picture.only_scheduler_knows(of_channel) is None
     assert picture.only_scheduler_knows(pod(resourceClaims=[GPUS, channel])) is not None
+
+
+@pytest.mark.parametrize("count", [MOST_PODS - 1, MOST_PODS])
+def test_whether_too_many_pods_are_there_is_known_without_a_look_at_any(count: int) -> None:
+    placed: list[Key] = []
+
+    def place_of(key: Key) -> str | None:
+        placed.append(key)
+        return "n"
+
+    pods: dict[Key, Pod] = {("a", f"p{number}"): pod() for number in range(count)}
+    neighbours = Neighbours(NodeTable(), pods, place_of)
+    for key, other in pods.items():
+        neighbours.pod_changed(key, other)
+    waiting = pod(affinity=affinity())
+    neighbours.pod_changed(("a", "waiting"), waiting)
+    assert neighbours.has_too_many(waiting) == (count == MOST_PODS)
+    assert not placed

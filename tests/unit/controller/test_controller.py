@@ -248,7 +248,7 @@ async def test_the_process_hands_out_the_devices_that_its_option_names(tmp_path:
         cluster.foreign("theirs", "a", "gpu-0")
         cluster.pod("p", wishes={"policy": "nvlink"})
         async with asyncio.TaskGroup() as tasks:
-            process = tasks.create_task(serve(options_of(api, tmp_path, "--ledger=gpu.nvidia.com")))
+            process = tasks.create_task(serve(options_of(api, tmp_path, "--allocating-driver=gpu.nvidia.com")))
             await running.until(lambda: running.is_lifted("p"))
             process.cancel()
         assert cluster.gpus("p") == ("a", [4, 5, 6, 7])

@@ -269,7 +269,7 @@ async def test_without_the_right_it_is_said_which_one_is_missing() -> None:
     world.cluster.client.refuse["evict"] = [ApiError(403, "Forbidden", "no")] * 1000
     await world.later(120)
     assert world.names == ["nb"]
-    assert "may not evict pods: set controller.evictions" in world.said[-1][1]
+    assert "may not evict pods: set controller.idleEviction" in world.said[-1][1]
 
 
 async def test_who_cannot_be_ended_is_in_nobodys_way() -> None:

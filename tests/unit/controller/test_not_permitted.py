@@ -27,7 +27,7 @@ async def write(client: Client, verb: str) -> None:
     pod = Pod(metadata=Metadata(name="p", namespace="default", uid="1"))
     job = Suspendable(metadata=Metadata(name="j", namespace="default", uid="2"))
     if verb == "evict":
-        await evict(client, pod, as_seen=False, chart_value="controller.evictions", refused="refused")
+        await evict(client, pod, as_seen=False, chart_value="controller.idleEviction", refused="refused")
     elif verb == "delete":
         await delete(client, [pod])
     else:

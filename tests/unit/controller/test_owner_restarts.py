@@ -515,7 +515,7 @@ async def test_so_many_are_suspended_at_once_and_no_more() -> None:
 
 async def test_what_was_answered_before_does_not_count_once_the_owner_can_be_suspended() -> None:
     cluster = GpuCluster()
-    asking(cluster, "default", "unwanted", wanted=lambda: False)
+    asking(cluster, "default", "unwanted", is_needed=lambda: False)
     await cluster.worker.sweep()
     restarts, pods = cluster.restarts, [cluster.worker.picture.pods["default", "unwanted"]]
     gang = "default", "gang/unwanted"
@@ -539,7 +539,7 @@ def marked(cluster: GpuCluster, namespace: str, count: int) -> None:
         cluster.put(JOBS, {"metadata": metadata, "spec": {"suspend": True}})
 
 
-def asking(cluster: GpuCluster, namespace: str, *jobs: str, wanted: Callable[[], bool] = lambda: True) -> None:
+def asking(cluster: GpuCluster, namespace: str, *jobs: str, is_needed: Callable[[], bool] = lambda: True) -> None:
     """Ask that Jobs of one pod each start anew."""
     restarts = cluster.restarts
     for name in jobs:
@@ -550,7 +550,9 @@ def asking(cluster: GpuCluster, namespace: str, *jobs: str, wanted: Callable[[],
         cluster.put(JOBS, {"metadata": {"name": name, "namespace": namespace, "uid": name}, "spec": {}})
     cluster.deliver()
     for name in jobs:
-        restarts.ask((namespace, f"gang/{name}"), [cluster.worker.picture.pods[namespace, name]], "r", wanted=wanted)
+        restarts.ask(
+            (namespace, f"gang/{name}"), [cluster.worker.picture.pods[namespace, name]], "r", is_needed=is_needed
+        )
 
 
 def suspended_in(cluster: GpuCluster, namespace: str) -> list[str]:

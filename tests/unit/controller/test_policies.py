@@ -189,6 +189,7 @@ async def process(api: FakeApiServer, folder: Path, text: str) -> AsyncIterator[
             await task
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_the_process_follows_its_policies_and_tells_of_bad_ones(api: FakeApiServer, tmp_path: Path) -> None:
     api.put(CONFIG_MAPS, MAP | {"data": {"policies.yaml": "gpu: []"}})

@@ -10,7 +10,7 @@ import pytest
 
 from dradriver.api.claims.evicted_workloads import Evicted
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.api.policies.tenant_policies import Queue
+from dradriver.api.policies.tenant_policies import Cap, Queue, Tenant
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tests.fakes.apistore import Object
@@ -45,9 +45,9 @@ async def bounded(nodes: str, most: int = 1) -> Contested:
     return cluster
 
 
-def follow(cluster: Contested, most: int = 1) -> None:
+def follow(cluster: Contested, most: int = 1, **tenants: Tenant) -> None:
     preemption = msgspec.structs.replace(ON.queue.preemption, units_per_minute=most)
-    cluster.worker.follow(Policies(queue=Queue(preemption=preemption)))
+    cluster.worker.follow(Policies(queue=Queue(preemption=preemption), tenants=tenants))
 
 
 @pytest.mark.slow
@@ -237,4 +237,26 @@ async def test_what_is_saved_for_one_whose_scheduler_is_silent_is_for_others(wal
         assert cluster.ending() == ["low-c"]
         cluster.pod("small", 8, priority=10, **on("b"))
         await asyncio.sleep(15)
+    assert cluster.ending() == ["low-b", "low-c"]
+
+
+async def test_what_is_saved_for_one_that_its_cap_keeps_waiting_is_for_others(wall: None) -> None:
+    cluster = Contested()
+    for node in "abc":
+        cluster.node(node)
+    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
+    for node in "bc":
+        await cluster.run((f"low-{node}", 8, 0), **on(node))
+    follow(cluster, 2, capped=Tenant(namespaces=("capped",), cap=(Cap(gpus=8),)))
+    cluster.pod("first", 8, priority=10, **on("b"))
+    async with working(cluster):
+        await asyncio.sleep(5)
+        cluster.pod("large", 8, namespace="capped", priority=1000, **on("a"))
+        await asyncio.sleep(5)
+        cluster.pod("small", 8, priority=500, **on("c"))
+        await asyncio.sleep(5)
+        assert cluster.ending() == ["low-b"]
+        cluster.node("d")
+        cluster.pod("of-the-cap", 8, namespace="capped", priority=1000, **on("d"))
+        await asyncio.sleep(8)
     assert cluster.ending() == ["low-b", "low-c"]

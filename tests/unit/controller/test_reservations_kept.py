@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from dradriver.api.claims import reservation_config_map as stored
+from dradriver.controller.features.reservations import LOOK_S
 from dradriver.kube.client import ApiError
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.queue import reservation_access
 from dradriver.queue.reservation_rules import Terms
+from tests.fakes.apistore import Object
 from tests.fakes.reserving import OURS, WAIT_S, Reserving, passed_by
 
 
@@ -101,10 +105,28 @@ async def test_the_store_writes_over_what_others_have_changed_and_says_once_what
     assert cluster.held[0].idle_gpu_s >= before
 
 
+async def test_a_write_of_reservations_that_is_not_answered_keeps_none_from_ending() -> None:
+    cluster = await passed_by()
+    await cluster.end("s0")
+
+    async def hang(*_: object, **__: object) -> Object:
+        return await asyncio.Future[Object]()
+
+    cluster.client.update = hang  # type: ignore[method-assign]
+    work = asyncio.create_task(cluster.features.reservations.run(cluster.kept))
+    await asyncio.sleep(LOOK_S)
+    assert cluster.held
+    cluster.now += Terms().idle_s * 3
+    await asyncio.sleep(LOOK_S)
+    assert not cluster.held
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
 def test_what_is_written_is_bounded_and_read_back() -> None:
     kept = [stored.Kept(who=f"a/p{n}/u", gpus={f"n{n}": ["x"]}, counted_at=1.0, tenant=str(n)) for n in range(99)]
     since = [stored.Since(f"a/{n}/u", float(n), 1) for n in range(999)]
-    made = stored.config_map(kept, since, namespace=OURS, class_uid="7", version="9")
+    made = stored.config_map(kept, since, namespace=OURS, owners=[{"uid": "7"}], version="9")
     assert made["metadata"]["ownerReferences"][0]["uid"] == "7"
     found = stored.read(made)
     assert (found.kept, found.blocked) == (kept[: stored.MOST_KEPT], since[: stored.MOST_BLOCKED])

@@ -13,10 +13,11 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.claim_templates import Template
 from dradriver.api.pod import claim_alternatives
 from dradriver.cluster.records import pod_records, records
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
-from dradriver.kube.resources import RESOURCE_CLAIM_TEMPLATES
+from dradriver.kube.resources import CLUSTER_ROLES, RESOURCE_CLAIM_TEMPLATES
 from tests.fakes.admission import NVLINK, admit, defaulted, pod, stored
 from tests.fakes.apistore import Store
 from tests.fakes.gpucluster import DirectClient
@@ -44,13 +45,14 @@ class OneByOne(Mapping[tuple[str, str], Template]):
 class Cluster:
     """The keeper, a server, and what reflectors show when they are asked to."""
 
-    def __init__(self, grace_s: float = 0.0) -> None:
+    def __init__(self, grace_s: float = 0.0, owner: str = "") -> None:
         self.client = DirectClient(Store())
         self.seen: dict[tuple[str, str], Template] = {}
         self.told: list[tuple[str, str]] = []
         self.template_writer = TemplateWriter(
-            cast("Client", self.client), OneByOne(self.seen), record=self.record, grace_s=grace_s, pause_s=0.0
-        )
+            cast("Client", self.client), OneByOne(self.seen), record=self.record,
+            owner=ReleaseOwner(cast("Client", self.client), owner), grace_s=grace_s, pause_s=0.0,
+        )  # fmt: skip
         self.pods: dict[tuple[str, str], Pod | pod_records.Foreign] = {}
 
     async def record(self, about: Pod, reason: str) -> None:
@@ -118,6 +120,20 @@ async def test_alike_pods_get_one_template_in_their_namespace() -> None:
     writes = list(cluster.client.writes)
     await cluster.act()
     assert cluster.client.writes == writes
+
+
+async def test_a_template_is_deleted_with_the_release_as_it_is_now() -> None:
+    cluster = Cluster(owner="gpu-topology-controller")
+    cluster.pod("before")
+    await cluster.act()
+    for count, uid in ((2, "first"), (3, "installed-again")):
+        role = {"metadata": {"name": "gpu-topology-controller", "uid": uid}, "rules": []}
+        cluster.client.store.of(CLUSTER_ROLES).objects.clear()
+        cluster.client.store.put(CLUSTER_ROLES, role)
+        cluster.pod(uid, count)
+        await cluster.act()
+    owners = [[owner["uid"] for owner in t["metadata"].get("ownerReferences", ())] for t in cluster.templates()]
+    assert sorted(owners) == [[], ["first"], ["installed-again"]]
 
 
 async def test_a_template_that_somebody_deletes_is_made_again() -> None:

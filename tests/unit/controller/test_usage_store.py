@@ -11,19 +11,20 @@ import msgspec
 import pytest
 from prometheus_client import REGISTRY
 
-from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.claims import idleness, usage_config_maps
 from dradriver.api.claims.usage_config_maps import MOST_BYTES, OTHERS, PLACES, Bucket
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue, Tenant
+from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.usage_store import FIRST_LOAD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
-from dradriver.kube.resources import CONFIG_MAPS, DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import CLUSTER_ROLES, CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from tests.effort import sampled
 from tests.fakes.gpucluster import GpuCluster, Killed, claim_of
 
 OURS = "gpu-topology"
+OWNER = "gpu-topology-controller"
 HOUR = 3600.0
 START = 400_000 * HOUR  # the 16th hour of a day
 
@@ -37,12 +38,14 @@ class Clock:
 
 
 class Cluster(GpuCluster):
-    """A cluster whose controller keeps GPU time."""
+    """A cluster whose controller keeps GPU time; where it ``keeps``, beyond an uninstallation."""
+
+    keeps = False
 
     def __init__(self) -> None:
         self.clock = Clock()
         super().__init__()
-        self.put(DEVICE_CLASSES, {"metadata": {"name": names.DEVICE_CLASS}, "spec": {}})
+        self.put(CLUSTER_ROLES, {"metadata": {"name": OWNER}, "rules": []})
 
     def time_s(self) -> float:
         return self.clock.now
@@ -50,8 +53,9 @@ class Cluster(GpuCluster):
     def restart(self) -> None:
         super().restart()
         self.usage = UsageStore(
-            cast("Client", self.client), self.worker.picture, self.worker.tenants, namespace=OURS, clock=self.clock
-        )
+            cast("Client", self.client), self.worker.picture, self.worker.tenants, namespace=OURS,
+            owner=None if self.keeps else ReleaseOwner(cast("Client", self.client), OWNER), clock=self.clock,
+        )  # fmt: skip
 
     async def run(self, name: str, gpus: int = 4, *, namespace: str = "default", says_when: bool = True) -> None:
         self.pod(name, gpus, namespace=namespace)
@@ -98,7 +102,7 @@ async def test_what_claims_hold_is_written_once_a_minute_and_the_day_when_the_ho
     await made.usage.write()
     (first,) = made.all(CONFIG_MAPS)
     assert first["metadata"]["name"] == usage_config_maps.name_of(None)
-    assert first["metadata"]["ownerReferences"][0]["name"] == names.DEVICE_CLASS
+    assert first["metadata"]["ownerReferences"][0]["name"] == OWNER
     assert made.kept() == {400_000: {("default", ""): 240.0}}
     made.clock.now += HOUR
     await made.usage.write()
@@ -113,6 +117,41 @@ async def test_what_claims_hold_is_written_once_a_minute_and_the_day_when_the_ho
     made.clock.now += 60
     await made.usage.write()
     assert len(made.client.writes) == before, "nothing has grown"
+
+
+async def test_a_leader_gives_what_is_stored_the_owner_that_its_options_say() -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += HOUR + 60
+    await made.usage.write()
+    stored = made.kept()
+    assert len(made.all(CONFIG_MAPS)) == 2
+    for keeps, owners in ((True, []), (False, [OWNER])):
+        made.keeps = keeps
+        made.restart()
+        made.deliver()
+        await made.usage.load()
+        every = made.all(CONFIG_MAPS)
+        assert [owner["name"] for one in every for owner in one["metadata"].get("ownerReferences", ())] == 2 * owners
+        assert made.kept() == stored
+
+
+async def test_usage_is_read_where_its_owner_cannot_be_changed(caplog: pytest.LogCaptureFixture) -> None:
+    made = await cluster()
+    await made.run("p")
+    made.clock.now += 60
+    await made.usage.write()
+    made.keeps = True
+    made.restart()
+    made.deliver()
+
+    async def immutable(*_: Any, **__: Any) -> Any:
+        raise ApiError(422, "Invalid", "immutable")
+
+    made.client.update = immutable  # type: ignore[method-assign]
+    await made.usage.load()
+    assert made.worker.picture.gpu_time.hours
+    assert "its owner stays as it is" in caplog.text
 
 
 async def test_the_next_leader_goes_on_from_what_was_written_and_from_the_claims_that_are_there() -> None:
@@ -195,9 +234,7 @@ def test_pods_have_the_room_that_is_left_and_those_of_a_row_are_never_more() -> 
         hours[hour] = {bucket: 8.0 * (n + 1) for n, bucket in enumerate(buckets)}
         pods = {(b, f"{'p' * 60}-{n}"): (s / 8, s / 16) for b, s in hours[hour].items() for n in range(8)}
         details[hour] = usage_config_maps.Detail({b: s / 2 for b, s in hours[hour].items()}, pods)
-    made = usage_config_maps.config_map(
-        1, hours, until=START, namespace=OURS, class_uid="", version="1", details=details
-    )
+    made = usage_config_maps.config_map(1, hours, until=START, namespace=OURS, version="1", details=details)
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
     kept = usage_config_maps.read(made)
     for hour, rows in kept.hours.items():
@@ -250,9 +287,7 @@ async def test_what_another_has_counted_further_is_read_and_not_overwritten() ->
     await made.usage.write()
     (found,) = made.all(CONFIG_MAPS)
     bucket = Bucket("other", "", "", "whole")
-    theirs = usage_config_maps.config_map(
-        None, {400_000: {bucket: 7.0}}, until=made.clock.now + 50, namespace=OURS, class_uid=""
-    )
+    theirs = usage_config_maps.config_map(None, {400_000: {bucket: 7.0}}, until=made.clock.now + 50, namespace=OURS)
     made.put(CONFIG_MAPS, found | {"data": theirs["data"]})
     made.clock.now += 60
     with pytest.raises(ApiError) as caught:
@@ -433,7 +468,7 @@ def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces:
         for n in range(5000)
     }
     made = usage_config_maps.config_map(
-        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
+        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, version="1"
     )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
     for rows in usage_config_maps.read(made).hours.values():
@@ -444,7 +479,7 @@ def test_what_is_too_much_for_one_configmap_is_added_up_by_namespace(namespaces:
 
 def test_words_of_any_length_end() -> None:
     hours = {400_000: {Bucket("team", "", f"{n}" * 500_000, "whole"): 1.0 for n in range(5)}}
-    made = usage_config_maps.config_map(1, hours, until=START, namespace=OURS, class_uid="", version="1")
+    made = usage_config_maps.config_map(1, hours, until=START, namespace=OURS, version="1")
     assert sum(usage_config_maps.read(made).hours[400_000].values()) == 5.0
 
 
@@ -452,7 +487,7 @@ def test_words_of_any_length_end() -> None:
 def test_what_is_of_too_many_namespaces_is_nobodys() -> None:
     buckets = {Bucket(f"{n:05}-{'x' * 57}", "y" * 320, "z" * 63, "whole"): float(n) for n in range(20_000)}
     made = usage_config_maps.config_map(
-        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, class_uid="", version="1"
+        1, {400_000 + n: buckets for n in range(24)}, until=START, namespace=OURS, version="1"
     )
     assert len(made["data"]["usage.json"]) <= MOST_BYTES
     for rows in usage_config_maps.read(made).hours.values():

@@ -24,6 +24,10 @@ def test_a_line_that_is_not_printed_is_found(printed: str, different: str) -> No
     assert consoles.differs(SHOWN, printed) == different
 
 
+def test_a_namespace_that_ends_like_a_time_is_a_namespace() -> None:
+    assert not consoles.differs(SHOWN._replace(output=("Pod docs/trainer",)), "Pod t-waits-46046d/trainer")
+
+
 def test_what_follows_the_last_line_is_found() -> None:
     assert consoles.differs(SHOWN._replace(output=("a",)), "a\nb") == "(the end; 'b' follows)"
 

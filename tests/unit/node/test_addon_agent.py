@@ -133,16 +133,16 @@ async def test_the_agent_is_the_one_for_the_devices_that_the_option_names(
         ran.append(current_ledger())
 
     monkeypatch.setattr(part, "run", run)
-    await asyncio.create_task(serve(parse(["--node-name=n", f"--ledger={ledger.driver}"])))
+    await asyncio.create_task(serve(parse(["--node-name=n", f"--allocating-driver={ledger.driver}"])))
     assert (ran, current_ledger()) == ([ledger], OURS)
 
 
 def test_the_command_line_knows_all_ledgers() -> None:
-    assert parse(["--node-name=n"]).ledger == names.DRIVER
-    assert parse(["--node-name=n", "--ledger=gpu.nvidia.com"]).ledger == NVIDIA.driver
-    assert parse(["--node-name=n", "--ledger=gpu.amd.com"]).ledger == AMD.driver
+    assert parse(["--node-name=n"]).allocating_driver == names.DRIVER
+    assert parse(["--node-name=n", "--allocating-driver=gpu.nvidia.com"]).allocating_driver == NVIDIA.driver
+    assert parse(["--node-name=n", "--allocating-driver=gpu.amd.com"]).allocating_driver == AMD.driver
     with pytest.raises(SystemExit):
-        parse(["--node-name=n", "--ledger=example.com"])
+        parse(["--node-name=n", "--allocating-driver=example.com"])
 
 
 def _raw(obj: Object) -> msgspec.Raw:

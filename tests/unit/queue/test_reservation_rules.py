@@ -107,23 +107,23 @@ def test_while_the_time_is_unknown_only_short_ones_run_there_and_they_do_not_fol
 
 
 def test_idle_gpus_are_counted_until_the_bound_and_then_it_moves_once_or_ends() -> None:
-    here, elsewhere = place("a", until(None, work=500)), place("b", until(300))
-    reservation = held(*here.uses)
+    current, alternative = place("a", until(None, work=500)), place("b", until(300))
+    reservation = held(*current.uses)
     assert runs_out_at(reservation, 1, TERMS) == 100
     assert runs_out_at(reservation, 0, TERMS) is None
     early = counted(reservation, 1, 99)
-    assert judge(early, here=here, elsewhere=elsewhere, terms=TERMS, now=99) == (Step.KEEP, "")
+    assert judge(early, current=current, alternative=alternative, terms=TERMS, now=99) == (Step.KEEP, "")
     late = counted(early, 1, 100)
     assert late.idle_gpu_s == 100
-    step, why = judge(late, here=here, elsewhere=elsewhere, terms=TERMS, now=100)
+    step, why = judge(late, current=current, alternative=alternative, terms=TERMS, now=100)
     assert (step, why) == (Step.MOVE, "100 GPU-seconds stood idle, at most 100 may")
-    assert judge(late, here=elsewhere, elsewhere=here, terms=TERMS, now=100)[0] is Step.END
-    assert judge(late, here=here, elsewhere=None, terms=TERMS, now=100)[0] is Step.END
-    moved = move(late, elsewhere, 100)
-    assert (moved.gpus, moved.expected_at, moved.endless) == (elsewhere.gpus, 300, ())
+    assert judge(late, current=alternative, alternative=current, terms=TERMS, now=100)[0] is Step.END
+    assert judge(late, current=current, alternative=None, terms=TERMS, now=100)[0] is Step.END
+    moved = move(late, alternative, 100)
+    assert (moved.gpus, moved.expected_at, moved.endless) == (alternative.gpus, 300, ())
     assert (moved.idle_gpu_s, moved.moved) == (0, 1)
     spent = counted(moved, 2, 200)
-    assert judge(spent, here=here, elsewhere=elsewhere, terms=TERMS, now=200)[0] is Step.END
+    assert judge(spent, current=current, alternative=alternative, terms=TERMS, now=200)[0] is Step.END
 
 
 @pytest.mark.parametrize("counts", [1, 3, 7, 1000])
@@ -139,21 +139,18 @@ def test_an_account_is_used_up_when_its_timer_rings_however_often_it_was_counted
 
 def test_a_lost_node_moves_it_without_counting() -> None:
     reservation = counted(held(until(300)), 1, 40)
-    options = {"here": place("a", until(300)), "terms": TERMS, "now": 40.0, "gone": [("a", "gpu-1")]}
-    step, why = judge(reservation, elsewhere=place("b", until(400)), **options)  # type: ignore[arg-type]
+    options = {"current": place("a", until(300)), "terms": TERMS, "now": 40.0, "lost": [("a", "gpu-1")]}
+    step, why = judge(reservation, alternative=place("b", until(400)), **options)  # type: ignore[arg-type]
     assert (step, why) == (Step.MOVE, "reserved GPUs are gone")
-    assert judge(reservation, elsewhere=None, **options)[0] is Step.END  # type: ignore[arg-type]
+    assert judge(reservation, alternative=None, **options)[0] is Step.END  # type: ignore[arg-type]
     moved = move(reservation, place("b", until(400)), 40, for_cost=False)
     assert (moved.moved, moved.idle_gpu_s) == (0, 40)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "placeable", "why"), [(False, False, "nobody waits"), (True, True, "there is a place now")]
-)
-def test_it_ends_where_it_is_not_needed(wanted: bool, placeable: bool, why: str) -> None:
-    step, said = judge(held(), here=place("a"), elsewhere=None, terms=TERMS, now=0, wanted=wanted, placeable=placeable)
+def test_it_ends_where_it_is_not_needed() -> None:
+    step, why = judge(held(), current=place("a"), alternative=None, terms=TERMS, now=0, is_needed=False)
     assert step is Step.END
-    assert why in said
+    assert "nobody waits" in why
 
 
 def test_the_reason_says_when_or_who_is_in_the_way() -> None:

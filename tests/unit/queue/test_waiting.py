@@ -530,6 +530,26 @@ def test_a_class_that_made_its_namespace_step_back_is_before_those_that_come_lat
     assert seen(queue, 9, work=work) == ["p1", "g0", "p2"], "its namespace has waited since it stepped back"
 
 
+@pytest.mark.parametrize("priority", [0, 1000])
+def test_gangs_that_cost_much_in_vain_leave_a_small_gang_of_their_namespace_its_turn(priority: int) -> None:
+    nodes = Nodes("a")
+    queue = nodes.queue()
+    for number in range(3):
+        queue.put(gang(f"{number}", workload(f"g{number}", 8, priority=priority)))
+    queue.put(gang("small", workload("p3", 2, priority=priority)))
+    queue.put(workload("p4", priority=priority, namespace="m"))
+    work = {"g": 5_000_000, "p": 200_000}
+    seen(queue, 9, work=work)
+    firsts = []
+    for _ in range(9):
+        freed(nodes, queue)
+        order = seen(queue, 9, work=work)
+        assert len([name for name in order if name.startswith("g")]) == 2, "a round has no more than it has time for"
+        assert {"p3", "p4"} <= set(order)
+        firsts.append(order[0])
+    assert firsts[2:] == ["p3"] * 7, "once each of the others has cost its namespace a turn"
+
+
 def test_a_share_is_asked_for_once_or_twice_for_each_workload_however_many_namespaces_a_tenant_has() -> None:
     asked_for: list[str] = []
 

@@ -10,6 +10,8 @@ from dradriver.topology.machine import Nic
 from dradriver.topology.network_levels import CLIQUE, FAMILIES, ZONE, levels_of, location, network_gbps
 
 AWS = "topology.k8s.aws/network-node-layer-"
+TIER = "fabric.topograph.run/tier-"
+DOMAIN, SUB_DOMAIN = "accelerator.topograph.run/domain", "accelerator.topograph.run/sub-domain"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -29,6 +31,45 @@ def test_a_family_that_nine_nodes_of_ten_have_is_taken() -> None:
 def test_the_first_family_of_several_is_taken() -> None:
     both = {f"{AWS}3": "l", "fabric.topograph.run/tier-0": "t"}
     assert levels_of([both]).keys[1] == "fabric.topograph.run/tier-0"
+
+
+def test_topograph_has_as_many_tiers_as_nine_nodes_of_ten_have() -> None:
+    five = {f"{TIER}{number}": f"s{number}" for number in range(5)}
+    levels = levels_of([five])
+    assert levels.names == ("fabric", "leaf", "spine", "core", "tier-3", "tier-4", "zone")
+    assert levels.location(five).domains[1:6] == (
+        ("", "s4", "s3", "s2", "s1", "s0"),
+        ("", "s4", "s3", "s2", "s1"),
+        ("", "s4", "s3", "s2"),
+        ("", "s4", "s3"),
+        ("", "s4"),
+    )
+    four = {key: value for key, value in five.items() if key != f"{TIER}4"}
+    assert levels_of([five] * 9 + [four]).names[-2:] == ("tier-4", "zone")
+    assert levels_of([five] * 8 + [four] * 2).names[-2:] == ("tier-3", "zone")
+    gap = {key: value for key, value in five.items() if key != f"{TIER}3"}
+    assert levels_of([gap]).names == ("fabric", "leaf", "spine", "core", "zone")
+    assert levels_of([gap], [f"{TIER}0", f"{TIER}4"]).names == ("leaf", "tier-4")
+
+
+def test_a_sub_domain_is_below_its_fabric_and_nests_in_it_alone() -> None:
+    one = {f"{TIER}0": "l1", DOMAIN: "d1", SUB_DOMAIN: "rack1"}
+    other = {f"{TIER}0": "l2", DOMAIN: "d1", SUB_DOMAIN: "rack1"}
+    elsewhere = {f"{TIER}0": "l1", DOMAIN: "d2", SUB_DOMAIN: "rack1"}
+    levels = levels_of([one, other, elsewhere, {f"{TIER}0": "l1"}])
+    assert levels.names == ("sub-domain", "fabric", "leaf", "spine", "core", "zone")
+    locations = [levels.location(labels).domains for labels in (one, other, elsewhere)]
+    assert [domains[:2] for domains in locations] == [(("d1/rack1",), ("d1",))] * 2 + [(("d2/rack1",), ("d2",))]
+    assert levels.location({SUB_DOMAIN: "rack1"}).domains[0] is None, "it is in no fabric"
+    assert levels.location({SUB_DOMAIN: "rack1"}, fabric="u.1").domains[:2] == (("u.1/rack1",), ("u.1",))
+
+
+def test_a_sub_domain_comes_with_the_fabric_that_configured_levels_lack() -> None:
+    labels = {DOMAIN: "d1", SUB_DOMAIN: "rack1"}
+    assert levels_of([labels], ["example.com/row"]).names == ("sub-domain", "fabric", "row")
+    assert levels_of([labels], [DOMAIN, "example.com/row"]).names == ("fabric", "row"), "as it is written"
+    assert levels_of([labels], ["example.com/row", SUB_DOMAIN]).names == ("sub-domain", "fabric", "row")
+    assert levels_of([], ["example.com/sub-domain"]).names == ("example.com/sub-domain",)
 
 
 def test_domains_nest_but_for_a_fabric() -> None:

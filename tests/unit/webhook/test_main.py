@@ -91,7 +91,12 @@ async def test_the_whole_process_serves_with_mounted_certificates(
     (tmp_path / "tls.crt").write_text(bundle.certificate)
     (tmp_path / "tls.key").write_text(bundle.key)
     port, health = ports
-    arguments = [*BASE, "--certificates=mounted", f"--certificate-dir={tmp_path}", f"--ledger={ledger.driver}"]
+    arguments = [
+        *BASE,
+        "--certificates=mounted",
+        f"--certificate-dir={tmp_path}",
+        f"--allocating-driver={ledger.driver}",
+    ]
     options = program.parse([*arguments, f"--port={port}", f"--health-port={health}"])
     async with asyncio.TaskGroup() as group:
         process = group.create_task(program.serve(options))

@@ -160,6 +160,7 @@ async def test_small_reviews_wait_for_no_bytes() -> None:
         assert await api_server.post_all(*[review(40 * KIB)] * 20) == {200}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STRANGERS)
 async def test_a_stranger_that_is_too_slow_is_cut_off(kind: str) -> None:
     async with served(grace_s=0.05) as port, asyncio.timeout(WAIT_S / 2):

@@ -191,7 +191,7 @@ async def test_nothing_is_published_beside_another_driver() -> None:
 
 
 async def test_a_flag_publishes_beside_a_device_plugin() -> None:
-    async with stage(registered=False, beside_device_plugin=True) as on:
+    async with stage(registered=False, allow_device_plugin=True) as on:
         on.node(**{"nvidia.com/gpu": "8"})
         on.register()
         await on.settled(devices=8)
