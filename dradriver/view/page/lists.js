@@ -154,7 +154,9 @@ export function drawWaiting(main, pieces) {
     name.append(link);
     if (TAGS[pod.state]) name.append(element("span", "tag", TAGS[pod.state]));
     if (pod.gang) name.append(element("span", "tag", `gang ${pod.gang}`));
-    row.append(element("td", "quiet", pod.turn ?? ""), name, element("td", "", pod.wish), element("td", "quiet", age(pod.since)), element("td", "", pod.why));
+    const why = element("td");
+    why.append(element("span", "why", pod.why)); // of a long one the first lines: opened, the pod says all
+    row.append(element("td", "quiet", pod.turn ?? ""), name, element("td", "", pod.wish), element("td", "quiet", age(pod.since)), why);
     body.append(row);
   }
   const heads = element("thead");
