@@ -12,7 +12,9 @@ from dradriver.kube.backoff import wait_s
 LEAST: Final = 128
 LEAST_OF_SILENT: Final = 8  # of a namespace whose pods a scheduler that is known leaves alone
 OF_UNKNOWN: Final = 1
-MOST_OPEN: Final = 8  # of these in one namespace: the scheduler looks at all nodes for each, 0.2 ms a node
+# Of these in one namespace: the scheduler looks at all nodes for each, 0.2 ms a node. A gang is placed whole while
+# fewer wait, so seven pods and one gang can wait at the same time.
+MOST_OPEN: Final = 8
 WINDOW_S: Final = 10.0  # over which a scheduler's speed is taken
 AHEAD_S: Final = 15.0  # of its work that may wait for it
 FIRST_PAUSE_S: Final = 5.0  # after a pod that no known scheduler bound in time

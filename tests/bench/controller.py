@@ -25,12 +25,14 @@ from dradriver.api.policies.tenant_policies import Tenant
 from dradriver.api.slices import resource_slices
 from dradriver.cluster.records import pod_records, records, slice_records
 from dradriver.controller.loop.worker import Worker
+from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.reflector import Change
 from dradriver.process import cyclic_gc
 from dradriver.topology import profiles
 
 Object = dict[str, Any]
+PATIENT = Deadlines(promise_s=3600.0)  # no placement is revoked, however slow the machine is
 FREE_NODES = 20  # beside gangs of two pods for each
 
 
@@ -165,7 +167,7 @@ def bring(worker: Worker, client: NullClient, obj: Object) -> None:
 async def measure(nodes: int, waiting: int) -> None:
     """Print the figures for so many nodes."""
     client = NullClient()
-    worker = Worker(cast("Client", client))
+    worker = Worker(cast("Client", client), deadlines=PATIENT)
     worker.begin()
     raw = raw_nodes(nodes)
     began = time.perf_counter()
@@ -325,7 +327,7 @@ async def costly(nodes: int, gangs: int) -> None:
 def full(nodes: int, *, fill_with: int) -> tuple[Worker, NullClient]:
     """Return a worker with so many nodes, and a waiting pod of so many GPUs for each, if any."""
     client = NullClient()
-    worker = Worker(cast("Client", client))
+    worker = Worker(cast("Client", client), deadlines=PATIENT)
     worker.begin()
     fill(worker, raw_nodes(nodes))
     for number in range(nodes if fill_with else 0):

@@ -21,22 +21,37 @@ class On(NamedTuple):
     node: Object
 
 
-def refusal(pod: Object, node: Object, there: Sequence[On], nodes: Collection[Object]) -> str:
+def refusal(
+    pod: Object,
+    node: Object,
+    there: Sequence[On],
+    nodes: Collection[Object],
+    usable: Collection[Object] | None = None,
+) -> str:
     """Return which plugin refuses a pod on a node; empty if none does.
 
     Args:
-        pod: The pod.
+        pod: The pod. It tolerates no taint.
         node: The node.
         there: The pods that are placed already.
-        nodes: The nodes that the pod's node affinity selects.
+        nodes: All nodes.
+        usable: The nodes that the pod's node affinity selects; None for those that its node selector selects.
     """
+    if usable is None:
+        usable = [each for each in nodes if _is_selected(pod, each)]
+    if node not in usable or _is_tainted(node):
+        return "node"
     if any(_ports(pod) & _ports(other.pod) for other in there if other.node == node):
         return "ports"
     if any(not _apart(pod, node, on) or not _apart(on.pod, on.node, On(pod, node)) for on in there):
         return "anti-affinity"
     if not _together(pod, node, there):
         return "affinity"
-    return "" if all(_even(pod, node, there, nodes, rule) for rule in spreads(pod)) else "spread"
+    return (
+        ""
+        if all(_even(pod, node, there, _compared(pod, nodes, usable, rule), rule) for rule in spreads(pod))
+        else "spread"
+    )
 
 
 def terms(pod: Object, kind: str) -> list[Object]:
@@ -51,8 +66,25 @@ def spreads(pod: Object) -> list[Object]:
 
 def keeps_even(pod: Object, node: Object, there: Sequence[On], nodes: Collection[Object]) -> bool:
     """Return whether the spread of a pod that is placed holds among all pods."""
-    others = [on for on in there if on.pod is not pod]
-    return all(_even(pod, node, others, nodes, rule) for rule in spreads(pod))
+    others, usable = [on for on in there if on.pod is not pod], [each for each in nodes if _is_selected(pod, each)]
+    return all(_even(pod, node, others, _compared(pod, nodes, usable, rule), rule) for rule in spreads(pod))
+
+
+def _is_selected(pod: Object, node: Object) -> bool:
+    return all(_label(node, key) == value for key, value in (pod["spec"].get("nodeSelector") or {}).items())
+
+
+def _is_tainted(node: Object) -> bool:
+    return any(taint["effect"] in ("NoSchedule", "NoExecute") for taint in node["spec"].get("taints") or ())
+
+
+def _compared(pod: Object, nodes: Collection[Object], usable: Collection[Object], rule: Object) -> list[Object]:
+    """Return the nodes whose domains a spread constraint of a pod compares, and whose pods it counts."""
+    some = nodes if rule.get("nodeAffinityPolicy") == "Ignore" else usable
+    if rule.get("nodeTaintsPolicy") == "Honor":
+        some = [each for each in some if not _is_tainted(each)]
+    keys = [each["topologyKey"] for each in spreads(pod)]
+    return [each for each in some if all(_label(each, key) is not None for key in keys)]
 
 
 def _ports(pod: Object) -> set[tuple[int, str]]:
@@ -101,4 +133,5 @@ def _even(pod: Object, node: Object, there: Sequence[On], nodes: Collection[Obje
         if on.node in nodes and (value := _label(on.node, key)) is not None:
             counts[value] += _selects(rule, on.pod)
     own = counts[str(_label(node, key))] + _selects(rule, pod)
-    return bool(own - min(counts.values()) <= rule["maxSkew"])
+    least = 0 if len(counts) < rule.get("minDomains", 1) else min(counts.values())
+    return bool(own - least <= rule["maxSkew"])

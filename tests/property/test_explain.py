@@ -1,4 +1,4 @@
-"""What ``gputopo explain`` says would help does help, and nothing smaller would."""
+"""``gputopo explain`` says what the controller says, and what it says would help is the least that does."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import asyncio
 import tempfile
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.allocator import Constraint, NoPlaceError, Whole, choose
-from dradriver.kube.resources import RESOURCE_CLAIMS
+from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from dradriver.topology.machine import Machine
 from tests.effort import examples
 from tests.fakes.commands import command_line
 from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.rules_judge import HOSTNAME, REQUIRED
 
 NODES = {"a": "dgx1-v100", "b": "rtx4090-x8"}
+ZONE = "topology.kubernetes.io/zone"
+APPS = st.sampled_from(["x", "y"])
+PORTS = st.sampled_from([[], [{"containerPort": 80, "hostPort": 80}]])
+Object = dict[str, Any]
 
 
 def places(machine: Machine, free: frozenset[int], request: Whole) -> bool:
@@ -88,3 +94,68 @@ async def _check(held: dict[str, list[frozenset[int]]], gpus: int, required: tup
             cluster.remove(RESOURCE_CLAIMS, owner["claim"], "default")
         await cluster.settle()
         assert cluster.gpus("p")[0] == found["helps"][0]["node"]
+
+
+TERMS = st.builds(
+    lambda key, app: {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}},
+    st.sampled_from([ZONE, HOSTNAME]),
+    APPS,
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> list[tuple[Object, int]]:
+    """Return nodes as keywords of ``GpuCluster.node``, each with the number of its GPUs that are held."""
+    labels = st.sampled_from([{}, {ZONE: "a"}, {ZONE: "b"}])
+    taints = st.sampled_from([[], [], [], [{"key": "k", "effect": "NoSchedule"}]])
+    changes = st.fixed_dictionaries({"labels": labels, "taints": taints})
+    return draw(st.lists(st.tuples(changes, st.sampled_from([0, 4, 8, 8])), min_size=2, max_size=4))
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> Object:
+    """Return the fields of a pod's spec with its rules about other pods."""
+    affinity = {
+        kind: {REQUIRED: [draw(TERMS)]} for kind in ("podAntiAffinity", "podAffinity") if draw(st.integers(0, 2)) == 0
+    }
+    spreads = [
+        draw(TERMS) | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"} for _ in range(draw(st.integers(0, 1)))
+    ]
+    return {"affinity": affinity, "topologySpreadConstraints": spreads}
+
+
+FOREIGN = st.tuples(st.integers(0, 3), APPS, PORTS, st.sampled_from(["1", "40"]))
+KINDS = st.tuples(st.sampled_from([2, 4, 8]), st.sampled_from(["1", "30"]), APPS, PORTS, rules())
+
+
+@given(nodes(), st.lists(FOREIGN, max_size=5), st.lists(KINDS, min_size=1, max_size=2), st.integers(0, 2))
+@settings(max_examples=examples(100), deadline=None)
+def test_the_reason_is_the_controllers(
+    machines: list[tuple[Object, int]], foreign: list[tuple[int, str, Object, str]], kinds: list[Any], more: int
+) -> None:
+    asyncio.run(_compare(machines, foreign, [*kinds, *kinds[-1:] * more]))
+
+
+async def _compare(
+    machines: list[tuple[Object, int]], foreign: list[tuple[int, str, Object, str]], kinds: list[Any]
+) -> None:
+    cluster = GpuCluster()
+    for number, (changes, held) in enumerate(machines):
+        cluster.node(f"n{number}", **changes)
+        cluster.rival(f"r{number}", f"n{number}", range(held))
+    for number, (node, app, ports, cpu) in enumerate(foreign):
+        metadata = {"name": f"f{number}", "namespace": "default", "labels": {"app": app}}
+        container = {"name": "c", "ports": ports, "resources": {"requests": {"cpu": cpu}}}
+        spec = {"nodeName": f"n{node % len(machines)}", "containers": [container]}
+        cluster.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+    wishes = {"gang": "g", "gang-size": str(len(kinds))} if len(kinds) > 1 else {}
+    for number, (gpus, cpu, app, ports, spec) in enumerate(kinds):
+        pod = cluster.admitted(f"p{number}", gpus, requests={"cpu": cpu}, wishes=wishes, **spec)
+        pod["spec"]["containers"][0]["ports"] = ports
+        pod["metadata"]["labels"]["app"] = app
+        cluster.put(PODS, pod)
+    await cluster.settle()
+    with tempfile.TemporaryDirectory() as folder:
+        async with command_line(cluster.store, Path(folder)) as shell:
+            if (reason := cluster.note("p0", "reason")) is not None:
+                assert (await shell.data("explain p0"))["reason"] == reason

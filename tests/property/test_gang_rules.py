@@ -20,25 +20,29 @@ from dradriver.kube.resources import NODES, PODS
 from tests.effort import examples
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.preempting import waiting
-from tests.fakes.rules_judge import HOSTNAME, REQUIRED, On, keeps_even, refusal, terms
+from tests.fakes.rules_judge import HOSTNAME, REQUIRED, On, keeps_even, refusal, spreads, terms
 
 Object = dict[str, Any]
 
 ZONE = "topology.kubernetes.io/zone"
 APPS = st.sampled_from(["x", "y"])
 KEYS = st.sampled_from([ZONE, HOSTNAME])
+POLICIES = st.sampled_from(
+    [{}, {}, {"nodeAffinityPolicy": "Ignore"}, {"nodeTaintsPolicy": "Honor"}, {"nodeTaintsPolicy": "Ignore"}]
+)
 
 
 class Scene(NamedTuple):
     """A small cluster and a gang.
 
     Attributes:
-        zones: The zone of each node; None for a node without the label. Each node has eight GPUs.
-        running: Pods of four GPUs that run: node and label.
+        nodes: For each node its zone, None for a node without the label, and what it is: ``gpu`` with eight GPUs,
+            ``tainted`` with eight GPUs that nobody may use, ``other`` with eight GPUs and another label, or ``cpu``.
+        running: Foreign pods that run, and take no GPU: node and label.
         kinds: The kinds of the gang's pods: how many, GPUs, label, and rules as fields of a pod's spec.
     """
 
-    zones: list[str | None]
+    nodes: list[tuple[str | None, str]]
     running: list[tuple[int, str]]
     kinds: list[tuple[int, int, str, Object]]
 
@@ -57,8 +61,12 @@ def rules(draw: st.DrawFn) -> Object:
     if affinity:
         spec["affinity"] = affinity
     if draw(st.booleans()):
-        constraint = rule() | {"maxSkew": draw(st.integers(1, 2)), "whenUnsatisfiable": "DoNotSchedule"}
+        constraint = (
+            rule() | {"maxSkew": draw(st.integers(1, 2)), "whenUnsatisfiable": "DoNotSchedule"} | draw(POLICIES)
+        )
         spec["topologySpreadConstraints"] = [constraint]
+    if draw(st.sampled_from([False, False, True])):
+        spec["nodeSelector"] = {"kind": "gpu"}
     if draw(st.sampled_from([False, False, True])):
         spec["ports"] = [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]
     return spec
@@ -66,26 +74,27 @@ def rules(draw: st.DrawFn) -> Object:
 
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
-    """Return a cluster of at most four nodes, and a gang of at most four pods."""
-    zones = draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=4))
-    running = draw(st.lists(st.tuples(st.integers(0, len(zones) - 1), APPS), max_size=2))
+    """Return a cluster of at most four nodes with GPUs, and a gang of at most four pods."""
+    zone = st.sampled_from(["a", "b", "c", None])
+    nodes = draw(st.lists(st.tuples(zone, st.just("gpu")), min_size=2, max_size=3))
+    nodes += draw(st.lists(st.tuples(zone, st.sampled_from(["gpu", "tainted", "other", "cpu"])), max_size=1))
+    running = draw(st.lists(st.tuples(st.integers(0, len(nodes) - 1), APPS), max_size=2))
     kind = st.tuples(st.integers(1, 3), st.sampled_from([4, 8]), APPS, rules())
     kinds = draw(st.lists(kind, min_size=1, max_size=2).filter(lambda kinds: 2 <= sum(k[0] for k in kinds) <= 4))
-    return Scene(zones, running, kinds)
+    return Scene(nodes, running, kinds)
 
 
 async def cluster_of(scene: Scene) -> tuple[GpuCluster, list[str]]:
     """Return the cluster, and the names of the gang's pods."""
     cluster = GpuCluster()
-    for number, zone in enumerate(scene.zones):
-        cluster.node(f"node-{number}", labels={} if zone is None else {ZONE: zone})
+    for number, (zone, kind) in enumerate(scene.nodes):
+        labels = {"kind": "gpu" if kind == "tainted" else kind} | ({} if zone is None else {ZONE: zone})
+        taints = [{"key": "k", "effect": "NoSchedule"}] if kind == "tainted" else []
+        cluster.node(f"node-{number}", None if kind == "cpu" else "dgx1-v100", labels=labels, taints=taints)
     for number, (node, app) in enumerate(scene.running):
-        running = cluster.admitted(f"running-{number}", 4, nodeSelector={HOSTNAME: f"node-{node}"})
-        running["metadata"]["labels"]["app"] = app
-        cluster.store.put(PODS, running)
-    await cluster.settle()
-    cluster.schedule()
-    await cluster.settle()
+        metadata = {"name": f"running-{number}", "namespace": "default", "labels": {"app": app}}
+        spec = {"nodeName": f"node-{node}", "containers": [{"name": "c"}]}
+        cluster.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
     pods = []
     size = sum(count for count, *_ in scene.kinds)
     for number, (count, gpus, app, spec) in enumerate(scene.kinds):
@@ -168,10 +177,14 @@ async def check(scene: Scene, rng: random.Random) -> None:
             done = list(there)
             for name in order:
                 usable = [nodes[node] for node in places[name].hostnames]
-                assert refusal(pods[name], nodes[places[name].node], done, usable) in ("", "affinity"), name
+                answer = refusal(pods[name], nodes[places[name].node], done, list(nodes.values()), usable)
+                # Pods wait for others of the plan: the first one with affinity is elsewhere, or, if the rule does not
+                # compare the pod's own nodes alone, another domain has too few pods yet.
+                waits = [rule for rule in spreads(pods[name]) if rule.get("nodeAffinityPolicy") == "Ignore"]
+                assert answer in ("", "affinity", *(["spread"] if waits else [])), name
                 done.append(On(pods[name], nodes[places[name].node]))
         return
-    free: dict[str, int] = {node: 8 - 4 * sum(on.node == nodes[node] for on in there) for node in nodes}
+    free = {f"node-{number}": 8 for number, (_, kind) in enumerate(scene.nodes) if kind in ("gpu", "other")}
     gpus = [each for count, each, *_ in scene.kinds for _ in range(count)]
     for way in every_way(list(pods.values()), free, gpus):
         placed = [On(pod, nodes[node]) for pod, node in zip(pods.values(), way, strict=True)]

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dradriver.api.base import names
-from dradriver.api.base.objects import Condition, Metadata, Node, NodeStatus
+from dradriver.api.base.objects import Condition, Metadata, Node, NodeSpec, NodeStatus, Taint
 from dradriver.api.base.pods import Pod
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.host_ports import ALL_ADDRESSES
 from dradriver.cluster.nodes.node_table import NodeTable
+from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.pods.neighbours import Neighbours
 from dradriver.cluster.pods.pod_rules import NAMESPACE_NAME, rules_of
 from dradriver.cluster.records import pod_records
@@ -23,6 +24,7 @@ from dradriver.cluster.records.pod_records import Foreign
 from tests.effort import examples
 
 KEYS = ("host", "zone")
+TAINTED = "tainted"  # nodes with this label have a taint
 APPS = ("x", "y")
 SPACES = ("a", "b")
 Object = dict[str, Any]
@@ -50,6 +52,15 @@ def term(key: str, selector: Object | None, where: Object) -> Object:
     return {"topologyKey": key, "labelSelector": selector} | where
 
 
+def spread(
+    key: str, selector: Object | None, skew: int, least: int | None, affinity: str | None, taints: str | None
+) -> Object:
+    return {
+        "topologyKey": key, "labelSelector": selector, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule",
+        "minDomains": least, "nodeAffinityPolicy": affinity, "nodeTaintsPolicy": taints,
+    }  # fmt: skip
+
+
 def port(number: int, protocol: str, address: str) -> Object:
     return {"hostPort": number, "protocol": protocol, "hostIP": address}
 
@@ -66,10 +77,15 @@ namespaces = st.one_of(
     st.builds(lambda name: {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}}, spaces),
 )
 terms = st.builds(term, st.sampled_from(KEYS), selectors, namespaces)
+policies = st.sampled_from([None, "Honor", "Ignore"])
+spreads = st.builds(
+    spread, st.sampled_from(KEYS), selectors, st.integers(1, 2), st.sampled_from([None, 1, 2, 3]), policies, policies
+)
 addresses = st.sampled_from(["", ALL_ADDRESSES, "10.0.0.1", "10.0.0.2"])
 ports = st.builds(port, st.sampled_from([80, 81]), st.sampled_from(["TCP", "UDP"]), addresses)
 places = {"zone": st.sampled_from(["p", "q"]), "host": st.sampled_from(["h0", "h1", "h2"])}
-nodes = st.lists(st.fixed_dictionaries({}, optional=places), min_size=1, max_size=4)
+more = {"pool": st.just("gpu"), TAINTED: st.just("yes")}
+nodes = st.lists(st.fixed_dictionaries({}, optional=places | more), min_size=1, max_size=4)
 
 
 @st.composite
@@ -93,6 +109,9 @@ def clusters(draw: st.DrawFn) -> tuple[list[dict[str, str]], list[Other], Object
             "podAntiAffinity": {required: draw(st.lists(terms, max_size=2))},
         },
         "containers": [{"name": "c", "ports": draw(st.lists(ports, max_size=2))}],
+        "topologySpreadConstraints": draw(st.lists(spreads, max_size=2)),
+        "nodeSelector": draw(st.sampled_from([{}, {"pool": "gpu"}])),
+        "tolerations": draw(st.sampled_from([[], [{"key": "k", "operator": "Exists"}]])),
     }
     return cluster, others, {"labels": draw(labels), "spec": spec}
 
@@ -104,7 +123,8 @@ def test_the_nodes_that_are_left_are_the_schedulers(made: tuple[list[dict[str, s
     table = NodeTable()
     for number, of in enumerate(cluster):
         ready = NodeStatus(allocatable={}, conditions=[Condition(type="Ready", status="True")])
-        table.set_node(f"n{number}", Node(metadata=Metadata(name=f"n{number}", labels=of), status=ready))
+        spec = NodeSpec(taints=[Taint(key="k", effect="NoSchedule")] if TAINTED in of else [])
+        table.set_node(f"n{number}", Node(metadata=Metadata(name=f"n{number}", labels=of), spec=spec, status=ready))
         table.offer(f"n{number}", True)
     pods: dict[tuple[str, str], Pod] = {}
     neighbours = Neighbours(table, pods, lambda key: pods[key].spec.node_name or None)
@@ -120,12 +140,13 @@ def test_the_nodes_that_are_left_are_the_schedulers(made: tuple[list[dict[str, s
     neighbours.pod_changed(("a", "comes"), pod)
 
     rules = rules_of(pod)
-    everywhere = table.named(table.names())
+    everywhere = table.open(ask_of(pod))
     left = everywhere if rules is None else neighbours.allowed(("a", "comes"), rules, everywhere)
-    expected = {f"n{number}" for number in range(len(cluster)) if feasible(comes, others, cluster, number)}
+    usable = [number for number, of in enumerate(cluster) if is_usable(comes, of)]
+    expected = {f"n{number}" for number in usable if feasible(comes, others, cluster, number)}
     assert {table.name(int(row)) for row in left.nonzero()[0]} == expected
     if rules is not None:
-        assert bool(neighbours.causes(("a", "comes"), rules, everywhere)) == (len(expected) < len(cluster))
+        assert bool(neighbours.causes(("a", "comes"), rules, everywhere)) == (len(expected) < len(usable))
 
     # All pods go: nothing is left of them.
     for number, other in enumerate(others):
@@ -137,7 +158,7 @@ def test_the_nodes_that_are_left_are_the_schedulers(made: tuple[list[dict[str, s
             del pods[other.namespace, f"other-{number}"]
     assert neighbours.foreign.is_equal(Neighbours(table, {}, lambda _: None).foreign)
     empty = everywhere if rules is None else neighbours.allowed(("a", "comes"), rules, everywhere)
-    expected = {f"n{number}" for number in range(len(cluster)) if feasible(comes, [], cluster, number)}
+    expected = {f"n{number}" for number in usable if feasible(comes, [], cluster, number)}
     assert {table.name(int(row)) for row in empty.nonzero()[0]} == expected
 
 
@@ -162,7 +183,7 @@ def as_read(name: str, namespace: str, labels: Mapping[str, str], spec: Object) 
 
 
 def feasible(comes: Object, others: list[Other], cluster: list[dict[str, str]], number: int) -> bool:
-    """Return what the filters of NodePorts and InterPodAffinity (Kubernetes 1.35) say of a node."""
+    """Return what the filters of NodePorts, InterPodAffinity and PodTopologySpread (Kubernetes 1.35) say of a node."""
     at = dict(enumerate(cluster))
     here, affinity = at[number], comes["spec"]["affinity"]
     required = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -176,6 +197,19 @@ def feasible(comes: Object, others: list[Other], cluster: list[dict[str, str]], 
             same = port["hostPort"] == taken["hostPort"] and port["protocol"] == taken["protocol"]
             if same and (addresses[0] == addresses[1] or "0.0.0.0" in addresses):
                 return False
+
+    # calPreFilterState, minMatchNum and Filter of PodTopologySpread
+    constraints = comes["spec"]["topologySpreadConstraints"]
+    for rule in constraints:
+        if rule["labelSelector"] is None:
+            continue
+        if any(each["topologyKey"] not in here for each in known(constraints)):
+            return False
+        counts = domains(comes, others, cluster, rule)
+        least = 0 if len(counts) < (rule["minDomains"] or 1) else min(counts.values())
+        own = is_counted(rule, "a", comes["labels"])
+        if counts[here[rule["topologyKey"]]] + own - least > rule["maxSkew"]:
+            return False
 
     # satisfyPodAntiAffinity
     for term in far:
@@ -216,3 +250,44 @@ def matches(term: Object, namespace: str, labels: Mapping[str, str]) -> bool:
         holds(labels.get(each["key"]), each["operator"], each.get("values", ()))
         for each in selector["matchExpressions"]
     )
+
+
+def is_usable(comes: Object, of: Mapping[str, str]) -> bool:
+    """Return whether a pod may run on a node with these labels, whichever pods there are."""
+    return is_selected(comes, of) and is_tolerated(comes, of)
+
+
+def is_selected(comes: Object, of: Mapping[str, str]) -> bool:
+    return bool(comes["spec"]["nodeSelector"].items() <= of.items())
+
+
+def is_tolerated(comes: Object, of: Mapping[str, str]) -> bool:
+    return TAINTED not in of or bool(comes["spec"]["tolerations"])
+
+
+def known(constraints: list[Object]) -> list[Object]:
+    """Return the constraints that select pods, which the driver evaluates."""
+    return [each for each in constraints if each["labelSelector"] is not None]
+
+
+def domains(comes: Object, others: list[Other], cluster: list[dict[str, str]], rule: Object) -> dict[str, int]:
+    """Return the domains that a spread constraint compares, with the pods that it counts (``calPreFilterState``)."""
+    spec, counts = comes["spec"], dict[str, int]()
+    for number, of in enumerate(cluster):
+        if any(each["topologyKey"] not in of for each in known(spec["topologySpreadConstraints"])):
+            continue
+        if rule["nodeAffinityPolicy"] != "Ignore" and not is_selected(comes, of):
+            continue
+        if rule["nodeTaintsPolicy"] == "Honor" and not is_tolerated(comes, of):
+            continue
+        pods = [other for other in others if other.node == f"n{number}"]
+        counts.setdefault(of[rule["topologyKey"]], 0)
+        counts[of[rule["topologyKey"]]] += sum(is_counted(rule, other.namespace, other.labels) for other in pods)
+    return counts
+
+
+def is_counted(rule: Object, namespace: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a spread constraint counts a pod. An empty selector counts none, as the scheduler reads it."""
+    selector = rule["labelSelector"]
+    is_empty = not (selector["matchLabels"] or selector["matchExpressions"])
+    return not is_empty and matches(rule | {"namespaces": ["a"]}, namespace, labels)

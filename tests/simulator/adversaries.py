@@ -9,13 +9,13 @@ from __future__ import annotations
 import collections
 import random
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.api.policies.tenant_policies import Queue
-from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import CONFIG_MAPS, POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Event, Key, Object
 from tests.simulator import cast
 from tests.simulator.cast import claim_of
@@ -38,6 +38,20 @@ POLICIES: Final = Policies(queue=Queue(preemption=msgspec.structs.replace(ON.que
 Broken = Callable[[str, str], None]
 
 
+class _Told(NamedTuple):
+    """A pod that was told to end.
+
+    Attributes:
+        at: When.
+        replica: The controller's replica that did it.
+        needs_more: Whether it was for a workload that needs more evictions than a minute has.
+    """
+
+    at: float
+    replica: int
+    needs_more: bool
+
+
 class Adversaries:
     """The campaign, and the rules that hold in it."""
 
@@ -50,7 +64,8 @@ class Adversaries:
         self._web = 0
         self._possible_since: float | None = None
         self._lower: collections.Counter[str] = collections.Counter()  # told to end for others meanwhile
-        self._told: collections.deque[tuple[float, str]] = collections.deque()
+        self._told: collections.deque[_Told] = collections.deque()
+        self._stored: dict[int, float] = {}  # by replica: when it last stored what the next leader must know
 
     def begin(self) -> None:
         """Draw nodes, pods and budgets, and when leaders are killed."""
@@ -169,6 +184,8 @@ class Adversaries:
 
     def _happened(self, event: Event) -> None:
         call, old, new = self._world.server.acting, event.old, event.new
+        if event.plural == CONFIG_MAPS.plural and call is not None:
+            self._stored[call.replica] = self._world.loop.now
         if event.plural != PODS.plural or old is None:
             return
         was = "deletionTimestamp" in old["metadata"]
@@ -186,12 +203,12 @@ class Adversaries:
         claims = [claim for claim in world.server.all(RESOURCE_CLAIMS) if uid in victims_of(claim)]
         priorities = [self._priority(claim) for claim in claims]
         needs_more = any(len(victims_of(claim)) > UNITS for claim in claims)
-        self._told.append((now, "more" if needs_more else str(replica)))
-        while self._told[0][0] <= now - MINUTE_S + 1:
+        self._told.append(_Told(now, replica, needs_more))
+        while self._told[0].at <= now - MINUTE_S + 1:
             self._told.popleft()
-        by = collections.Counter(whose for _, whose in self._told)
-        overlaps = len(by) > 1 and now - self._told[0][0] < OVERLAP_S
-        if "more" not in by and by.total() > UNITS * (2 if overlaps else 1):
+        known = [told for told in self._told if told.replica == replica or not self._is_lost(told)]
+        overlaps = len({told.replica for told in known}) > 1 and now - known[0].at < OVERLAP_S
+        if not any(told.needs_more for told in known) and len(known) > UNITS * (2 if overlaps else 1):
             self._broken("no more end within a minute than may", f"{pod['metadata']['name']}: {list(self._told)}")
 
         # Nobody of lower priority is served while the large pod could be.
@@ -201,6 +218,11 @@ class Adversaries:
         self._lower["lower"] += 1
         if self._lower["lower"] > ROUNDS * UNITS:
             self._broken("nobody of less priority is served first", f"{pod['metadata']['name']} ends for {priorities}")
+
+    def _is_lost(self, told: _Told) -> bool:
+        """Return whether the server refused to store that a pod was told to end, and its replica was killed then."""
+        was_stored = self._stored.get(told.replica, 0.0) >= told.at
+        return not was_stored and self._world.health.not_stored.get(told.replica, 0.0) >= told.at
 
     def _priority(self, claim: Object) -> int:
         made = self._world.truth.made.get(claim["metadata"]["uid"])

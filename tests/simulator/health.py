@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dradriver.kube.client import ApiError
-from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
+from dradriver.kube.resources import CONFIG_MAPS, PODS, RESOURCE_CLAIMS
 from tests.fakes.apistore import Key
 from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.storeclient import Call
@@ -23,6 +23,7 @@ class Health:
 
     Attributes:
         together: Pods, and the claim itself, by each pod that shares it, and those of a gang: they wait for each other.
+        not_stored: By replica, when the server last refused to store what the next leader must know.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -30,6 +31,7 @@ class Health:
         self._all = 0.0
         self._pods: dict[Key, float] = {}
         self.together: dict[Key, list[Key]] = {}
+        self.not_stored: dict[int, float] = {}
 
     def trouble(self, for_s: float) -> None:
         """Excuse everything for so long."""
@@ -52,6 +54,8 @@ class Health:
             self.excuse(pod_of(call), OWN_BACKOFF_S)
         if call.plural == JOBS.plural and call.name:
             self.excuse(call.key, OWNER_BACKOFF_S)
+        if call.plural == CONFIG_MAPS.plural and call.writes:
+            self.not_stored[call.replica] = self._clock()
         if answer is None or server_trouble(answer):
             retry_after_s = (answer.retry_after_s if answer is not None else None) or 0.0
             self.trouble(ALL_BACKOFF_S + retry_after_s)

@@ -26,7 +26,7 @@ MOST_WRITES_OF_ONE: Final = 16  # of one process to one object in 10 s
 MOST_WRITES_OF_MEMBER: Final = 30  # the same of a gang's claim: each member that comes has all tried at once
 MOST_READS: Final = (10.0, 300)
 EACH: Final = 4  # of so many to each object nothing is said: gangs that begin or end at once have many objects
-REASON_EVERY_S: Final = 30.0
+REASON_EVERY_S: Final = 15.0
 UNSURE_S: Final = 12.0  # until a controller has found out what became of a write without an answer
 HUNG_S: Final = 1.0  # a creation that is under way for longer holds up nobody's GPUs
 AGAIN_S: Final = 0.1  # between the end of a request and the next for the same pod, if it is its turn
@@ -244,7 +244,7 @@ class Invariants:
             self._early.add(what)  # when all of its gang are there a pod is told sooner, once, why they have no place
         elif early and last is not None:
             self._broken(
-                "one reason in 30 s",
+                "one reason in 15 s",
                 f"{call}: {self._clock() - last:.1f} s after the last: {before.get(names.REASON)!r}, "
                 f"now {after[names.REASON]!r}",
             )

@@ -47,6 +47,7 @@ class StorageClass(Part, frozen=True):
     """
 
     metadata: Metadata
+    provisioner: str = ""
     volume_binding_mode: str = ""
     allowed_topologies: list[TopologyTerm] = []
 

@@ -313,13 +313,16 @@ class Scene:
         """Add others' pods on some nodes to the listed cluster. Returns whether a node was new."""
         wanted = [node for node in nodes if node not in self._filled]
         self._filled.update(wanted)
+        # One list of all pods is as large as the lists of most nodes, and needs fewer requests.
+        is_most = len(wanted) > max(MOST_AT_ONCE, len(self.nodes) // 2)
+        selectors = [{}] if is_most else [{"field_selector": f"spec.nodeName={node}"} for node in wanted]
         room = asyncio.Semaphore(MOST_AT_ONCE)
 
-        async def pods_on(node: str) -> list[Any]:
+        async def pods_by(selector: dict[str, str]) -> list[Any]:
             async with room:
-                return await self._lists.of(PODS, pod_records.read, field_selector=f"spec.nodeName={node}")
+                return await self._lists.of(PODS, pod_records.read, **selector)
 
-        for listed in await asyncio.gather(*map(pods_on, wanted)):
+        for listed in await asyncio.gather(*map(pods_by, selectors)):
             self._take_in(listed)
         return bool(wanted)
 

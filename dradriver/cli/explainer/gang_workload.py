@@ -12,10 +12,12 @@ from dradriver.cli.explainer import gang_shown, gang_ways, gpu_sets
 from dradriver.cli.explainer.gang_shown import GangPods
 from dradriver.cli.explainer.model import Verdict
 from dradriver.cli.explainer.workload import HELPS, Workload
+from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.placing import gang_plan
+from dradriver.controller.placing import gang_plan, member_rules
 from dradriver.controller.placing.gang_terms import terms_of
 from dradriver.controller.placing.plan import plan
+from dradriver.controller.placing.ranking import eligible
 from dradriver.controller.steps.actions import EndOthers, Go, OpenGates, Place, Release, Step, Wait
 from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
@@ -83,7 +85,10 @@ class GangWorkload(Workload):
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
         """Return the verdict on the workload of a gang without places: why, room for such pods, what would help."""
-        scene, fit = self.scene, self.scene.picture.nodes.eligible(wish.ask)
+        scene = self.scene
+        # The rules about the other members do not say which nodes are left out.
+        wish = msgspec.structs.replace(wish, rules=None if wish.rules is None else member_rules.alone(wish.rules))
+        fit = eligible(Snapshot(scene.picture, wish.claim[0]), wish)
         whole = wish.request if isinstance(wish.request, Whole) else None
         gang = msgspec.structs.replace(
             gang_shown.described(scene, self.pods, self.asked.pod),

@@ -24,6 +24,7 @@ from dradriver.cli.explainer import gpu_holders
 from dradriver.cli.explainer.model import Free, Help, Room
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.nodes.columns import Bools
+from dradriver.controller.placing import node_limits, ranking
 from dradriver.controller.placing.plan import plan
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
@@ -94,20 +95,13 @@ def helps(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> l
 
 def left_out(scene: Scene, wish: PlacementRequest, request: Whole, fit: Bools) -> list[Help]:
     """Return the free sets of GPUs on nodes that are left out for the explained pod, with the causes."""
-    nodes, channels, domain = scene.picture.nodes, scene.picture.channels, scene.picture.channels.domain_of(wish.pod)
-
-    def causes(node: str) -> list[str]:
-        only = nodes.named([node])
-        return [
-            *nodes.causes(wish.ask, only=only),
-            *(channels.causes(domain, wish.pod, only) if domain is not None else ()),
-        ]
-
-    all_nodes = nodes.named(scene.picture.fleets.of(wish.claim[0]).nodes)
+    nodes, snapshot = scene.picture.nodes, Snapshot(scene.picture, wish.claim[0])
+    limits = node_limits.concerning(wish)
+    all_nodes = nodes.named(snapshot.fleet.nodes)
     return [
         msgspec.structs.replace(
             option,
-            causes=tuple(map(plain, causes(option.node))),
+            causes=tuple(map(plain, ranking.causes(snapshot, wish, limits, only=nodes.named([option.node])))),
         )
         for option in helps(scene, wish, request, all_nodes & ~fit)
         if not option.owners

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,6 +22,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import ask_of
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord
+from dradriver.controller.placing import node_limits
 from dradriver.controller.placing.late_pod import late_search
 from dradriver.controller.placing.nic_refusals import NoNicsError, figures
 from dradriver.controller.placing.plan import plan, revalidate
@@ -33,7 +35,7 @@ from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.placement_request import PlacementRequest
 
-_FILLED: Final = 8  # nodes that are looked at for CPU and memory before they are named
+_FILLED: Final = 8  # nodes of better sets whose foreign pods are read
 
 _ENDS: Final = {  # by the controller's ``WithdrawReason``: why a promise ends that is still there
     "taken": "its GPUs were given to another claim",
@@ -121,7 +123,7 @@ class PodWorkload(Workload):
             reason=f"{lifted}{why.stable}",
             nearest=self._nearest(wish, fit, why.stable),
             free=gpu_sets.free(scene, wish.request, fit, wish.claim[0]) if isinstance(wish.request, Whole) else None,
-            helps=await self._helps(wish, fit),
+            helps=self._helps(wish, fit),
         )
 
     def _nearest(self, wish: PlacementRequest, fit: Bools, stable: str) -> str:
@@ -135,16 +137,13 @@ class PodWorkload(Workload):
             return "" if said in stable else said.partition(": no; ")[2] or said
         return ""
 
-    async def _helps(self, wish: PlacementRequest, fit: Bools) -> tuple[Help, ...]:
+    def _helps(self, wish: PlacementRequest, fit: Bools) -> tuple[Help, ...]:
         """Return what would make a place: claims that end, and nodes that are left out though their GPUs are free."""
         scene = self.scene
         if not isinstance(wish.request, Whole):
             return tuple(gpu_sets.parts_helps(scene, self.asked, fit)[:HELPS])
-        options = gpu_sets.helps(scene, wish, wish.request, fit)[:_FILLED]
-        await scene.fill([option.node for option in options])
-        fit = self._fit(wish)
-        open_ = [option for option in options if self._is_at(option.node, fit)]
-        return (*open_[:HELPS], *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
+        ends = gpu_sets.helps(scene, wish, wish.request, fit)[:HELPS]
+        return (*ends, *gpu_sets.left_out(scene, wish, wish.request, fit)[:HELPS])
 
     async def having(self, doing: str) -> Verdict:
         """Return the verdict on the workload of one pod that has, or is promised, GPUs: which, and better sets."""
@@ -179,11 +178,12 @@ class PodWorkload(Workload):
 
     def _fit(self, wish: PlacementRequest) -> Bools:
         """Return the nodes with all that the pod needs beside GPUs, where its rules about other pods hold: (rows,)."""
-        picture, domain = self.scene.picture, self.scene.picture.channels.domain_of(wish.pod)
+        picture = self.scene.picture
         fit = eligible(Snapshot(picture, wish.claim[0]), wish)
-        if wish.other_claims:
-            fit &= picture.other_claims.allowed(wish.pod)
-        return fit if domain is None else fit & picture.channels.free(domain, wish.pod)
+        for limit in node_limits.concerning(wish):
+            with contextlib.suppress(NoPlaceError):  # of NICs, which the reason names
+                wish, fit = limit.narrowed(picture, wish, fit)
+        return fit
 
     def _is_at(self, node: str, fit: Bools) -> bool:
         row = self.scene.picture.nodes.find(node)

@@ -7,10 +7,13 @@ plan, and what would help.
 from __future__ import annotations
 
 import abc
+import contextlib
+import itertools
 from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from dradriver.allocator.request import NoPlaceError
 from dradriver.api.base.errors import WordError
@@ -114,23 +117,38 @@ class Workload(abc.ABC):
     async def _placements(self) -> dict[Member, Placement] | NoPlaceError:
         """Return the places that the controller would give now, or why there are none.
 
-        Others' pods count on all nodes that are named, as in the controller's cluster cache. The search for a gang may
-        cost what the controller's last try may, which avoids no node.
+        The controller knows the foreign pods of all nodes. Here they are read on the nodes that the places name. If
+        there is no place, they are read on all nodes that the workload may use, because each may add a cause.
         """
-        scene, pending = self.scene, self.searched
+        for number in itertools.count(1):
+            found = self._planned()
+            if isinstance(found, NoPlaceError) or number > _ROUNDS:
+                nodes = self._open_nodes()
+            else:
+                nodes = {node for place in found.values() for node in (place.node, *place.hostnames)}
+            if not await self.scene.fill(nodes):
+                return found
+            self.most_nodes *= 2
+        raise AssertionError("each round reads a node more")
+
+    def _planned(self) -> dict[Member, Placement] | NoPlaceError:
+        """Return the places for the workload by what was read so far, or why there are none.
+
+        The search for a gang may cost what the controller's last try may, which avoids no node.
+        """
         offer: Offer | None = None
         try:
-            # Pods of others are read only of nodes that the plan names. Then plan again, with their CPU and memory.
-            for _ in range(_ROUNDS):
-                offer = scene.limits.offer(pending)
-                placements = self.plan(offer)
-                if not await scene.fill(
-                    {node for place in placements.values() for node in (place.node, *place.hostnames)}
-                ):
-                    break
-                self.most_nodes *= 2
+            offer = self.scene.limits.offer(self.searched)
+            return self.plan(offer)
         except NoPlaceError as error:
             return error if offer is None else offer.refusal(error)
         except WordError as error:
             return NoPlaceError(str(error))
-        return placements
+
+    def _open_nodes(self) -> set[str]:
+        """Return the nodes with GPUs that a pod of the workload may run on, whatever is free there."""
+        nodes, names = self.scene.picture.nodes, set[str]()
+        for member in self.searched.members:
+            with contextlib.suppress(WordError):
+                names.update(map(nodes.name, np.flatnonzero(nodes.open(member.wish.ask)).tolist()))
+        return names

@@ -148,6 +148,7 @@ class Books:
             is_known_claim=self.other_claims.is_allocated,
             is_known_template=self.templates.is_of_domain,
             has_too_many=self.neighbours.has_too_many,
+            class_of_existing=self.volumes.existing_of,
         )
 
     def held(self, key: Key) -> Mapping[Device, Usage]:

@@ -14,8 +14,7 @@ from dradriver.cluster.gpus.kueue_topologies import KueueTopology
 from dradriver.cluster.gpus.tabulating import AtOnce
 from dradriver.cluster.gpus.taint_rules import TaintRule
 from dradriver.cluster.nics.nic_devices import NicSlice
-from dradriver.cluster.nodes.pod_demands import Where
-from dradriver.cluster.pods.volumes import Unbound
+from dradriver.cluster.pods.volumes import Found
 from dradriver.cluster.records.object_versions import is_truth, older
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.pod_records import Foreign, Grouped
@@ -156,7 +155,7 @@ class Picture(Books):
             self._touch_pods_of(claim)
         self._tell()
 
-    def volume_read(self, claim: Key, found: Where | Unbound | None) -> None:
+    def volume_read(self, claim: Key, found: Found | None) -> None:
         """Update the cluster cache by where a claim's volume is, None if that cannot be read."""
         if self.volumes.read(claim, found):
             for pod in sorted(self.volumes.pods(claim) or ()):

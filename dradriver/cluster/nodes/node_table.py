@@ -18,6 +18,7 @@ from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
 from dradriver.cluster.nodes.pod_demands import Ask, Constraints, Where
 from dradriver.cluster.nodes.requests import Amounts, amounts
 from dradriver.cluster.nodes.selector_classes import Classes
+from dradriver.cluster.nodes.taints import Pattern
 
 GONE: Final = "gone"  # its GPUs are published, and the API server has no such node
 NOT_READY: Final = "not ready"
@@ -140,6 +141,10 @@ class NodeTable:
     def selected(self, constraints: Constraints) -> Bools:
         """Return all nodes that a node selector and node affinity select: shape (rows,), the caller's own."""
         return self._classes.selected(constraints) & self._there
+
+    def tolerated(self, tolerations: tuple[Pattern, ...]) -> Bools:
+        """Return the nodes whose taints some tolerations cover, except a cordon: shape (rows,), the caller's own."""
+        return self._classes.tolerated(tolerations)
 
     def reaching(self, where: Where) -> Bools:
         """Return the nodes that match one term of each entry: shape (rows,), the caller's own."""

@@ -80,6 +80,11 @@ def selected_by(pod: Pod) -> Constraints:
     return Constraints(key.selector, key.terms)
 
 
+def tolerations_of(pod: Pod) -> tuple[Pattern, ...]:
+    """Return which taints a pod tolerates, as the patterns that cover them, sorted."""
+    return _constraints(pod, ()).tolerations
+
+
 def longest(each: Iterable[int]) -> int:
     """Return after how many seconds all of some pods have ended that run so long each; 0 stands for never."""
     every = list(each)

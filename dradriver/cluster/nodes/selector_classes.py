@@ -10,7 +10,7 @@ from dradriver.api.base.objects import Taint
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.labels import Labels
 from dradriver.cluster.nodes.pod_demands import OVERSIZE, Constraints, Where
-from dradriver.cluster.nodes.taints import Taints, tolerates_cordon
+from dradriver.cluster.nodes.taints import Pattern, Taints, tolerates_cordon
 
 _MOST_MASKS: Final = 512  # a byte a row each
 
@@ -76,6 +76,10 @@ class Classes:
     def selected(self, constraints: Constraints) -> Bools:
         """Return the nodes that a node selector and node affinity select: shape (rows,), the caller's own."""
         return self._labels.selected(constraints)
+
+    def tolerated(self, tolerations: tuple[Pattern, ...]) -> Bools:
+        """Return the nodes whose taints the tolerations cover, except a cordon: shape (rows,), the caller's own."""
+        return self._taints.tolerated(tolerations)
 
     def mask(self, constraints: Constraints) -> Bools:
         """Return the nodes that pods of a class of selectors may run on, whatever is free there: shape (rows,).

@@ -17,7 +17,7 @@ from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.host_ports import are_in_conflict
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.pods.foreign_pods import ForeignPods, read_labels
-from dradriver.cluster.pods.pod_rules import Chosen, Labels, PlaceTerm, Rules, rules_of
+from dradriver.cluster.pods.pod_rules import Chosen, Labels, PlaceTerm, Rules, Spread, rules_of
 from dradriver.cluster.records.pod_records import Foreign
 
 MOST_PODS: Final = 1_000  # that are looked at for one rule, in 3 ms; where there are more it is left to the scheduler
@@ -29,6 +29,7 @@ PORTS: Final = "a host port of the pod is in use"
 
 K = TypeVar("K")
 _NOBODY: Final = frozenset[Key]()
+_NO_POD: Final[Key] = ("", "")
 
 
 class Neighbours:
@@ -106,15 +107,13 @@ class Neighbours:
             gone: Pods of ours that count as gone.
         """
         mask = fit.copy()
-        for _, rows in self._evaluated(pod, rules, fit, gone):
+        for _, rows in self._evaluated(pod, rules, gone):
             mask &= rows
         return mask
 
     def causes(self, pod: Key, rules: Rules, fit: Bools, *, gone: Set[Key] = _NOBODY) -> list[str]:
         """Return why a pod's rules about other pods leave out nodes, in words; see ``allowed``."""
-        return list(
-            dict.fromkeys(cause for cause, rows in self._evaluated(pod, rules, fit, gone) if (fit & ~rows).any())
-        )
+        return list(dict.fromkeys(cause for cause, rows in self._evaluated(pod, rules, gone) if (fit & ~rows).any()))
 
     def excluding(self, pod: Pod, fit: Bools) -> Bools:
         """Return the nodes from which other pods' anti-affinity keeps a pod: shape (rows,)."""
@@ -145,14 +144,31 @@ class Neighbours:
                 mask &= self._nodes.labelled(term.place, {place})
         return mask
 
+    def spread_counts(self, rules: Rules, spread: Spread, without: Set[Key]) -> dict[str, int]:
+        """Return for each domain that a topology spread constraint compares how many pods count there.
+
+        As ``calPreFilterState`` (podtopologyspread/filtering.go, Kubernetes 1.35): a node counts if it has the labels
+        of all constraints of the pod.
+
+        Args:
+            rules: The rules of the pod that has the constraint.
+            spread: The constraint.
+            without: Pods of ours that do not count.
+        """
+        compared = self._nodes.selected(spread.nodes)
+        if spread.tolerations is not None:
+            compared &= self._nodes.tolerated(spread.tolerations)
+        for each in rules.spread:
+            compared &= self._nodes.having(each.place)
+        counts = dict.fromkeys(sorted(self._nodes.values(spread.place, compared)), 0)
+        for node, number in (self._nodes_of(_NO_POD, [spread.pods], without, staying=True) or {}).items():
+            row, place = self._nodes.find(node), self._nodes.label(node, spread.place)
+            if row is not None and place is not None and compared[row]:
+                counts[place] += number
+        return counts
+
     def places(
-        self,
-        label: str,
-        chosen: Collection[Chosen],
-        without: Set[Key],
-        *,
-        staying: bool = False,
-        rows: Bools | None = None,
+        self, label: str, chosen: Collection[Chosen], without: Set[Key], *, staying: bool = False
     ) -> Counter[str]:
         """Return how many pods that all of some rules select are on nodes with each value of a label.
 
@@ -161,14 +177,11 @@ class Neighbours:
             chosen: What selects the pods.
             without: Pods of ours that do not count.
             staying: Whether pods that are being deleted do not count, as for topology spread.
-            rows: The nodes on which pods count; None for all.
         """
-        nodes = self._nodes_of(("", ""), chosen, without, staying=staying) or {}
+        nodes = self._nodes_of(_NO_POD, chosen, without, staying=staying) or {}
         counts = Counter[str]()
         for node, number in nodes.items():
-            row = self._nodes.find(node)
-            is_counted = rows is None or (row is not None and bool(rows[row]))
-            if is_counted and (place := self._nodes.label(node, label)) is not None:
+            if (place := self._nodes.label(node, label)) is not None:
                 counts[place] += number
         return counts
 
@@ -183,7 +196,7 @@ class Neighbours:
 
     # How rules are evaluated.
 
-    def _evaluated(self, pod: Key, rules: Rules, fit: Bools, gone: Set[Key]) -> Iterator[tuple[str, Bools]]:
+    def _evaluated(self, pod: Key, rules: Rules, gone: Set[Key]) -> Iterator[tuple[str, Bools]]:
         """Yield for each rule why it leaves out nodes, and the nodes that it leaves: (rows,)."""
         if rules.ports:
             yield PORTS, ~self._nodes.named(self._nodes_in_conflict(pod, rules, gone))
@@ -192,18 +205,11 @@ class Neighbours:
             yield SAME_KIND, ~self._nodes.labelled(term.place, self._places(nodes, term.place))
         if rules.together:
             yield ALONE, self._together_on(pod, rules, gone)
-        compared = self._nodes.selected(rules.nodes) if rules.spread else fit
         for spread in rules.spread:
-            compared &= self._nodes.having(spread.place)
-        for spread in rules.spread:
-            counts = Counter[str | None](dict.fromkeys(self._nodes.values(spread.place, compared), 0))
-            counted = self._nodes_of(pod, [spread.pods], gone, staying=True) or {}
-            for node, number in counted.items():
-                if (row := self._nodes.find(node)) is not None and compared[row]:
-                    counts[self._nodes.label(node, spread.place)] += number
-            most = min(counts.values(), default=0) + spread.skew
+            counts = self.spread_counts(rules, spread, {*gone, pod})
+            most = least_count(spread, counts) + spread.skew
             more = spread.pods.has(rules.namespace, dict(rules.labels))
-            places = {place for place, number in counts.items() if place is not None and number + more <= most}
+            places = {place for place, number in counts.items() if number + more <= most}
             yield SAME_KIND, self._nodes.labelled(spread.place, places)
 
     def _together_on(self, pod: Key, rules: Rules, gone: Set[Key]) -> Bools:
@@ -280,6 +286,11 @@ class Neighbours:
     def _place(self, pod: Key, label: str) -> str | None:
         node = self._place_of(pod)
         return None if node is None else self._nodes.label(node, label)
+
+
+def least_count(spread: Spread, counts: Mapping[str, int]) -> int:
+    """Return how many pods the domain with fewest has, as a topology spread constraint counts it (``minMatchNum``)."""
+    return 0 if len(counts) < spread.least_places else min(counts.values())
 
 
 def _drop(sets: dict[K, set[Key]], of: K, key: Key) -> None:

@@ -7,7 +7,7 @@ writes ``matchLabelKeys`` and ``mismatchLabelKeys`` of a term into its label sel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,8 @@ from dradriver.api.base.pods import LabelSelector, NodeRequirement, Pod, PodAffi
 from dradriver.cluster.nodes import host_ports
 from dradriver.cluster.nodes.expressions import holds
 from dradriver.cluster.nodes.host_ports import HostPort
-from dradriver.cluster.nodes.pod_demands import Constraints, selected_by
+from dradriver.cluster.nodes.pod_demands import Constraints, selected_by, tolerations_of
+from dradriver.cluster.nodes.taints import Pattern
 
 MOST: Final = 200  # rules, expressions and values of one pod; the scheduler alone judges a pod with more
 MOST_TERMS: Final = 8  # terms and constraints of one pod, each of which may look at thousands of labels
@@ -63,11 +64,17 @@ class Spread(msgspec.Struct, frozen=True, gc=False):
         place: The nodes' label whose value is the place.
         skew: By how many pods a place may have more than the one with fewest.
         pods: Which pods are counted.
+        nodes: The nodes whose places are compared, and on which pods are counted: all by default.
+        tolerations: If the constraint honors taints, only nodes whose taints these cover are compared; else None.
+        least_places: With fewer places than these, the place with fewest pods counts as empty.
     """
 
     place: str
     skew: int
     pods: Chosen
+    nodes: Constraints = Constraints()
+    tolerations: tuple[Pattern, ...] | None = None
+    least_places: int = 1
 
 
 class Rules(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +87,6 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
         together: Its affinity. The scheduler counts only pods that all of these terms select.
         spread: Its spread constraints.
         ports: The host ports that no other pod may use on its node.
-        nodes: The nodes that its topology spread compares; all if it has none.
     """
 
     namespace: str = ""
@@ -89,7 +95,6 @@ class Rules(msgspec.Struct, frozen=True, gc=False):
     together: tuple[PlaceTerm, ...] = ()
     spread: tuple[Spread, ...] = ()
     ports: tuple[HostPort, ...] = ()
-    nodes: Constraints = Constraints()
 
     @property
     def chosen(self) -> tuple[Chosen, ...]:
@@ -121,13 +126,10 @@ def rules_of(pod: Pod) -> Rules | None:
         if term.topology_key and (chosen := _chosen_by_term(term, namespace)) is not None
     )
     together = _together(together_terms, namespace)
-    spread = tuple(_spread(constraints, namespace, labels))
+    spread = tuple(_spread(pod, constraints))
     if not (apart or together or spread):
         return Rules(ports=ports) if ports else None
-    # The scheduler compares the domains of the nodes that the pod selects, tainted ones too, and counts pods there
-    # alone (podtopologyspread/common.go, ``matchNodeInclusionPolicies``, Kubernetes 1.36).
-    nodes = selected_by(pod) if spread else Constraints()
-    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread, ports, nodes)
+    return Rules(namespace, tuple(sorted(labels.items())), apart, together, spread, ports)
 
 
 def has_rules(pod: Pod) -> bool:
@@ -155,11 +157,11 @@ def has_many_labels(pod: Pod) -> bool:
 
 
 def has_unknown_spread(pod: Pod) -> bool:
-    """Return whether a topology spread constraint of a pod says more than the controller evaluates."""
-    return any(
-        (each.min_domains or 1) > 1 or each.node_affinity_policy == "Ignore" or each.node_taints_policy == "Honor"
-        for each in _constraints(pod)
-    )
+    """Return whether a topology spread constraint of a pod says something else once the pod is narrowed to few nodes.
+
+    The scheduler counts only the domains of these nodes, which may be fewer than ``minDomains``.
+    """
+    return any((each.min_domains or 1) > 1 for each in _constraints(pod))
 
 
 def has_unknown_namespaces(pod: Pod) -> bool:
@@ -197,7 +199,10 @@ def _together(terms: Sequence[PodAffinityTerm], namespace: str) -> tuple[PlaceTe
     return tuple(together)
 
 
-def _spread(constraints: Iterable[TopologySpread], namespace: str, labels: Labels) -> Iterable[Spread]:
+def _spread(pod: Pod, constraints: Sequence[TopologySpread]) -> Iterator[Spread]:
+    if not constraints:
+        return
+    namespace, labels, selected = pod.metadata.namespace, pod.metadata.labels, selected_by(pod)
     for constraint in constraints:
         same_labels = [
             NodeRequirement(key, "In", [labels[key]]) for key in constraint.match_label_keys if key in labels
@@ -208,7 +213,14 @@ def _spread(constraints: Iterable[TopologySpread], namespace: str, labels: Label
             # (podtopologyspread/common.go, Kubernetes 1.36).
             if not chosen.expressions:
                 chosen = Chosen(frozenset(), ())
-            yield Spread(constraint.topology_key, max(constraint.max_skew, 1), chosen)
+            # By default the scheduler compares the nodes that the pod selects, tainted ones too, and counts pods there
+            # alone (podtopologyspread/common.go, ``matchNodeInclusionPolicies``, Kubernetes 1.35).
+            yield Spread(
+                constraint.topology_key, max(constraint.max_skew, 1), chosen,
+                nodes=Constraints() if constraint.node_affinity_policy == "Ignore" else selected,
+                tolerations=tolerations_of(pod) if constraint.node_taints_policy == "Honor" else None,
+                least_places=constraint.min_domains or 1,
+            )  # fmt: skip
 
 
 def _chosen_by_term(term: PodAffinityTerm, pod_namespace: str) -> Chosen | None:

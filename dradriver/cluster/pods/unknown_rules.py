@@ -22,6 +22,7 @@ def what_only_the_scheduler_knows(
     is_known_claim: Callable[[Key], bool],
     is_known_template: Callable[[Key], bool],
     has_too_many: Callable[[Pod], bool],
+    class_of_existing: Callable[[Pod], str],
 ) -> Reason | None:
     """Return the first rule of a pod that only the scheduler can evaluate; None if the controller knows all.
 
@@ -32,8 +33,13 @@ def what_only_the_scheduler_knows(
         is_known_template: The same of a ResourceClaimTemplate whose claim is not allocated: the controller knows the
             nodes with a free channel of multi-node NVLink.
         has_too_many: Returns whether a pod's rules are about more pods than the controller looks at.
+        class_of_existing: Returns the StorageClass of whose existing volumes a pod needs one; empty for none.
     """
-    return _claims(pod, is_known_claim, is_known_template) or _pods(pod, has_too_many) or _volumes(pod)
+    return (
+        _claims(pod, is_known_claim, is_known_template)
+        or _pods(pod, has_too_many)
+        or _volumes(pod, class_of_existing(pod))
+    )
 
 
 def _claims(pod: Pod, is_known_claim: Callable[[Key], bool], is_known_template: Callable[[Key], bool]) -> Reason | None:
@@ -64,7 +70,7 @@ def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
             "labels select"
         )
     if pod_rules.has_unknown_spread(pod):
-        return _reason("which nodes a topology spread with minDomains or node policies leaves")
+        return _reason("which nodes a topology spread with minDomains leaves")
     if pod_rules.has_many_ports(pod):
         return _reason(f"which nodes have more than {host_ports.MOST} host ports free")
     if pod_rules.has_unknown_namespaces(pod):
@@ -74,7 +80,9 @@ def _pods(pod: Pod, has_too_many: Callable[[Pod], bool]) -> Reason | None:
     return None
 
 
-def _volumes(pod: Pod) -> Reason | None:
+def _volumes(pod: Pod, class_of_existing: str) -> Reason | None:
+    if class_of_existing:
+        return _reason(f"which nodes have a free volume of StorageClass {shown(class_of_existing)}")
     if volumes.has_more_claims(pod):
         return _reason(f"where the volumes of a pod with more than {volumes.MOST_CLAIMS} PersistentVolumeClaims are")
     return None

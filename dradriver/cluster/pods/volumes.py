@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Set
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -32,6 +32,7 @@ ANSWER_S: Final = 2.0  # a server that needs longer holds up nobody
 FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 60.0
 
+_NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"  # of classes of which nothing makes volumes
 _LONGEST: Final = 253  # characters of a name
 _ZONE: Final = "topology.kubernetes.io/zone"
 _REGION: Final = "topology.kubernetes.io/region"
@@ -50,11 +51,26 @@ class Unbound(msgspec.Struct, frozen=True):
     reason: Reason
 
 
+class Existing(msgspec.Struct, frozen=True):
+    """A claim that gets a volume which exists already, such as a local disk. Only the scheduler knows the free ones.
+
+    Attributes:
+        storage_class: The class of the volumes.
+        where: Where volumes of the class can be at all.
+    """
+
+    storage_class: str
+    where: Where
+
+
+Found: TypeAlias = Where | Unbound | Existing
+
+
 class Volumes:
     """Claims of storage by the waiting pods of ours that name them, and where those are that were read."""
 
     def __init__(self) -> None:
-        self._known: dict[Key, Where | Unbound] = {}  # by volume claim: where its volume is, as far as that was read
+        self._known: dict[Key, Found] = {}  # by volume claim: where its volume is, as far as that was read
         self._named_by: dict[Key, set[Key]] = {}  # by volume claim: the waiting pods that name it
         self._same: dict[Where, Where] = {}  # thousands of volumes are in a few places
 
@@ -74,14 +90,14 @@ class Volumes:
         if not self._known:
             self._same.clear()
 
-    def read(self, claim: Key, found: Where | Unbound | None) -> bool:
+    def read(self, claim: Key, found: Found | None) -> bool:
         """Note where a claim's volume is, None if that could not be read. Returns whether a pod has news."""
         known = self._known.get(claim)
         if found is None:  # holds up no pod: the scheduler knows it
             found = () if known is None else known
         if claim not in self._named_by or known == found:
             return False
-        self._known[claim] = found if isinstance(found, Unbound) else self._same.setdefault(found, found)
+        self._known[claim] = self._same.setdefault(found, found) if isinstance(found, tuple) else found
         return True
 
     def pods(self, claim: Key) -> Set[Key] | None:
@@ -101,6 +117,11 @@ class Volumes:
         answers = (self._known.get(claim) for claim in _named(pod))
         return next((answer.reason for answer in answers if isinstance(answer, Unbound)), None)
 
+    def existing_of(self, pod: Pod) -> str:
+        """Return a StorageClass of whose existing volumes a waiting pod needs one; empty for none."""
+        answers = (self._known.get(claim) for claim in _named(pod))
+        return next((answer.storage_class for answer in answers if isinstance(answer, Existing)), "")
+
     def named(self) -> list[Key]:
         """Return all claims of volumes that waiting pods name."""
         return list(self._named_by)
@@ -112,7 +133,7 @@ class VolumeReader:
     What is read again never stands before what somebody waits for.
     """
 
-    def __init__(self, client: Client, volumes: Volumes, news: Callable[[Key, Where | Unbound | None], None]) -> None:
+    def __init__(self, client: Client, volumes: Volumes, news: Callable[[Key, Found | None], None]) -> None:
         """``news`` takes in where a claim's volume is, as ``Volumes.read`` does."""
         self._client = client
         self._volumes = volumes
@@ -147,7 +168,7 @@ class VolumeReader:
             self._news(claim, where)
         self._again.fail(claim)  # is looked at again after a pause
 
-    async def _find(self, claim: Key) -> Where | Unbound | None:
+    async def _find(self, claim: Key) -> Found | None:
         """Return where a claim's volume is; None where that cannot be read, or not soon."""
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -163,12 +184,13 @@ class VolumeReader:
         return None
 
 
-def together(found: Iterable[Where | Unbound]) -> Where:
+def together(found: Iterable[Found]) -> Where:
     """Return where several volumes are, those that have a place: sorted, each once."""
-    return tuple(sorted({terms for where in found if not isinstance(where, Unbound) for terms in where}))
+    places = [each.where if isinstance(each, Existing) else each for each in found if not isinstance(each, Unbound)]
+    return tuple(sorted({terms for where in places for terms in where}))
 
 
-async def locate(client: Client, claim: Key) -> Where | Unbound:
+async def locate(client: Client, claim: Key) -> Found:
     """Return where the volume of a claim is, or can be made while it waits for the node of a pod.
 
     Raises:
@@ -189,7 +211,8 @@ async def locate(client: Client, claim: Key) -> Where | Unbound:
     if spec.storage_class_name and not spec.volume_name:
         kind = await _there(client.get(STORAGE_CLASSES, spec.storage_class_name, type=StorageClass))
         if kind is not None and kind.volume_binding_mode == "WaitForFirstConsumer":
-            return allowed_by(kind)
+            where = allowed_by(kind)
+            return Existing(spec.storage_class_name, where) if kind.provisioner == _NO_PROVISIONER else where
     return Unbound(Reason(Cause.STORAGE, f"{told}, which is not bound to a volume yet"))
 
 

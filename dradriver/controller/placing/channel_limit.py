@@ -19,10 +19,10 @@ class ChannelLimit(NodeLimit):
         domain = picture.channels.domain_of(wish.pod)
         return wish, fit if domain is None else fit & picture.channels.free(domain, wish.pod)
 
-    def causes(self, picture: Picture, wish: PlacementRequest) -> Sequence[str]:
+    def causes(self, picture: Picture, wish: PlacementRequest, open_nodes: Bools) -> Sequence[str]:
         """Return why nodes have no channel for the pod."""
         domain = picture.channels.domain_of(wish.pod)
-        return () if domain is None else picture.channels.causes(domain, wish.pod, picture.nodes.open(wish.ask))
+        return () if domain is None else picture.channels.causes(domain, wish.pod, open_nodes)
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:
         """Return whether the pod may still have the channel of its node."""

@@ -21,9 +21,8 @@ class OtherClaimLimit(NodeLimit):
         """Return the nodes that can use the pod's other claims."""
         return wish, fit & picture.other_claims.allowed(wish.pod)
 
-    def causes(self, picture: Picture, wish: PlacementRequest) -> Sequence[str]:
+    def causes(self, picture: Picture, wish: PlacementRequest, open_nodes: Bools) -> Sequence[str]:
         """Return why nodes cannot use the pod's other claims."""
-        open_nodes = picture.nodes.open(wish.ask)
         return (OUT_OF_REACH,) if (open_nodes & ~picture.other_claims.allowed(wish.pod)).any() else ()
 
     def keeps(self, picture: Picture, wish: PlacementRequest, pin: Pin) -> bool:

@@ -199,7 +199,7 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
         other_nodes = [choice.node for choice in ranked if choice.node != node]
     return Placement(
         choice=pin.choice,
-        hostnames=_hostnames(picture, wish, [node, *other_nodes], MOST_NODES),
+        hostnames=usable_hostnames(picture, wish, [node, *other_nodes], MOST_NODES),
         uuids=pin.uuids,
         texts=pin.texts | ({} if claim.planned is None else gang_plan_note.texts(claim.planned, ())),
         placed=pin.placed,
@@ -325,7 +325,7 @@ def _placement(
     is_mig, uuids = isinstance(wish.request, Mig), chosen_gpus.uuids(picture, wish, first)
     placement = Placement(
         choice=first,
-        hostnames=_hostnames(picture, wish, [choice.node for choice in choices], most),
+        hostnames=usable_hostnames(picture, wish, [choice.node for choice in choices], most),
         uuids=uuids,
         texts=result_annotations.written(first, picture.inventory.uuids(first.node)),
         addresses=picture.inventory.addresses(first.node),
@@ -337,8 +337,8 @@ def _placement(
     return placement
 
 
-def _hostnames(picture: Picture, wish: PlacementRequest, nodes: Sequence[str], most: int) -> dict[str, str]:
-    """Return the hostname labels of the nodes that a pod may use, the chosen one first.
+def usable_hostnames(picture: Picture, wish: PlacementRequest, nodes: Sequence[str], most: int) -> dict[str, str]:
+    """Return the hostname labels of at most ``most`` of some nodes, given best first, that a pod may use.
 
     If other pods must be with the pod, or itself with its like, all nodes are in the place of the chosen one. A node
     whose MIG placements share counters is never one of the others: each costs the scheduler 27 to 45 ms for

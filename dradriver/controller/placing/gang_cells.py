@@ -54,6 +54,7 @@ class Spread(NamedTuple):
         pods: The roles whose pods are counted.
         skew: By how many pods a domain may have more than the one with fewest.
         counts: For each domain that counts the pods there that are not in the gang.
+        is_least_zero: Whether the domain with fewest pods counts as empty, because there are too few domains.
     """
 
     key: int
@@ -61,6 +62,7 @@ class Spread(NamedTuple):
     pods: frozenset[int]
     skew: int
     counts: Mapping[str, int]
+    is_least_zero: bool = False
 
 
 class Puzzle(NamedTuple):
@@ -113,8 +115,10 @@ def ways(puzzle: Puzzle, spend: Callable[[], bool]) -> Iterator[Ways]:
 
 def _even(puzzle: Puzzle, spread: Spread) -> int:
     """Return how many pods each domain has at least if they are spread as evenly as possible."""
+    if spread.is_least_zero or not spread.counts:
+        return 0
     total = sum(spread.counts.values()) + sum(puzzle.pods[role] for role in spread.pods)
-    return total // len(spread.counts) if spread.counts else 0
+    return total // len(spread.counts)
 
 
 def _orders(puzzle: Puzzle) -> Iterator[list[int]]:

@@ -74,7 +74,7 @@ def asked(snapshot: Snapshot, members: Sequence[Member], terms: GangTerms, *, ke
     lasts_s = longest(member.wish.ask.lasts_s for member in members)
     open_nodes = [snapshot.open(msgspec.structs.replace(wish.ask, lasts_s=lasts_s)) for wish in wishes]
     eligible = [_eligible(snapshot, wish, fit) for wish, fit in zip(wishes, open_nodes, strict=True)]
-    rules = member_rules.role_rules(groups, kept, open_nodes, snapshot.gone_pods)
+    rules = member_rules.role_rules(groups, kept, snapshot.gone_pods)
 
     # A quota is something that each node has only so much of for the gang, such as a host port. For a pod on each node,
     # every node has 1 and every pod needs 1.

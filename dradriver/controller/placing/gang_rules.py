@@ -53,13 +53,13 @@ def labels(picture: Picture, asked: Asked) -> tuple[str, ...]:
     if roles is None:
         return ()
     names: set[str] = set()
-    for rules, fit in zip(roles.rules, roles.open, strict=True):
+    for rules in roles.rules:
         if rules is None:
             continue
         names |= {term.place for term in rules.apart if term.place != HOSTNAME and roles.selected[term.pods]}
         names |= {term.place for term in rules.together}
         for spread in rules.spread:
-            counts = member_rules.domain_counts(picture, spread, fit, roles.without)
+            counts = picture.neighbours.spread_counts(rules, spread, roles.without)
             if spread.place != HOSTNAME or not member_rules.is_by_node(roles, spread, counts):
                 names.add(spread.place)
     return tuple(sorted(names))
@@ -179,12 +179,12 @@ def _together(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cel
 
 
 def _spread(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells.Spread]:
-    """Return the spread constraints; roles that say the same and may use the same domains have one together."""
+    """Return the spread constraints; roles that say the same and compare the same domains have one together."""
     holders: dict[tuple[Spread, tuple[tuple[str, int], ...]], set[int]] = {}
-    for role, (own_rules, fit) in enumerate(zip(roles.rules, roles.open, strict=True)):
+    for role, own_rules in enumerate(roles.rules):
         for spread in () if own_rules is None else own_rules.spread:
-            if spread.place in cells.labels:
-                counts = member_rules.domain_counts(picture, spread, fit, roles.without)
+            if own_rules is not None and spread.place in cells.labels:
+                counts = picture.neighbours.spread_counts(own_rules, spread, roles.without)
                 holders.setdefault((spread, tuple(counts.items())), set()).add(role)
     return [
         gang_cells.Spread(
@@ -193,6 +193,7 @@ def _spread(picture: Picture, roles: RoleRules, cells: Cells) -> list[gang_cells
             pods=roles.selected[spread.pods],
             skew=spread.skew,
             counts=dict(counts),
+            is_least_zero=len(counts) < spread.least_places,
         )
         for (spread, counts), who in holders.items()
     ]

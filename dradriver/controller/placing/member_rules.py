@@ -15,8 +15,9 @@ import numpy as np
 from dradriver.api.base.affinity import HOSTNAME
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.cluster.nodes.columns import Bools, Ints
+from dradriver.cluster.nodes.columns import Ints
 from dradriver.cluster.nodes.host_ports import ALL_ADDRESSES, are_in_conflict
+from dradriver.cluster.pods.neighbours import least_count
 from dradriver.cluster.pods.pod_rules import Chosen, Rules, Spread
 from dradriver.queue.pending import Member
 
@@ -34,8 +35,6 @@ class RoleRules(NamedTuple):
         pods: For each role how many of its pods need a place.
         new: The pods that need a place: none of them is anywhere yet.
         without: Pods of ours that do not count where they are: those, and pods that count as gone.
-        open: For each role the nodes that its pods may use, whatever is free there and whichever pods are there:
-            topology spread compares the domains of these. Shape (rows,).
     """
 
     rules: tuple[Rules | None, ...]
@@ -43,7 +42,6 @@ class RoleRules(NamedTuple):
     pods: tuple[int, ...]
     new: frozenset[Key]
     without: frozenset[Key]
-    open: tuple[Bools, ...]
 
 
 class Quota(NamedTuple):
@@ -77,15 +75,12 @@ def selected_by(member: Member, chosen: Collection[Chosen]) -> tuple[bool, ...]:
     return tuple(selector.has(member.key[0], member.pod.metadata.labels) for selector in chosen)
 
 
-def role_rules(
-    groups: Sequence[Sequence[Member]], kept: Collection[Member], open_nodes: Sequence[Bools], gone: Set[Key]
-) -> RoleRules | None:
+def role_rules(groups: Sequence[Sequence[Member]], kept: Collection[Member], gone: Set[Key]) -> RoleRules | None:
     """Return the rules of a gang's roles; None if no member has rules that are evaluated here.
 
     Args:
         groups: The members by role. Members of one role have the same rules, and the same selectors select them.
         kept: Those that keep their places.
-        open_nodes: For each role the nodes that its pods may use: (rows,).
         gone: Pods that count as gone.
     """
     if all(group[0].wish.rules is None for group in groups):
@@ -106,7 +101,6 @@ def role_rules(
         pods=tuple(map(len, new)),
         new=new_keys,
         without=new_keys | gone,
-        open=tuple(open_nodes),
     )
 
 
@@ -127,13 +121,13 @@ def quotas(picture: Picture, roles: RoleRules) -> list[Quota]:
     rows = picture.nodes.rows
     node_needs = dict.fromkeys((*_apart_on_nodes(roles), *_ports(roles)))
     made = [Quota(needs, np.full(rows, max(needs), np.int64)) for needs in node_needs]
-    seen: set[tuple[Spread, bytes]] = set()
-    for role, rules in enumerate(roles.rules):
+    seen: set[tuple[Spread, tuple[Spread, ...]]] = set()
+    for rules in roles.rules:
         for spread in () if rules is None else rules.spread:
-            if spread.place != HOSTNAME or (spread, roles.open[role].tobytes()) in seen:
+            if rules is None or spread.place != HOSTNAME or (spread, rules.spread) in seen:
                 continue
-            seen.add((spread, roles.open[role].tobytes()))
-            if (amounts := _spread_on_nodes(picture, roles, spread, roles.open[role])) is not None:
+            seen.add((spread, rules.spread))
+            if (amounts := _spread_on_nodes(picture, roles, rules, spread)) is not None:
                 pods = roles.selected[spread.pods]
                 made.append(Quota(tuple(int(other in pods) for other in range(len(roles.rules))), amounts))
     return made
@@ -171,41 +165,28 @@ def _ports(roles: RoleRules) -> list[tuple[int, ...]]:
     return [tuple(int(any(are_in_conflict(port, other) for other in some)) for some in used) for port in ports]
 
 
-def _spread_on_nodes(picture: Picture, roles: RoleRules, spread: Spread, fit: Bools) -> Ints | None:
+def _spread_on_nodes(picture: Picture, roles: RoleRules, rules: Rules, spread: Spread) -> Ints | None:
     """Return how many pods each node can have by a spread over nodes: (rows,); None if the gang can fill them all up.
 
     While some node keeps the fewest pods, no node may have more than these and the skew.
     """
-    counts = domain_counts(picture, spread, fit, roles.without)
+    counts = picture.neighbours.spread_counts(rules, spread, roles.without)
     if not counts or not is_by_node(roles, spread, counts):
         return None
-    least = min(counts.values())
+    least = least_count(spread, counts)
     amounts = np.full(picture.nodes.rows, _FULL, np.int64)
     for number in set(counts.values()):
         nodes = picture.nodes.labelled(HOSTNAME, [name for name, count in counts.items() if count == number])
-        amounts[nodes & fit] = max(0, least + spread.skew - number)
+        amounts[nodes] = max(0, least + spread.skew - number)
     return amounts
 
 
 def is_by_node(roles: RoleRules, spread: Spread, counts: Mapping[str, int]) -> bool:
     """Return whether a spread over nodes is kept as a quota of each node, and not by sharing the pods over cells."""
     holders = frozenset(role for role, rules in enumerate(roles.rules) if rules is not None and spread in rules.spread)
-    pods, least = roles.selected[spread.pods], min(counts.values(), default=0)
+    pods, least = roles.selected[spread.pods], least_count(spread, counts)
     if holders != pods:
         return False
-    is_never_full = sum(roles.pods[role] for role in pods) < sum(count == least for count in counts.values())
+    is_never_full = len(counts) < spread.least_places
+    is_never_full |= sum(roles.pods[role] for role in pods) < sum(count == least for count in counts.values())
     return is_never_full or len(counts) > MOST_NODES
-
-
-def domain_counts(picture: Picture, spread: Spread, fit: Bools, without: Set[Key]) -> dict[str, int]:
-    """Return for each domain of a spread constraint how many pods there count that do not belong to ``without``.
-
-    Args:
-        picture: The cluster cache.
-        spread: The constraint.
-        fit: The nodes that its pod may use: their domains are compared. Shape (rows,).
-        without: Pods of ours that do not count.
-    """
-    counts = dict.fromkeys(sorted(picture.nodes.values(spread.place, fit)), 0)
-    there = picture.neighbours.places(spread.place, (spread.pods,), without, staying=True, rows=fit)
-    return {domain: there[domain] for domain in counts}

@@ -42,8 +42,8 @@ class NodeLimit(Protocol):
         """
         return wish, fit
 
-    def causes(self, picture: Picture, wish: PlacementRequest) -> Sequence[str]:
-        """Return why ``narrowed`` leaves out nodes, in words."""
+    def causes(self, picture: Picture, wish: PlacementRequest, open_nodes: Bools) -> Sequence[str]:
+        """Return why ``narrowed`` leaves out some of these nodes, in words."""
         return ()
 
     def ranked(self, picture: Picture, wish: PlacementRequest, rank: Rank, fit: Bools, fleet: Fleet) -> Choices:

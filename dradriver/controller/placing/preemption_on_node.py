@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from dradriver.cluster.records.placement import Placement
+from dradriver.controller.placing.decide import usable_hostnames
 from dradriver.controller.placing.preemption_cost import FEW, Cost, Piece, choices, cost_of, least
 from dradriver.controller.placing.preemption_search import Found, PreemptionNode, Search, spared
 from dradriver.queue.pending import Member
@@ -72,18 +73,10 @@ def on_one_node(search: Search) -> Found | None:
         return None
 
     (member,) = search.members
-    place = best.place
-    if place.hostnames:  # a pod that is not confined to nodes has none
-        place = msgspec.structs.replace(place, hostnames=_hostnames(search, [best.node, *other_nodes]))
+    hostnames = usable_hostnames(search.picture, member.wish, [best.node, *other_nodes], MOST_KEPT_TO)
+    place = msgspec.structs.replace(best.place, hostnames=hostnames)
     victims = tuple(search.victims(best.pieces))
     return Found({member: place}, victims, tuple(search.ending.get(best.node, ())))
-
-
-def _hostnames(search: Search, nodes: Sequence[str]) -> dict[str, str]:
-    """Return the labels of the nodes that the pod is kept to, the chosen one first."""
-    first, *others = nodes
-    kept = [first, *(name for name in others if not search.picture.inventory.counted(name))][:MOST_KEPT_TO]
-    return {name: search.picture.nodes.hostname(name) for name in kept}
 
 
 class _NodeSearch:

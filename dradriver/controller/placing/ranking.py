@@ -59,8 +59,8 @@ def rank(
     if not fit.any():
         if not picture.inventory.fleet.nodes and not picture.inventory.aside:
             raise NoPlaceError("no node offers GPUs of this driver", cause=Cause.NEVER)
-        causes = _causes(snapshot, wish, fit, limits) or "none is left"
-        raise NoPlaceError(f"no node with GPUs can run this pod: {causes}", cause=Cause.NODES)
+        left_out = _all_causes(snapshot, wish, fit, limits) or "none is left"
+        raise NoPlaceError(f"no node with GPUs can run this pod: {left_out}", cause=Cause.NODES)
 
     # 1. The best sets.
     try:
@@ -88,8 +88,8 @@ def _explained(
 ) -> NoPlaceError:
     """Return an error of the allocator with the nodes and GPUs that it was not offered, and why."""
     picture = snapshot.picture
-    causes = _causes(snapshot, wish, fit, limits)
-    nodes_text = f"; nodes left out: {causes}" if causes else ""
+    left_out = _all_causes(snapshot, wish, fit, limits)
+    nodes_text = f"; nodes left out: {left_out}" if left_out else ""
     partition_text = bound(picture, wish)
     reserved_text = _RESERVED if snapshot.is_plain and picture.inventory.reserved.by_node else ""
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
@@ -161,14 +161,29 @@ def any_aside(picture: Picture, fit: Bools) -> bool:
     return any(row is not None and fit[row] for row in rows)
 
 
-def _causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit]) -> str:
-    """Return why nodes are left out for a pod, as a list in words; empty if none is."""
-    picture, causes = snapshot.picture, list(snapshot.causes(wish.ask))
-    if any_aside(picture, fit):
-        causes.append(UNKNOWN_KIND)
+def causes(
+    snapshot: Snapshot, wish: PlacementRequest, limits: Sequence[NodeLimit], *, only: Bools | None = None
+) -> list[str]:
+    """Return why nodes are left out for a pod, in words; see ``eligible``.
+
+    Args:
+        snapshot: The cluster.
+        wish: What the pod requests.
+        limits: The limits of the features that the pod uses.
+        only: The nodes that are looked at, (rows,); None for all.
+    """
+    picture, open_nodes = snapshot.picture, snapshot.open(wish.ask)
+    if only is not None:
+        open_nodes &= only
+    found = list(snapshot.causes(wish.ask, only))
     if wish.rules is not None:
-        open_nodes, gone = snapshot.open(wish.ask), snapshot.gone_pods
-        causes += picture.neighbours.causes(wish.pod, wish.rules, open_nodes, gone=gone)
+        found += picture.neighbours.causes(wish.pod, wish.rules, open_nodes, gone=snapshot.gone_pods)
     for limit in limits:
-        causes += limit.causes(picture, wish)
-    return ", ".join(sorted(causes))
+        found += limit.causes(picture, wish, open_nodes)
+    return found
+
+
+def _all_causes(snapshot: Snapshot, wish: PlacementRequest, fit: Bools, limits: Sequence[NodeLimit]) -> str:
+    """Return why nodes are left out for a pod, as a list in words; empty if none is."""
+    unknown = [UNKNOWN_KIND] if any_aside(snapshot.picture, fit) else []
+    return ", ".join(sorted([*causes(snapshot, wish, limits), *unknown]))

@@ -24,8 +24,9 @@ from dradriver.reason import Cause, Reason
 logger = logging.getLogger(__name__)
 
 FIRST_S: Final = 1.0  # most pods have their place sooner
-AGAIN_S: Final = 30.0  # between two writes on one pod
-PATIENCE_S: Final = 10.0  # after so long a reason is written although placements go on
+# A look can be ten seconds old when it is written (``rechecks``), and the sum must stay below 30 s.
+AGAIN_S: Final = 15.0  # between two writes on one pod
+PATIENCE_S: Final = 4.0  # after so long a reason is written although placements go on
 LOOK_S: Final = 0.1  # between two looks whether there is room
 
 _REFUSALS: Final = frozenset((Cause.SCHEDULER, Cause.GANG))

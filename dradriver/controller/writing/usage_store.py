@@ -1,8 +1,8 @@
 """The one store of GPU time: read when this replica begins to lead, and written while it does.
 
-It is written at once, then after pauses that grow to a minute, and at the end. Whoever leads next counts on from what
-was written last. What claims held since then is made good from those that are still there; what is lost is what ended
-since, if this replica was killed.
+It is written at once, then after pauses that grow to a minute, and at the end. A ConfigMap that somebody deletes is
+written again within seconds. The next leader counts on from what was written last. What claims held since then is made
+good from those that are still there; what is lost is what ended since, if this replica was killed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from dradriver.api.base.errors import WordError
+from dradriver.api.base.objects import Metadata
 from dradriver.api.claims import usage_config_maps
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.usage_config_maps import DAY_H, HOUR_S, Detail, Details, Hours
@@ -34,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 60.0
 FIRST_PERIOD_S: Final = 5.0  # of a new leader, which may not live for long; twice as long each time
+LOOK_S: Final = 5.0  # between two looks whether somebody has deleted a ConfigMap
 LAST_WRITE_S: Final = 0.5  # that the last write may take: who has lost the lease must soon do nothing any more
 FIRST_LOAD_S: Final = 5.0  # that a new leader waits to know what tenants have had
 FIRST_RETRY_S: Final = 1.0
@@ -41,6 +45,12 @@ _LATE_H: Final = 6  # earlier hours at most in the current hour's ConfigMap, whi
 _CONFLICT: Final = 409
 _SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has counted is not counted again
 _SLACK_S: Final = 0.01  # what is written is rounded
+
+
+class _Stored(msgspec.Struct):
+    """A ConfigMap without its contents."""
+
+    metadata: Metadata
 
 
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
@@ -117,7 +127,7 @@ class UsageStore:
                     while True:
                         await self.write()
                         failures = 0
-                        await asyncio.sleep(period_s)
+                        await self._pause(period_s)
                         period_s = min(2 * period_s, PERIOD_S)
                 except DriverError as error:
                     self._warn("", error, "reading it again")
@@ -130,6 +140,14 @@ class UsageStore:
             metrics.TENANT_GPUS.set({})
             metrics.TENANT_USAGE.set({})
             metrics.TENANT_CAP.set({})
+
+    async def _pause(self, period_s: float) -> None:
+        """Wait until the next write is due. It is due at once if somebody has deleted a ConfigMap."""
+        end = asyncio.get_running_loop().time() + period_s
+        while (left_s := end - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left_s, LOOK_S))
+            if await self._deleted():
+                return
 
     async def _write_last(self) -> None:
         """Store the usage until now, unless that takes long: this replica stops to lead."""
@@ -209,7 +227,7 @@ class UsageStore:
             metrics.DIFFERENCES.labels("shares").inc()
         # 2. Which hours must be written: those that grew, and those of ConfigMaps that somebody has deleted.
         current = int(gpu_time.until // HOUR_S)  # the clock's, where that does not go back
-        await self._find_deleted(current)
+        await self._note_deleted()
         grown, gpu_time.book.grown = gpu_time.book.grown, set()
         self._late |= grown
         self._late &= gpu_time.hours.keys()
@@ -229,27 +247,33 @@ class UsageStore:
         gpu_time.book.forget_pods_before(current)
         self._tell()
 
-    async def _find_deleted(self, current: int) -> None:
+    async def _note_deleted(self) -> None:
         """Have the ConfigMaps written again that somebody has deleted: their hours are in memory since yesterday's."""
-        for day in (None, current // DAY_H, current // DAY_H - 1):
+        for day in await self._deleted():
             name = usage_config_maps.name_of(day)
-            if name not in self._versions:
-                continue
-            try:
-                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace)
-            except ApiError as error:
-                if not error.not_found:
-                    continue
-            except DriverError:
-                continue  # the write says so
-            else:
-                continue
             logger.warning("ConfigMap %s is gone; it is written again", name)
             del self._versions[name]
             if day is None:
                 self._due = True
             else:
+                current = int(self._picture.gpu_time.until // HOUR_S)
                 self._late |= {h for h in self._picture.gpu_time.hours if h // DAY_H == day and h < current}
+
+    async def _deleted(self) -> list[int | None]:
+        """Return the days of which somebody has deleted the ConfigMap, None for the current hour; since yesterday."""
+        today, deleted = int(self._picture.gpu_time.until // (DAY_H * HOUR_S)), list[int | None]()
+        for day in (None, today, today - 1):
+            name = usage_config_maps.name_of(day)
+            if name not in self._versions:
+                continue
+            try:
+                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace, type=_Stored)
+            except ApiError as error:
+                if error.not_found:
+                    deleted.append(day)
+            except DriverError:
+                continue  # the write says so
+        return deleted
 
     async def _put_days(self, days: set[int], current: int) -> None:
         for day in sorted(days):

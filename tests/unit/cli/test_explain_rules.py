@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.commands import CommandLine
 from tests.fakes.gpucluster import GpuCluster
@@ -16,8 +18,9 @@ def near(**term: Any) -> Any:
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def foreign(cluster: GpuCluster, name: str, node: str, labels: Any = None, ports: Any = ()) -> None:
-    spec = {"nodeName": node, "containers": [{"name": "main", "ports": list(ports)}]}
+def foreign(cluster: GpuCluster, name: str, node: str, labels: Any = None, ports: Any = (), cpu: str = "100m") -> None:
+    container = {"name": "main", "ports": list(ports), "resources": {"requests": {"cpu": cpu}}}
+    spec = {"nodeName": node, "containers": [container]}
     metadata = {"name": name, "namespace": "default", "labels": labels or {}}
     cluster.put(PODS, {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
 
@@ -67,3 +70,47 @@ async def test_it_says_of_another_drivers_claim_what_the_controller_says(
     answer = await shell.data("explain p")
     assert answer["reason"] == cluster.note("p", "reason")
     assert answer["free"]["best"] == []
+
+
+@pytest.mark.parametrize(("nodes", "pods"), [(3, 1), (3, 2), (20, 1)])
+async def test_it_names_the_causes_on_nodes_without_free_gpus(
+    cluster: GpuCluster, shell: CommandLine, nodes: int, pods: int
+) -> None:
+    port = {"containerPort": 80, "hostPort": 80}
+    for number in range(nodes):
+        cluster.node(f"n{number}")
+        cluster.rival(f"of-n{number}", f"n{number}", range(8))
+    foreign(cluster, "agent", "n1", ports=[port])
+    foreign(cluster, "large", "n2", cpu="40")
+    for number in range(pods):
+        wishes = {} if pods == 1 else {"gang": "train", "gang-size": str(pods)}
+        pod = cluster.admitted(f"p-{number}", 8, requests={"cpu": "30"}, wishes=wishes)
+        pod["spec"]["containers"][0]["ports"] = [port]
+        cluster.put(PODS, pod)
+    await cluster.settle()
+    reason = cluster.note("p-0", "reason")
+    assert reason is not None
+    assert reason.endswith("a host port of the pod is in use, too little cpu")
+    assert (await shell.data("explain p-0"))["reason"] == reason
+    lists = [request for request in shell.api.requests if request.path.endswith("/pods")]
+    assert len(lists) <= 2 + nodes % 20, "the pods of many nodes are read at once"
+
+
+@pytest.mark.parametrize("pods", [1, 2])
+async def test_free_gpus_that_a_rule_keeps_away_are_shown_with_the_rule(
+    cluster: GpuCluster, shell: CommandLine, pods: int
+) -> None:
+    port = {"containerPort": 80, "hostPort": 80}
+    for node in ("n1", "n2"):
+        cluster.node(node)
+    cluster.rival("of-n2", "n2", range(8))
+    foreign(cluster, "agent", "n1", ports=[port])
+    for number in range(pods):
+        wishes = {} if pods == 1 else {"gang": "train", "gang-size": str(pods)}
+        pod = cluster.admitted(f"p-{number}", 8, wishes=wishes)
+        pod["spec"]["containers"][0]["ports"] = [port]
+        cluster.put(PODS, pod)
+    answer = await shell.data("explain p-0")
+    causes = {one["node"]: one["causes"] for one in answer["helps"] if one["causes"]}
+    assert causes == {"n1": ["a host port of the pod is in use"]}
+    assert answer["free"]["eligible"] == 1

@@ -36,13 +36,19 @@ def pod(status: Any = None, annotations: Any = None, **spec: Any) -> Pod:
 
 
 def unknown(
-    of: Pod, *, claims: tuple[Key, ...] = (), templates: tuple[Key, ...] = (), has_too_many: bool = False
+    of: Pod,
+    *,
+    claims: tuple[Key, ...] = (),
+    templates: tuple[Key, ...] = (),
+    has_too_many: bool = False,
+    disk: str = "",
 ) -> str | None:
     reason = what_only_the_scheduler_knows(
         of,
         is_known_claim=claims.__contains__,
         is_known_template=templates.__contains__,
         has_too_many=lambda _: has_too_many,
+        class_of_existing=lambda _: disk,
     )
     return None if reason is None else reason.text
 
@@ -68,6 +74,11 @@ def affinity(kind: str = "podAffinity", **term: Any) -> Any:
 )
 def test_of_pods_without_such_rules_the_controller_knows_all(plain: Pod) -> None:
     assert unknown(plain) is None
+
+
+def test_of_volumes_that_exist_already_the_scheduler_alone_knows_the_free_ones() -> None:
+    reason = unknown(pod(), disk="local")
+    assert reason == "only the scheduler knows which nodes have a free volume of StorageClass 'local'"
 
 
 def test_claims_of_other_drivers_are_known_once_they_are_allocated() -> None:

@@ -126,6 +126,17 @@ async def test_a_claim_without_a_volume_restricts_nothing(trouble: str) -> None:
     assert cluster.gpus("p")[0] == "n0"
 
 
+async def test_a_pod_that_needs_a_volume_which_exists_already_may_go_to_any_node() -> None:
+    cluster = GpuCluster()
+    zones(cluster)
+    storage_class(cluster, "local", "WaitForFirstConsumer", provisioner="kubernetes.io/no-provisioner")
+    claim(cluster, "data", None, kind="local")
+    cluster.pod("p", 2, volumes=uses("data"))
+    await cluster.settle()
+    assert cluster.claim("p") is not None
+    assert "affinity" not in cluster.get_pod("p")["spec"]
+
+
 @pytest.mark.parametrize(
     ("topologies", "nodes"),
     [

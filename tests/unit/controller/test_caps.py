@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable
 from unittest.mock import patch
 
@@ -452,3 +453,24 @@ async def test_figures_in_a_reason_are_of_the_last_minute_and_only_the_first_in_
         cluster.remove(PODS, "second", "default")
         await asyncio.sleep(45)
         assert "tenant vision holds 5 of 6 GPUs" in (cluster.note("third", "reason") or "")
+
+
+@pytest.mark.slow
+async def test_figures_of_a_reason_are_half_a_minute_old_at_most() -> None:
+    cluster = cluster_of(capped(32), a="dgx-a100", b="dgx-a100", c="dgx-a100", d="dgx-a100")
+    cluster.pod("small", 1)
+    await cluster.settle()
+    cluster.pod("large", 32)
+    used_until: dict[int, float] = {}  # by number of GPUs: when the tenant had so many last
+    worst_s, clock = 0.0, asyncio.get_running_loop().time
+    async with working(cluster, see_s=0.2):
+        for second in range(64):
+            if second % 2 == 0:
+                cluster.pod(f"small-{second}", 1)
+            await asyncio.sleep(1)
+            used_until[int(sum(cluster.features.caps.use("vision").values()))] = clock()
+            shown = re.search(r"holds (\d+) of", cluster.note("large", "reason") or "")
+            if shown is not None:
+                worst_s = max(worst_s, clock() - used_until.get(int(shown[1]), 0.0))
+    assert shown is not None
+    assert 0 < worst_s <= 30

@@ -355,3 +355,25 @@ async def test_what_the_scheduler_said_is_not_repeated_when_there_is_no_place_fo
     reason = cluster.note("p", "reason") or ""
     assert "volume node affinity" not in reason
     assert "few nodes only" in reason
+
+
+@pytest.mark.parametrize(
+    ("more", "fits"),
+    [
+        ({}, False),
+        ({"nodeTaintsPolicy": "Honor"}, True),
+        ({"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"}, False),
+    ],
+)
+async def test_spread_compares_the_nodes_that_the_pods_select(more: Object, fits: bool) -> None:
+    cluster = GpuCluster()
+    cluster.node("n1", labels={ZONE: "a", "pool": "gpu"})
+    cluster.node("closed", labels={ZONE: "b", "pool": "gpu"}, taints=[{"key": "k", "effect": "NoSchedule"}])
+    cluster.node("cpu", None, labels={ZONE: "c"})
+    (constraint,) = spread(ZONE)["topologySpreadConstraints"]
+    pods = add(
+        cluster, "train-0", "train-1", gpus=4,
+        nodeSelector={"pool": "gpu"}, topologySpreadConstraints=[constraint | more],
+    )  # fmt: skip
+    await cluster.settle()
+    assert claims(cluster, pods) == (pods if fits else [])

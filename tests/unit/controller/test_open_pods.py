@@ -110,6 +110,18 @@ async def test_no_more_than_eight_of_a_namespace_wait_for_the_scheduler() -> Non
     assert [cluster.claim(f"p{number}") is not None for number in range(12)].count(True) == 9
 
 
+async def test_gangs_wait_for_the_scheduler_only_while_fewer_than_eight_pods_of_their_namespace_do() -> None:
+    cluster = GpuCluster()
+    cluster.barrier()
+    nodes(cluster, 4)
+    for gang, size in (("a", 4), ("b", 3), ("c", 12), ("d", 2)):
+        for rank in range(size):
+            admit(cluster, f"{gang}-{rank}", gpus=1, wishes={"gang": gang, "gang-size": str(size)})
+    await cluster.settle()
+    claims = cluster.all(RESOURCE_CLAIMS)
+    assert len(claims) == 4 + 3 + 12, "a gang is placed whole while seven pods wait, and the next one is not"
+
+
 async def test_a_nomination_ends_with_the_placement() -> None:
     cluster = GpuCluster(promise_s=30.0)
     nodes(cluster, 1)
@@ -214,11 +226,11 @@ async def test_changes_of_its_labels_do_not_let_it_keep_gpus_for_more_of_the_tim
     [
         ({}, False),
         ({"minDomains": 2}, True),
-        ({"nodeTaintsPolicy": "Honor"}, True),
+        ({"nodeTaintsPolicy": "Honor"}, False),
         ({"nodeTaintsPolicy": "Ignore"}, False),
     ],
 )
-async def test_of_topology_spread_the_scheduler_alone_evaluates_some_fields(
+async def test_of_topology_spread_the_scheduler_alone_evaluates_min_domains(
     more: dict[str, Any], is_open: bool
 ) -> None:
     cluster = GpuCluster()

@@ -17,6 +17,7 @@ from dradriver.kube.client import ApiError
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS, RESOURCE_CLAIMS
 from tests.fakes.gpucluster import Killed, claim_of
 from tests.fakes.preempting import ON, Contested, contested
+from tests.fakes.sharing import nodes_of
 from tests.fakes.troubles import working
 
 
@@ -294,3 +295,20 @@ async def test_a_cap_saves_whoever_has_gpus_of_its_products_and_nobody_else(
     cluster.pod("me", 8, priority=10)
     await cluster.settle()
     assert cluster.ending() == ends
+
+
+async def test_nodes_of_a_preemption_are_in_the_place_where_pods_must_be_with_the_pod() -> None:
+    zone = "topology.kubernetes.io/zone"
+    cluster = Contested()
+    for node, of in (("a", "z1"), ("b", "z2"), ("c", "z1")):
+        cluster.node(node, labels={zone: of})
+    await cluster.run(("low-0", 8, 0), ("low-1", 8, 0), ("low-2", 8, 0))
+    rule = {"topologyKey": zone, "labelSelector": {"matchLabels": {"app": "leader"}}}
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+    cluster.pod("follower", 1, affinity=near)
+    leader = cluster.admitted("leader", 8, priority=100)
+    leader["metadata"]["labels"]["app"] = "leader"
+    cluster.put(PODS, leader)
+    await cluster.settle()
+    assert cluster.evicted() == ["low-0"]
+    assert nodes_of(cluster, "leader") == ["a", "c"]

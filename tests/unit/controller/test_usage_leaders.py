@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from dradriver.api.claims import usage_config_maps
-from dradriver.controller.writing.usage_store import FIRST_PERIOD_S, LAST_WRITE_S, PERIOD_S, UsageStore
+from dradriver.controller.writing.usage_store import FIRST_PERIOD_S, LAST_WRITE_S, LOOK_S, PERIOD_S, UsageStore
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import CONFIG_MAPS
 from dradriver.kube.server_clock import ServerClock
@@ -160,6 +160,26 @@ async def test_a_configmap_that_is_deleted_is_there_again_after_the_next_write(
         await made.usage.write()
     assert made.kept() == {400_000: {USER: 480.0}}
     assert caplog.text.count("is gone; it is written again") == (0 if at_the_write else 1)
+
+
+@pytest.mark.parametrize("hours", [0, 1])
+async def test_a_deleted_configmap_is_there_again_although_the_leader_is_killed_before_its_next_write(
+    hours: int,
+) -> None:
+    made, loop = await leading(), asyncio.get_running_loop()
+    await holding(made, "p")
+    begun = loop.time()
+    made.restart()
+    await made.settle()
+    leader = asyncio.create_task(made.usage.run())
+    await asyncio.sleep(hours * HOUR + 300)
+    for stored in made.all(CONFIG_MAPS):
+        made.remove(CONFIG_MAPS, stored["metadata"]["name"], OURS)
+    await asyncio.sleep(2 * LOOK_S)
+    kept, held = made.gpu_seconds(), 4 * (loop.time() - begun)
+    leader.cancel()
+    await asyncio.gather(leader, return_exceptions=True)
+    assert kept == pytest.approx(held, abs=4 * 2 * LOOK_S)
 
 
 async def test_configmaps_that_are_deleted_are_there_again_although_nothing_has_grown() -> None:
