@@ -539,7 +539,7 @@ async def test_what_is_chosen_stands_in_the_address(cluster: GpuCluster, opens: 
             ["default/old, a claim without pod", "default/other, a claim without pod", "Nobody holds GPUs there"]
         )
         await page.locator("#group").select_option("tenant")
-        await expect(groups).to_have_text(["Tenant namespace/default", "No tenant has GPUs there"])
+        await expect(groups).to_have_text(["Namespace default", "No tenant has GPUs there"])
         await page.locator("#sort").select_option("held")
         await page.locator("#filter").fill("default")
         await expect(names).to_have_text(["n1", "n2"])

@@ -275,6 +275,10 @@ class Live:
         blocked = () if view is None else (gpu.blocked for gpu in view.gpus if gpu.is_never_placed)
         return ", ".join([*causes, *dict.fromkeys(blocked)])
 
+    def tenant(self, namespace: str) -> str:
+        """Return the tenant of a namespace of the live cluster; ``namespace/NAME`` if the policies name none for it."""
+        return plain(self.scene.tenants.of(namespace) or f"namespace/{namespace}")
+
     def states(self, name: str) -> dict[int, State] | None:
         """Return the state of each GPU of a node of the live cluster, as metrics count it; None if it is not known."""
         if not self.scene.whole:

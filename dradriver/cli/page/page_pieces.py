@@ -26,7 +26,6 @@ from dradriver.cluster.views.gone_node_views import AGENT_GONE
 from dradriver.cluster.views.holder_names import Holder
 from dradriver.cluster.views.node_views import GpuView, NodeView
 from dradriver.kube.store import Key
-from dradriver.queue.namespace_tenants import ALL
 from dradriver.queue.queue_order import line
 from dradriver.topology.natural import natural
 from dradriver.topology.network_levels import ZONE
@@ -129,14 +128,8 @@ def _held_by(live: Live, holders: Iterable[Iterable[Holder]]) -> dict[str, Any]:
         for who in taken_by:
             positions.setdefault(cut(who, _LONG), []).append(position)
     shown = sorted(positions.items(), key=lambda item: natural(item[0]))[:_MOST_WHO]
-    tenants = sorted({_tenant(live, namespace) for namespace in namespaces}, key=natural)[:_MOST_WHO]
+    tenants = sorted({cut(live.tenant(namespace), _LONG) for namespace in namespaces}, key=natural)[:_MOST_WHO]
     return {"who": shown, "more": max(0, len(positions) - _MOST_WHO), "tenants": tenants}
-
-
-def _tenant(live: Live, namespace: str) -> str:
-    """Return the tenant of a holder; the namespace where the policies file names no tenants."""
-    tenant = live.scene.tenants.of(namespace)
-    return cut(plain(f"namespace/{namespace}" if tenant == ALL else tenant), _LONG)
 
 
 def _zone(live: Live, name: str) -> str:

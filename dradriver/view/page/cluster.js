@@ -13,7 +13,7 @@ const freeOf = (node) => countOf(node, "f");
 export const GROUPS = {
   zone: { of: (node) => [node.zone], name: (zone) => `Zone ${zone}`, none: "No zone" },
   product: { of: (node) => [node.product], name: (product) => product, none: "No product" },
-  tenant: { of: (node) => (node.tenants.length ? node.tenants : [""]), name: (tenant) => `Tenant ${tenant}`, none: "No tenant has GPUs there" },
+  tenant: { of: (node) => (node.tenants.length ? node.tenants : [""]), name: (tenant) => (tenant.startsWith("namespace/") ? `Namespace ${tenant.slice(10)}` : `Tenant ${tenant}`), none: "No tenant has GPUs there" },
   holder: { of: (node) => (node.who.length ? node.who.map(([who]) => who) : [""]), name: (who) => who, none: "Nobody holds GPUs there" },
   none: { of: () => [""], none: "All nodes" },
 };
