@@ -25,6 +25,7 @@ class Options(options.Common):
     certificates: Literal["self-managed", "mounted"]
     certificate_dir: Path | None
     allocating_driver: str
+    nvsentinel: bool
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8443, help="HTTPS port (default: %(default)s)")
     add("--certificates", choices=("self-managed", "mounted"), default="self-managed")
     add("--certificate-dir", type=Path, metavar="DIR", help="folder with tls.crt and tls.key, for mounted certificates")
+    add("--nvsentinel", action="store_true", help="keep dgxc.nvidia.com/devices as the controller wrote it")
     options.add_allocating_driver(made)
     return made
 
@@ -83,7 +85,7 @@ async def serve(args: Options) -> None:
     bind(LEDGERS[args.allocating_driver])
     context = tls.server_context()
     policies = PoliciesFile(args.policies)
-    admission = Admission(controller_user=args.controller_user, policies=policies)
+    admission = Admission(controller_user=args.controller_user, policies=policies, keeps_nvsentinel=args.nvsentinel)
     endpoint = server.Endpoint(admission)
 
     # 1. Certificates of another program, such as cert-manager, are in mounted files. ``Mounted`` loads them into the

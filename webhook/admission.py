@@ -10,6 +10,7 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
+from dradriver.api.base import names
 from dradriver.api.base.errors import WordError
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.kube.labelled_metrics import Labelled
@@ -49,10 +50,16 @@ class Admission:
     Args:
         controller_user: The controller's user name; its updates of pods pass untouched.
         policies: What names of policies and workloads stand for; the defaults without it.
+        keeps_nvsentinel: Whether the controller writes NVSentinel's annotation, which then nobody else changes.
     """
 
-    def __init__(self, *, controller_user: str, policies: PoliciesFile | None = None) -> None:
+    def __init__(
+        self, *, controller_user: str, policies: PoliciesFile | None = None, keeps_nvsentinel: bool = False
+    ) -> None:
         self._controller_user = controller_user
+        self._read_pod = functools.partial(
+            pod_view.read, also_written=(names.NVSENTINEL_DEVICES,) if keeps_nvsentinel else ()
+        )
         self._policies = policies or PoliciesFile()
         self._paths: dict[str, Callable[[review.Request], Answer]] = {
             "/mutate-pods": self.mutate_pod,
@@ -97,11 +104,11 @@ class Admission:
         policies = self._policies.in_force
         try:
             if request.operation == "CREATE":
-                pod = pod_view.read(request.object)
+                pod = self._read_pod(request.object)
                 desired_fields, warnings = created(pod, policies)
             elif request.operation == "UPDATE":
-                pod = pod_view.read(request.object)
-                desired_fields, warnings = update.update(pod, pod_view.read(request.old_object), policies)
+                pod = self._read_pod(request.object)
+                desired_fields, warnings = update.update(pod, self._read_pod(request.old_object), policies)
             else:
                 return review.allow(request), "allowed"
             # No desired fields: the pod is not for this driver.

@@ -99,7 +99,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         words: The author's annotations under our prefixes.
-        written: The webhook's and the controller's notes and results.
+        written: The webhook's and the controller's notes and results, also under names of other tools.
         annotated: Whether it has annotations at all, ours or others'.
         labelled: Whether it has labels at all.
         label: The value of our label; None without it.
@@ -128,7 +128,7 @@ class Pod(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_marked(self) -> bool:
         """Return whether the viewed pod is for us: it has an annotation under one of our prefixes, or our label."""
-        return bool(self.words or self.written) or self.label is not None
+        return bool(self.words) or any(map(names.is_ours, self.written)) or self.label is not None
 
     @property
     def containers(self) -> Sequence[Container]:
@@ -220,8 +220,12 @@ _SELECTOR: Final = msgspec.json.Decoder(NodeSelector | None)
 _AFFINITY: Final = msgspec.json.Decoder(_Affinity | None)
 
 
-def read(text: bytes | Raw) -> Pod:
+def read(text: bytes | Raw, *, also_written: Sequence[str] = ()) -> Pod:
     """Return the view of a pod: its JSON decoded, with the fields that admission uses.
+
+    Args:
+        text: The pod as JSON.
+        also_written: Annotations without our prefixes that the controller writes on pods that are for us.
 
     Raises:
         WordError: The JSON is no pod.
@@ -235,6 +239,8 @@ def read(text: bytes | Raw) -> Pod:
     for key, value in (annotations or {}).items():
         if names.is_ours(key):
             (written if is_written(key) else words)[key] = value
+        elif key in also_written:
+            written[key] = value
     labelled = labels or {}
     # Kueue labels a plain pod with its queue, and a pod of a Job that it admitted with its podset.
     queue, podset = labelled.get(QUEUE), labelled.get(PODSET)

@@ -106,6 +106,7 @@ class Controller:
         tables: AtOnce | None = None,
         features: FeatureOptions | None = None,
         clock: ServerClock | None = None,
+        tells_nvsentinel: bool = False,
     ) -> None:
         """Make a controller that knows nothing yet.
 
@@ -117,6 +118,7 @@ class Controller:
             tables: Makes the tables of machines outside the loop; None to make them in the loop.
             features: What an administrator sets of features.
             clock: Gives the time by which GPU time is counted; None for this machine's clock.
+            tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         self._clock = clock
         recorders = recorders or Recorders()
@@ -127,6 +129,7 @@ class Controller:
             suspendable=suspendable,
             tables=tables,
             clock=clock,
+            tells_nvsentinel=tells_nvsentinel,
         )
         self.features = Features(client, self.worker, recorders, features or FeatureOptions(), clock=clock)
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)

@@ -28,6 +28,7 @@ class Options(options.Common):
     daemon_set: str
     owner: str
     keep_usage: bool
+    nvsentinel: bool
 
 
 def main(argv: list[str]) -> int:
@@ -77,6 +78,7 @@ async def serve(args: Options) -> None:
                 keeps_usage=args.keep_usage,
             ),
             clock=ServerClock(lambda: (client.connection.date, client.connection.date_at)),
+            tells_nvsentinel=args.nvsentinel,
         )
         policies_file = policies.follow(
             controller.follow,
@@ -182,6 +184,11 @@ def parse(argv: list[str]) -> Options:
     )
     parser.add_argument(
         "--keep-usage", action="store_true", help="GPU time in ConfigMaps has no owner, and outlasts an uninstallation"
+    )
+    parser.add_argument(
+        "--nvsentinel",
+        action="store_true",
+        help="also write the GPUs of placed pods into dgxc.nvidia.com/devices, for NVSentinel",
     )
     options.add_allocating_driver(parser)
     args = parser.parse_args(argv, namespace=Options())

@@ -80,6 +80,7 @@ class Group:
         closed: The GPUs that a cap keeps them from; then they are one tenant's.
         key: By what the queue knows it.
         asks: What the pods of one of them ask of a node, GPUs aside.
+        is_gang: Whether they are gangs.
         gpus: Fewest free GPUs of a node that may take any pod of one.
         family: What single pods share that may be refused GPUs by the same nodes, whatever else they ask of them; None
             where that does not say all.
@@ -92,14 +93,16 @@ class Group:
     """
 
     __slots__ = (
-        "asks", "checked_at", "closed", "failed_at", "family", "gpus", "key", "lines", "reason", "seen", "work",
+        "asks", "checked_at", "closed", "failed_at", "family", "gpus", "is_gang", "key", "lines", "reason", "seen",
+        "work",
     )  # fmt: skip
 
-    def __init__(self, kinds: Kinds, tenant: str, closed: Closed) -> None:
+    def __init__(self, kinds: Kinds, tenant: str, closed: Closed, *, is_gang: bool) -> None:
         self.closed = closed
         self.key = kinds, tenant, closed
         self.asks = tuple(kind[1] for kind in kinds)
-        self.gpus = min(map(_gpus, kinds))
+        self.is_gang = is_gang
+        self.gpus = min(_gpus(kind, is_gang=is_gang) for kind in kinds)
         self.family = _family(kinds, tenant, closed)
         self.lines: dict[Asker, Line] = {}
         self.failed_at = NEVER
@@ -114,20 +117,16 @@ class Group:
         return any(line.queued is not None for line in self.lines.values())
 
     @property
-    def is_gang(self) -> bool:
-        """Return whether the equivalence class is of gangs; a class that is empty is of none."""
-        return any(asker.is_gang for asker in self.lines)
-
-    @property
     def oldest(self) -> tuple[Order, Key]:
         """Return the oldest workload of the equivalence class, or one that left a moment ago."""
         return min(line.heap[0] for line in self.lines.values())
 
 
-def _gpus(kind: Kind) -> int:
-    """Return the fewest free GPUs of a node that may take a pod."""
-    # Parts may be of GPUs that are in use, and so is the set that others have already.
-    return kind[0].gpus if isinstance(kind[0], Whole) and not kind[2] else 0
+def _gpus(kind: Kind, *, is_gang: bool) -> int:
+    """Return the fewest free GPUs of a node that may take a pod; ``is_gang`` says that it starts with others."""
+    # Fractions may be of GPUs that are in use. So are GPUs that a single pod shares with others, or that are kept for
+    # it because it comes to a gang that runs.
+    return kind[0].gpus if isinstance(kind[0], Whole) and (is_gang or not kind[2]) else 0
 
 
 def _family(kinds: Kinds, tenant: str, closed: Closed) -> Hashable:

@@ -77,18 +77,19 @@ class Rechecks:
         self._candidates_at = NEVER
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
 
-    def group(self, kinds: Kinds, tenant: str, closed: Closed) -> Group:
+    def group(self, kinds: Kinds, tenant: str, closed: Closed, *, is_gang: bool) -> Group:
         """Return the group of blocked workloads that is checked again as one; a new one if there is none.
 
         Args:
             kinds: What its workloads ask for.
             tenant: Whose they are where a cap keeps them from GPUs; else whose partition binds them, or none's.
             closed: The GPUs that a cap keeps them from.
+            is_gang: Whether they are gangs.
         """
         key = kinds, tenant, closed
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(kinds, tenant, closed)
+            group = self._groups[key] = Group(kinds, tenant, closed, is_gang=is_gang)
             self._by_last_check[group] = None
             self._full.add(group)
         return group

@@ -105,9 +105,9 @@ class Queue:
         self.drop(workload.key)
         line = self._lines.get((kinds, asker))
         if line is None:
-            line = self._lines[kinds, asker] = Line(
-                kinds, asker, self.rechecks.group(kinds, self._partition(asker.tenant), ANYWHERE)
-            )
+            partition = self._partition(asker.tenant)
+            group = self.rechecks.group(kinds, partition, ANYWHERE, is_gang=asker.is_gang)
+            line = self._lines[kinds, asker] = Line(kinds, asker, group)
         self._workloads[workload.key] = workload, line
         line.size += 1
         self._newest = max(self._newest, workload.order[1])
@@ -257,7 +257,8 @@ class Queue:
         """Move a line to the group of those that caps deny the same GPUs."""
         self._leave_group(line)
         tenant = line.asker.tenant
-        line.group = self.rechecks.group(line.kinds, tenant if closed else self._partition(tenant), closed)
+        whose = tenant if closed else self._partition(tenant)
+        line.group = self.rechecks.group(line.kinds, whose, closed, is_gang=line.asker.is_gang)
         line.group.lines[line.asker] = line
         if closed:
             self._capped_lines.setdefault(tenant, set()).add(line)

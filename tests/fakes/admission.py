@@ -130,13 +130,14 @@ def admit(
     policies: PoliciesFile | None = None,
     path: str = "/mutate-pods",
     ledger: Ledger = OURS,
+    keeps_nvsentinel: bool = False,
     **more: Any,
 ) -> Verdict:
     """Return what the webhook says to an object, a pod's unless the path says otherwise, its patch applied as the API
     server does.
     """
     sent = json.dumps(body(new, old=old, user=user, **more)).encode()
-    admission = Admission(controller_user=CONTROLLER, policies=policies)
+    admission = Admission(controller_user=CONTROLLER, policies=policies, keeps_nvsentinel=keeps_nvsentinel)
     with bound(ledger):
         response = json.loads(admission.answer(path, sent))["response"]
     assert response["uid"] == review.decode(sent).uid

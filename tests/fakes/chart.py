@@ -65,6 +65,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "evictions": ("controller.idleEviction=true",),
     "preemption": ("controller.preemption=true", "controller.gangOwners.Job.suspend=true"),
     "translate": ("webhook.translate=all",),
+    "nvsentinel": ("nvsentinel.annotatePods=true",),
     "partitions": (
         "policies.tenants.vision.namespaces[0]=team-vision",
         "policies.tenants.vision.namespaces[1]=vision",

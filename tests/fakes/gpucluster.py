@@ -95,12 +95,14 @@ class GpuCluster(Stored):
         suspendable: Passed to the next ``Worker``.
         record_placed: Passed to the next ``Worker``.
         tables: Passed to the next ``Worker``.
+        tells_nvsentinel: Passed to the next ``Worker``.
         stands_by: Whether the next ``Worker`` only watches until its ``begin`` is called.
     """
 
     suspendable: Collection[str] = ()
     record_placed: Record | None = None
     tables: AtOnce | None = None
+    tells_nvsentinel = False
     stands_by = False
     nics_are_read = True
 
@@ -145,6 +147,7 @@ class GpuCluster(Stored):
             suspendable=self.suspendable,
             clock=self.controller_time_s,
             tables=self.tables,
+            tells_nvsentinel=self.tells_nvsentinel,
         )
         self.features = FeatureLimits(self.worker, clock=self.time_s)
         self.worker.picture.barrier = self.find(RESOURCE_SLICES, gang_barrier_device.SLICE) is not None

@@ -220,7 +220,7 @@ def feasible(comes: Object, others: list[Other], cluster: list[dict[str, str]], 
                 return False
 
     # satisfyPodAffinity
-    counts = {
+    near_places = {
         (term["topologyKey"], at[int(other.node[1:])][term["topologyKey"]])
         for other in others
         if all(matches(each, other.namespace, other.labels) for each in near)
@@ -229,9 +229,9 @@ def feasible(comes: Object, others: list[Other], cluster: list[dict[str, str]], 
     }
     if any(term["topologyKey"] not in here for term in near):
         return False
-    if all((term["topologyKey"], here[term["topologyKey"]]) in counts for term in near):
+    if all((term["topologyKey"], here[term["topologyKey"]]) in near_places for term in near):
         return True
-    return not counts and all(matches(term, "a", comes["labels"]) for term in near)
+    return not near_places and all(matches(term, "a", comes["labels"]) for term in near)
 
 
 def matches(term: Object, namespace: str, labels: Mapping[str, str]) -> bool:

@@ -96,6 +96,8 @@ NODE: Final = PREFIX + "node"
 SCORE: Final = PREFIX + "score"
 FORMER_RESULTS: Final = (NODE, SCORE)
 
+NVSENTINEL_DEVICES: Final = "dgxc.nvidia.com/devices"  # the pod's GPUs as NVSentinel reads them, if the chart says so
+
 # Annotations of other objects.
 MACHINE: Final = PREFIX + "machine"  # on a node's first slice: the whole Machine as JSON
 SERVER_LACKS: Final = PREFIX + "server-lacks"  # there too: names of the features that the API server lacks

@@ -4,6 +4,7 @@ claim_builder  builds the claim that pins chosen GPUs
 pins           reads which devices a claim has or is pinned to, and whose the claim is
 opaque_config  the opaque configuration of a claim
 result_annotations  what was chosen, as annotations
+nvsentinel_note  the same as NVSentinel's node-drainer reads it
 claim_templates  reads a ResourceClaimTemplate as a request, and builds the claim from it
 gpu_templates  requests for GPUs in templates
 nic_templates  requests for NICs in templates and claims

@@ -12,6 +12,8 @@ import msgspec
 CLASSES: Final = (("1", 1), ("2", 2), ("3-4", 4), ("5-8", 8), (">8", math.inf))
 """Sizes of jobs that are told apart, and the most GPUs of each."""
 ALL: Final = "all"
+STARVED_S: Final = 1800.0
+"""A job that waited longer is called starved, as arXiv 2512.10980 does."""
 _SAME: Final = 0.999
 
 
@@ -25,6 +27,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
         mean_s: The mean.
         p99_s: What 99 % of them did not wait longer than.
         largest_s: The longest.
+        starved: How many waited longer than ``STARVED_S``.
     """
 
     gpus: str
@@ -33,6 +36,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     mean_s: float
     p99_s: float
     largest_s: float
+    starved: float
 
 
 class OrderResult(msgspec.Struct, kw_only=True):
@@ -158,7 +162,8 @@ def over_seeds(results: Sequence[OrderResult]) -> OrderResult:
         found = [own for result in results if (own := result.of(name)) is not None]
         if found:
             means = {field: mean(getattr(own, field) for own in found) for field in ("mean_s", "p99_s", "largest_s")}
-            counts = {field: sum(getattr(own, field) for own in found) / len(results) for field in ("jobs", "began")}
+            sums = {field: sum(getattr(own, field) for own in found) for field in ("jobs", "began", "starved")}
+            counts = {field: total / len(results) for field, total in sums.items()}
             waits.append(Waits(gpus=name, **counts, **means))
     fields = (
         "utilisation", "best_share", "bandwidth", "unfairness", "one_job", "contended", "reservations",
@@ -180,4 +185,8 @@ def _class(gpus: int) -> str:
 def _waits(name: str, waits: list[float], began: int) -> Waits:
     ordered = sorted(waits)
     p99 = ordered[math.ceil(0.99 * len(ordered)) - 1]
-    return Waits(gpus=name, jobs=len(ordered), began=began, mean_s=mean(ordered), p99_s=p99, largest_s=ordered[-1])
+    starved = sum(wait > STARVED_S for wait in ordered)
+    return Waits(
+        gpus=name, jobs=len(ordered), began=began, mean_s=mean(ordered), p99_s=p99, largest_s=ordered[-1],
+        starved=starved,
+    )  # fmt: skip

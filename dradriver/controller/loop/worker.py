@@ -84,6 +84,7 @@ class Worker:
         suspendable: Collection[str] = (),
         clock: Callable[[], float] | None = None,
         tables: AtOnce | None = None,
+        tells_nvsentinel: bool = False,
     ) -> None:
         """Make a worker with an empty picture of the cluster.
 
@@ -94,6 +95,7 @@ class Worker:
             suspendable: Kinds of owners that the controller may suspend.
             clock: Returns seconds since the epoch, for GPU time; the system's by default.
             tables: Makes the tables of machines; None to make them where they are needed.
+            tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         deadlines, recorders = deadlines or Deadlines(), recorders or PodRecorders()
         # 1. What is known, and who waits. A part gets the parts that it calls. If a part has to call another one that
@@ -113,7 +115,7 @@ class Worker:
         # 2. Writes: which may begin now (lanes), single ones (writer), those of a workload (commit), and who runs these
         #    (executor).
         self._lanes = Lanes(self.agenda.wake, self.queue.turn, self.tenants.of)
-        writer = ApiWriter(client, self.picture, self._lanes)
+        writer = ApiWriter(client, self.picture, self._lanes, tells_nvsentinel=tells_nvsentinel)
         self.reasons = Reasons(writer.pods, pods=self.picture.pods.get, lanes=self._lanes, record=recorders.waiting)
         self.placed = Placed(self.picture, self._lanes, recorders.placed)
         commit = Commit(client, writer, self.picture, self._lanes, self.placed, self.reasons)

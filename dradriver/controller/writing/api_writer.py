@@ -41,10 +41,17 @@ class ApiWriter:
         owners: Writes them into the claims that they share.
     """
 
-    def __init__(self, client: Client, picture: Picture, lanes: Lanes) -> None:
-        """``lanes`` say whether the server wants a pause, and are told so where nobody else is."""
+    def __init__(self, client: Client, picture: Picture, lanes: Lanes, *, tells_nvsentinel: bool = False) -> None:
+        """Make one that has written nothing.
+
+        Args:
+            client: The API server.
+            picture: The cluster.
+            lanes: They say whether the server wants a pause, and are told so where nobody else is.
+            tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
+        """
         self._client, self._picture, self._paused, self._failed = client, picture, lanes.paused, lanes.failed
-        self.pods = PodWriter(client, picture)
+        self.pods = PodWriter(client, picture, tells_nvsentinel=tells_nvsentinel)
         self.owners = Owners(client, picture, look=self.look, check_pause=self._check_pause)
 
     def go_on(self, slot: Slot) -> None:

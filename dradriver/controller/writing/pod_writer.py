@@ -8,6 +8,7 @@ from typing import Any, Final
 from dradriver.api.base import affinity, names
 from dradriver.api.base.jsonpatch import Patch
 from dradriver.api.base.pods import Pod
+from dradriver.api.claims import nvsentinel_note
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.writing.outcome import MovedOnError
@@ -25,9 +26,15 @@ def cut(reason: str) -> str:
 class PodWriter:
     """Writes pods, and asks for them, and brings what the server answers into the picture at once."""
 
-    def __init__(self, client: Client, picture: Picture) -> None:
-        """Make one that has written nothing."""
-        self._client, self._picture = client, picture
+    def __init__(self, client: Client, picture: Picture, *, tells_nvsentinel: bool = False) -> None:
+        """Make one that has written nothing.
+
+        Args:
+            client: The API server.
+            picture: The cluster.
+            tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
+        """
+        self._client, self._picture, self._tells_nvsentinel = client, picture, tells_nvsentinel
 
     async def lift(self, pod: Pod, placement: Placement) -> None:
         """Take our gate from a pod: confine it to its nodes and note what was chosen, all in one patch.
@@ -38,7 +45,7 @@ class PodWriter:
             Unreachable: No answer.
         """
         note = {names.AFFINITY: affinity.note(pod)} if placement.hostnames else {}
-        await self._lift(pod, note | placement.texts, placement.hostnames)
+        await self._lift(pod, note | self._with_bridges(placement.texts), placement.hostnames)
 
     async def hand_over(self, pod: Pod, why: str) -> None:
         """Take our gate from a pod that has no place, and note why. It raises what ``lift`` raises."""
@@ -52,6 +59,7 @@ class PodWriter:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
+        changes = self._with_bridges(changes)
         news = {key: value for key, value in changes.items() if pod.metadata.annotations.get(key) != value}
         if not news:
             return False
@@ -85,6 +93,9 @@ class PodWriter:
             return False
         self._picture.assume_pod(now, was=pod)
         return bool(now.spec.node_name)
+
+    def _with_bridges(self, texts: Mapping[str, str | None]) -> dict[str, str | None]:
+        return nvsentinel_note.with_devices(texts) if self._tells_nvsentinel else dict(texts)
 
     async def _lift(self, pod: Pod, texts: Mapping[str, str | None], hostnames: Mapping[str, str]) -> None:
         gate = next(i for i, gate in enumerate(pod.spec.scheduling_gates) if gate.name == names.GATE)

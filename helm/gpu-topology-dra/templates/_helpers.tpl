@@ -30,6 +30,9 @@ others: over an object with forty thousand annotations an API server would compu
 'idle-end', 'node', 'score']
 {{- end }}
 
+{{/* NVSentinel's annotation if the controller writes it, else nothing: dradriver/api/base/names.py. */}}
+{{- define "nvsentinelDevices" -}}{{ if (.Values.nvsentinel).annotatePods }}dgxc.nvidia.com/devices{{ end }}{{- end }}
+
 {{/* Vendors whose classes are their own, with the extended resource that their GPUs are: dradriver/topology/vendors.py. */}}
 {{- define "otherVendors" -}}
 amd: amd.com/gpu
@@ -299,6 +302,9 @@ claims. It looks at no annotation or label but ours. The API server adds no gate
 ['{{ include "driver" . }}/', 'gpu-topology.example.com/'].exists(prefix,
 {{ include "words" . }}.exists(word,
 object.metadata.?annotations[?prefix + word] != oldObject.metadata.?annotations[?prefix + word])) ||
+{{- with include "nvsentinelDevices" . }}
+object.metadata.?annotations[?{{ squote . }}] != oldObject.metadata.?annotations[?{{ squote . }}] ||
+{{- end }}
 object.metadata.?labels[?{{ $mark }}] != oldObject.metadata.?labels[?{{ $mark }}] ||
 {'name': {{ $mark }}} in oldObject.spec.?schedulingGates.orValue([]) &&
 !({'name': {{ $mark }}} in object.spec.?schedulingGates.orValue([])) ||
@@ -351,24 +357,37 @@ Variables for a policy. The last is the new and the old object's annotations, or
 text. The text of a map is {"key": "value", "key": "value"}, sorted by keys, with every quote inside escaped. So the driver's
 entries stand together, and what is before the first and behind the last of them is compared. A loop over the map in CEL
 would take time by the square of the entries. Each variable may cost as much as an expression, so there are several of them.
-Argument: annotations or labels.
+An entry under another tool's name stands elsewhere. Its own text, made in the same way, is taken out of the whole text.
+Arguments: annotations or labels, and the name of one more annotation of the driver, or nothing.
 */}}
 {{- define "others" -}}
-- name: {{ . }}Text
+{{- $what := index . 0 -}}
+- name: {{ $what }}Text
   expression: >-
-    [object, oldObject].filter(entity, entity != null).map(entity, "%s".format([entity.metadata.?{{ . }}.orValue({})]))
-- name: {{ . }}Entries
-  expression: 'variables.{{ . }}Text.map(text, text == "{}" ? "}" : ", " + text.substring(1))'
-- name: {{ . }}Pieces
-  expression: variables.{{ . }}Entries.map(entries, entries.split(', "gpu.topology/'))
-- name: {{ . }}End
+    [object, oldObject].filter(entity, entity != null).map(entity, "%s".format([entity.metadata.?{{ $what }}.orValue({})]))
+{{- with index . 1 }}
+{{- $value := printf "entity.metadata.?%s[?%s]" $what (squote .) }}
+- name: {{ $what }}Bridge
   expression: >-
-    variables.{{ . }}Pieces.map(pieces, size(pieces) == 1 ? -2 : pieces[size(pieces) - 1].indexOf('", "'))
-- name: others{{ title . }}
+    [object, oldObject].filter(entity, entity != null).map(entity, [{{ $value }}.hasValue() ?
+    ", " + "%s".format([{ {{- squote . }}: {{ $value }}.value()}]).substring(1) : "}"].map(text,
+    text.substring(0, size(text) - 1))[0])
+{{- end }}
+- name: {{ $what }}Entries
   expression: >-
-    [0, size(variables.{{ . }}Pieces) - 1].map(i, [variables.{{ . }}Pieces[i]].map(pieces, pieces[0] +
-    (variables.{{ . }}End[i] == -2 ? "" : variables.{{ . }}End[i] == -1 ? "}" :
-    pieces[size(pieces) - 1].substring(variables.{{ . }}End[i] + 1)))[0])
+    {{ if index . 1 }}[0, size(variables.{{ $what }}Text) - 1].map(i, [variables.{{ $what }}Text[i]].map(text,
+    (text == "{}" ? "}" : ", " + text.substring(1)).replace(variables.{{ $what }}Bridge[i], ""))[0])
+    {{- else }}variables.{{ $what }}Text.map(text, text == "{}" ? "}" : ", " + text.substring(1)){{ end }}
+- name: {{ $what }}Pieces
+  expression: variables.{{ $what }}Entries.map(entries, entries.split(', "gpu.topology/'))
+- name: {{ $what }}End
+  expression: >-
+    variables.{{ $what }}Pieces.map(pieces, size(pieces) == 1 ? -2 : pieces[size(pieces) - 1].indexOf('", "'))
+- name: others{{ title $what }}
+  expression: >-
+    [0, size(variables.{{ $what }}Pieces) - 1].map(i, [variables.{{ $what }}Pieces[i]].map(pieces, pieces[0] +
+    (variables.{{ $what }}End[i] == -2 ? "" : variables.{{ $what }}End[i] == -1 ? "}" :
+    pieces[size(pieces) - 1].substring(variables.{{ $what }}End[i] + 1)))[0])
 {{- end }}
 
 {{/* What all webhooks have in common. Arguments: root, path, and where not in all namespaces one more expression. */}}

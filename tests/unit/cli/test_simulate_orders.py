@@ -147,6 +147,13 @@ def test_reserved_fifo_reserves_after_the_bounded_wait_and_for_the_oldest() -> N
     assert waits(ours) == {"3-4": 2500, "5-8": 4290, "all": 4290}
 
 
+def test_a_job_that_waits_longer_than_half_an_hour_is_starved() -> None:
+    jobs = [job(0, 0, 8, 1800), job(1, 0, 8, 1), job(2, 0, 8, 1), job(3, 5000, 1, 1)]
+    result = replay(jobs, "strict fifo")
+    starved = {each.gpus: (each.jobs, each.starved) for each in result.waits}
+    assert starved == {"1": (1, 0), "5-8": (3, 1), "all": (4, 1)}
+
+
 def test_kueues_queues_of_several_tenants_do_not_hold_up_each_other() -> None:
     two = [job(0, 0, 6, 100), job(1, 1, 8, 10), job(2, 2, 2, 10), job(3, 3, 2, 10, tenant=1)]
     strict = replay(two, "kueue strict", weights=(1.0, 1.0))

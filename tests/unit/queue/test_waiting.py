@@ -426,6 +426,29 @@ def test_a_gang_is_asked_again_when_a_node_is_free_that_only_one_of_its_other_po
     assert asked(queue) == ["gang/g"]
 
 
+def test_a_gang_is_not_asked_again_for_a_node_with_fewer_free_gpus_than_any_of_its_pods_needs() -> None:
+    nodes = Nodes("a", free=3)
+    queue = nodes.queue()
+    queue.put(gang("g", workload("g-0", 4), workload("g-1", 8)))
+    assert asked(queue) == ["gang/g"]
+    nodes.table.helped("a")
+    assert asked(queue) == []
+    nodes.free[nodes.table.row("a")] = 4
+    nodes.table.helped("a")
+    assert asked(queue) == ["gang/g"]
+
+
+def test_a_pod_that_comes_to_a_gang_later_is_asked_again_for_any_node() -> None:
+    nodes = Nodes("a", free=0)
+    queue = nodes.queue()
+    late = workload("g-0", 4)
+    late.lead.near = "g"  # GPUs can be kept for it, which do not count as free
+    queue.put(late)
+    assert asked(queue) == ["g-0"]
+    nodes.table.helped("a")
+    assert asked(queue) == ["g-0"]
+
+
 def seen(queue: Queue, most: int, *, work: Mapping[str, int]) -> list[str]:
     """Have workloads looked at, each in vain and for the work of its name's first letter; return their names."""
     found: list[str] = []
