@@ -227,7 +227,7 @@ async def settled(made: Served) -> dict[str, Any]:
         version = made.page.feed.version
         await asyncio.sleep(3 * login_session.QUIET_S)
         if version == made.page.feed.version:
-            return {key: piece for key, piece in pieces(made).items() if key != "summary"}
+            return {key: piece for key, piece in pieces(made).items() if key != "history"}
 
 
 @pytest.mark.slow
