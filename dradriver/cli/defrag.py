@@ -123,7 +123,7 @@ async def _read(
 ) -> Defrag:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
-        scene = await read_whole(client, server, followed)
+        scene = await read_whole(client, server, followed, driver_namespace)
         await scene.fill(scene.picture.inventory.fleet.nodes)
         stand(scene)
         now = time.time()

@@ -58,7 +58,7 @@ def free(
 async def _read(server: ServerConfig, namespace: str, file: Policies | None, driver_namespace: str | None) -> FreeGpus:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
-        scene = await read_whole(client, server, followed, pods_too=False)
+        scene = await read_whole(client, server, followed, driver_namespace, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
     stand(scene)

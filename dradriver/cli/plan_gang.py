@@ -115,7 +115,7 @@ def place(scene: Scene, gang: GangRequest) -> GangChoice:
 async def _read(server: ServerConfig, file: Policies | None, driver_namespace: str | None) -> Scene:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
         followed = await policies_in_force.read(client, server, driver_namespace, file)
-        scene = await read_whole(client, server, followed, pods_too=False)
+        scene = await read_whole(client, server, followed, driver_namespace, pods_too=False)
     for trouble in scene.unread:
         warn(trouble)
     return scene

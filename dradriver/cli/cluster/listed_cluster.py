@@ -20,7 +20,7 @@ from dradriver.api.claims.pins import Claim, Key
 from dradriver.api.gangs import gang_size_of_owner
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.api.vocabulary.nic_requests import DRIVERS
-from dradriver.cli.cluster import cluster_reading
+from dradriver.cli.cluster import cluster_reading, policies_in_force
 from dradriver.cli.cluster.cluster_lists import Lists
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.policies_in_force import InForce
@@ -342,23 +342,35 @@ class Scene:
                 self.picture.pod_changed(_as_added(pod))
 
 
-async def read_whole(client: Client, server: ServerConfig, followed: InForce, *, pods_too: bool = True) -> Scene:
+async def read_whole(
+    client: Client,
+    server: ServerConfig,
+    followed: InForce,
+    driver_namespace: str | None = None,
+    *,
+    pods_too: bool = True,
+) -> Scene:
     """Return the whole listed cluster, for a command that can say nothing if a part of it is missing.
 
     Args:
         client: The API server's client, entered.
         server: The API server, for messages.
         followed: The policies to decide by. If they have a trouble, it is the first of ``Scene.unread``.
+        driver_namespace: The driver's namespace, if the user names it. Reservations are there.
         pods_too: As for ``Scene.read``.
 
     Raises:
         ClusterError: Something is missing without which no place can be looked for.
     """
-    scene = Scene(client, server, followed.policies)
+    own = Own(followed.policies)
+    if followed.policies.queue.reservation.after_minutes:
+        namespace = await policies_in_force.driver_namespace(client, driver_namespace)
+        await own.read_reservations(client, server, namespace)
+    scene = Scene(client, server, followed.policies, own=own)
     await scene.read(pods_too=pods_too)
     if not scene.whole:
         raise ClusterError(scene.unread[0])
-    scene.unread[:0] = filter(None, [followed.trouble])
+    scene.unread[:0] = filter(None, [followed.trouble, *own.unread])
     return scene
 
 

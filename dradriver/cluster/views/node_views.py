@@ -7,6 +7,7 @@ generation where the newest is not complete.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -23,6 +24,10 @@ from dradriver.topology.errors import TopologyError
 from dradriver.topology.groups import Groups, group
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.natural import natural
+
+NEVER_PLACED: Final = "never placed"
+"""With this ``GpuView.blocked`` begins if the machine has more GPUs than the allocator places on."""
+_IN_MIG_MODE: Final = "in MIG mode"
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +47,16 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     def taken_by(self) -> tuple[Holder, ...]:
         """Return who holds a GPU in the view of its node for itself: monitoring takes nothing."""
         return tuple(holder for holder in self.holders if holder.hold is not Hold.ADMIN)
+
+    @property
+    def is_in_mig_mode(self) -> bool:
+        """Return whether nobody gets the GPU of this view whole because it is in MIG mode."""
+        return self.blocked.startswith(_IN_MIG_MODE)
+
+    @property
+    def is_never_placed(self) -> bool:
+        """Return whether nobody gets the GPU of this view because its machine is too large."""
+        return self.blocked.startswith(NEVER_PLACED)
 
     @property
     def state(self) -> str:
@@ -234,6 +249,9 @@ def _holders(node: _Node, held: Held) -> _Holders:
 
 def _view(node: _Node, holders: _Holders) -> NodeView:
     gpus = []
+    count = len(node.machine.gpus)
+    too_large = f"{NEVER_PLACED}: the machine has {count} GPUs, and at most {MAX_GPUS} are supported"
+    too_large = too_large if count > MAX_GPUS else ""
     for gpu in node.machine.gpus:
         name = resource_slices.device_name(gpu.uuid)
         parts = node.parts.get(name, {})
@@ -242,7 +260,8 @@ def _view(node: _Node, holders: _Holders) -> NodeView:
             words = slice_words(device)
             who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
         shown = node.devices.get(name) or next(iter(parts.values()), None)
-        gpus.append(GpuView(gpu=gpu, holders=tuple(who), blocked=_blocked(gpu, shown, parts.values())))
+        blocked = _blocked(gpu, shown, parts.values()) or ("" if who else too_large)
+        gpus.append(GpuView(gpu=gpu, holders=tuple(who), blocked=blocked))
     view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus), lost=node.lost)
     return msgspec.structs.replace(view, nvlink_set=_nvlink_set(node.machine, view.free))
 
@@ -250,7 +269,7 @@ def _view(node: _Node, holders: _Holders) -> NodeView:
 def _blocked(gpu: Gpu, device: Device | None, parts: Iterable[Device]) -> str:
     if gpu.mig or (gpu.mig is not None and device is None):
         there = ", ".join(slice_words(part) + " (tainted)" * part.blocked for part in parts)
-        return f"in MIG mode, with {there}" if there else "in MIG mode"
+        return f"{_IN_MIG_MODE}, with {there}" if there else _IN_MIG_MODE
     if device is None:
         return "not in the node's slices"
     taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.blocks]
