@@ -57,7 +57,7 @@ def test_a_pod_is_seen_as_holder(namespace: Namespace) -> None:
     # Kubernetes deletes the pod's claim after the pod.
     def free() -> list[int]:
         shown = gputopo(kubeconfig, "topo", "--cluster", "--node", "node-a", "-o", "json").stdout
-        return cast(list[int], json.loads(shown)[0]["free"])
+        return cast("list[int]", json.loads(shown)[0]["free"])
 
     eventually("all GPUs are free again", lambda: free() == list(range(8)))
 
