@@ -7,7 +7,9 @@ One list for both, so that no question is without an answer, and no panel withou
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "questions.md"
 DASHBOARD: Final = ROOT / "helm" / "gpu-topology-dra" / "monitoring" / "dashboard.json"
 SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+VARIABLES: Final = {  # of the dashboard, each with the metric whose label has the values
+    "namespace": "gpu_topology_gpus_held",
+    "product": "gpu_topology_gpus",
+    "node": "gpu_topology_gpu_number_info",
+}
 _WIDTH: Final = 24  # of Grafana's grid
 _HEIGHT: Final = 8
 
@@ -26,7 +33,8 @@ class Panel:
 
     Attributes:
         title: What is seen.
-        queries: PromQL, and what each series is called.
+        about: What it counts, in a sentence or two.
+        filtered: PromQL, and what each series is called. ``<product>`` in a selector stands for a variable's filter.
         unit: As Grafana names units.
         kind: Grafana's type: timeseries, table, stat, bargauge.
         stacked: Whether series lie on each other.
@@ -35,12 +43,19 @@ class Panel:
     """
 
     title: str
-    queries: tuple[tuple[str, str], ...]
+    about: str
+    filtered: tuple[tuple[str, str], ...]
     unit: str = "short"
     kind: str = "timeseries"
     stacked: bool = False
     width: int = 12
     now: bool = False
+
+    @property
+    def queries(self) -> tuple[tuple[str, str], ...]:
+        """Return the queries without the filters of the dashboard's variables."""
+        bare = ((re.sub(r",?<\w+>", "", query), legend) for query, legend in self.filtered)
+        return tuple((re.sub(r"{,?}", "", query).replace("{,", "{"), legend) for query, legend in bare)
 
 
 @dataclass(frozen=True)
@@ -58,21 +73,58 @@ class Question:
     commands: tuple[str, ...] = field(default=())
 
 
+def _stat(title: str, about: str, query: str, unit: str = "short") -> Panel:
+    return Panel(title, about, ((query, ""),), unit=unit, kind="stat", width=4, now=True)
+
+
 QUESTIONS: Final = (
+    Question(
+        "Is something broken?",
+        (
+            _stat("GPUs", "All GPUs that the agents publish.", "sum(gpu_topology:gpus{<product>})"),
+            _stat(
+                "Free", "GPUs that a pod may have whole now, as gputopo free counts them.",
+                'sum(gpu_topology:gpus{state="free",<product>})',
+            ),
+            _stat(
+                "With faults", "GPUs that have a fault now; the row of ill GPUs says which.",
+                "count(count by (uuid) (gpu_topology_gpu_fault_info{<node>})) or vector(0)",
+            ),
+            _stat("Waiting", "Pods that wait for a place; a gang counts as one.", "max(gpu_topology_waiting_pods)"),
+            _stat(
+                "p95 of the wait", "From the creation of a pod to its placement, over the last hour.",
+                "histogram_quantile(0.95, sum by (le)"
+                " (rate(gpu_topology_pod_wait_duration_seconds_bucket{<namespace>}[1h])))",
+                unit="s",
+            ),
+            _stat("Agents", "Node agents that are registered.", "sum(gpu_topology_node_registered{<node>})"),
+        ),
+        ("gputopo verify", "gputopo serve"),
+    ),
     Question(
         "Which team holds GPUs that do nothing?",
         (
-            Panel("Idle GPUs by namespace", (("gpu_topology:gpus_idle:by_namespace", "{{namespace}}"),)),
             Panel(
-                "GPUs at work by namespace",
-                (("sum by (namespace) (gpu_topology_node_gpus_busy)", "{{namespace}}"),),
+                "Idle GPUs by namespace",
+                "GPUs that claims hold and that did no work, counted by the node agents.",
+                (("gpu_topology:gpus_idle:by_namespace{<namespace>}", "{{namespace}}"),),
+            ),
+            Panel(
+                "GPUs at work by namespace", "GPUs that claims hold and that do work.",
+                (("sum by (namespace) (gpu_topology_node_gpus_busy{<namespace>})", "{{namespace}}"),),
             ),
         ),
         ("gputopo idle",),
     ),
     Question(
         "What is free and what is held, by product?",
-        (Panel("GPUs by what becomes of them", (("gpu_topology:gpus", "{{product}}: {{state}}"),), stacked=True),),
+        (
+            Panel(
+                "GPUs by what becomes of them",
+                "Each GPU counts in one state (docs/monitoring.md). Free is what gputopo free counts.",
+                (("gpu_topology:gpus{<product>}", "{{product}}: {{state}}"),), stacked=True,
+            ),
+        ),
         ("gputopo free",),
     ),
     Question(
@@ -80,14 +132,17 @@ QUESTIONS: Final = (
         (
             Panel(
                 "Free GPUs that are in no set of eight",
-                (("gpu_topology:fragmentation", "{{product}}"),), unit="percentunit",
+                "The share of the free GPUs that no pod with 8 GPUs can use. It grows while the cluster fragments.",
+                (("gpu_topology:fragmentation{<product>}", "{{product}}"),), unit="percentunit",
             ),
             Panel(
                 "Free sets by size",
-                (("sum by (gpus) (gpu_topology:free_sets)", "sets of {{gpus}}"),),
+                "How many pods of each size would find a set of free GPUs now, each size for itself.",
+                (("sum by (gpus) (gpu_topology:free_sets{<product>})", "sets of {{gpus}}"),),
             ),
             Panel(
                 "Largest gang that fits",
+                "Pods of the largest gang that fits within one domain of each level of the network.",
                 (("max by (level, gpus) (gpu_topology_largest_gang_pods)", "{{level}}: pods of {{gpus}} GPUs"),),
             ),
         ),
@@ -99,11 +154,13 @@ QUESTIONS: Final = (
         (
             Panel(
                 "p95 of the wait by GPUs",
+                "From the creation of a pod to its placement, over the last hour, by the number of its GPUs.",
                 (("gpu_topology:pod_wait_duration_seconds:p95_1h_by_size", "{{gpus}}"),), unit="s",
             ),
             Panel(
-                "p95 of the wait by namespace",
-                (("gpu_topology:pod_wait_duration_seconds:p95_1h_by_namespace", "{{namespace}}"),), unit="s",
+                "p95 of the wait by namespace", "From the creation of a pod to its placement, over the last hour.",
+                (("gpu_topology:pod_wait_duration_seconds:p95_1h_by_namespace{<namespace>}", "{{namespace}}"),),
+                unit="s",
             ),
         ),
     ),
@@ -111,7 +168,7 @@ QUESTIONS: Final = (
         "How good were last week's placements?",
         (
             Panel(
-                "Mean score by GPUs, a week",
+                "Mean score by GPUs, a week", "100 is the best set that the machine has when it is empty.",
                 (
                     (
                         "sum by (gpus) (increase(gpu_topology_placement_score_percent_sum[7d]))"
@@ -122,12 +179,13 @@ QUESTIONS: Final = (
                 unit="percent", kind="bargauge", now=True,
             ),
             Panel(
-                "Placements by level, a week",
+                "Placements by level, a week", "The worst link between the GPUs that pods were given.",
                 (("sum by (level) (increase(gpu_topology_placements_total[7d]))", "{{level}}"),),
                 kind="bargauge", now=True,
             ),
             Panel(
                 "Predicted all-reduce, median by GPUs",
+                "The bus bandwidth that is predicted for the sets that pods were given.",
                 (
                     (
                         "histogram_quantile(0.5, sum by (le, gpus)"
@@ -143,7 +201,7 @@ QUESTIONS: Final = (
         "How often did pods not get what they prefer?",
         (
             Panel(
-                "Preferences by what was got, a day",
+                "Preferences by what was got, a day", "Which of the fallback levels of their request pods were given.",
                 (("sum by (got) (increase(gpu_topology_placement_preferences_total[1d]))", "{{got}}"),),
                 stacked=True,
             ),
@@ -154,6 +212,7 @@ QUESTIONS: Final = (
         (
             Panel(
                 "Sets on several NUMA nodes, a day",
+                "The share of the sets of two GPUs and more that cross NUMA nodes.",
                 (
                     (
                         "(sum by (gpus) (increase(gpu_topology_placements_across_numa_total[1d]))"
@@ -171,10 +230,12 @@ QUESTIONS: Final = (
         (
             Panel(
                 "Waiting pods by cause",
+                "What keeps each waiting pod now. docs/monitoring.md says what each cause means.",
                 (("max by (cause) (gpu_topology_waiting_pods_by_cause)", "{{cause}}"),), stacked=True,
             ),
             Panel(
                 "Promises kept and taken back, a minute",
+                "Tentative placements that became allocations, and those that were revoked, by cause.",
                 (
                     ("60 * sum(rate(gpu_topology_promises_kept_total[5m]))", "kept"),
                     ("60 * sum by (cause) (rate(gpu_topology_promises_withdrawn_total[5m]))", "{{cause}}"),
@@ -187,11 +248,12 @@ QUESTIONS: Final = (
         "What does each team cost?",
         (
             Panel(
-                "Cost by namespace, a day",
+                "Cost by namespace, a day", "GPU time of the last day at the prices of the policies file.",
                 (
                     (
                         "sum by (namespace, currency)"
-                        " (sum by (namespace, product) (increase(gpu_topology_gpu_seconds_total[1d])) / 3600"
+                        " (sum by (namespace, product)"
+                        " (increase(gpu_topology_gpu_seconds_total{<namespace>,<product>}[1d])) / 3600"
                         " * on (product) group_left (currency)"
                         " max by (product, currency) (gpu_topology_gpu_price_per_hour))",
                         "{{namespace}} {{currency}}",
@@ -200,15 +262,23 @@ QUESTIONS: Final = (
                 stacked=True,
             ),
             Panel(
-                "GPU-hours by namespace, a day",
-                (("sum by (namespace) (increase(gpu_topology_gpu_seconds_total[1d])) / 3600", "{{namespace}}"),),
+                "GPU-hours by namespace, a day", "GPU time of the last day, parts as fractions.",
+                (
+                    (
+                        "sum by (namespace)"
+                        " (increase(gpu_topology_gpu_seconds_total{<namespace>,<product>}[1d])) / 3600",
+                        "{{namespace}}",
+                    ),
+                ),
                 stacked=True,
             ),
             Panel(
                 "GPU-hours by product and kind, a day",
+                "GPU time of the last day of whole GPUs, shares and MIG slices.",
                 (
                     (
-                        "sum by (product, kind) (increase(gpu_topology_gpu_seconds_total[1d])) / 3600",
+                        "sum by (product, kind)"
+                        " (increase(gpu_topology_gpu_seconds_total{<namespace>,<product>}[1d])) / 3600",
                         "{{product}} {{kind}}",
                     ),
                 ),
@@ -221,7 +291,7 @@ QUESTIONS: Final = (
         "Who is near a cap or a quota?",
         (
             Panel(
-                "What tenants have of their caps",
+                "What tenants have of their caps", "100 % is the cap of the policies file.",
                 (
                     (
                         "max by (tenant) (gpu_topology_tenant_gpus) / max by (tenant) (gpu_topology_tenant_cap_gpus)",
@@ -231,8 +301,8 @@ QUESTIONS: Final = (
                 unit="percentunit", kind="bargauge", now=True,
             ),
             Panel(
-                "GPUs held by namespace",
-                (("sum by (namespace) (gpu_topology:gpus_held:by_namespace)", "{{namespace}}"),),
+                "GPUs held by namespace", "GPUs that claims hold, parts as fractions.",
+                (("sum by (namespace) (gpu_topology:gpus_held:by_namespace{<namespace>,<product>})", "{{namespace}}"),),
             ),
         ),
         ("gputopo tenants", "gputopo quota"),
@@ -241,18 +311,18 @@ QUESTIONS: Final = (
         "Which GPUs are ill, and whose jobs are on them?",
         (
             Panel(
-                "GPUs with faults",
-                (("max by (uuid, node, kind) (gpu_topology_gpu_fault_info)", ""),),
+                "GPUs with faults", "Which GPUs have which faults now. docs/hardware.md says what to do about each.",
+                (("max by (uuid, node, kind) (gpu_topology_gpu_fault_info{<node>})", ""),),
                 kind="table", now=True,
             ),
             Panel(
-                "Pods on GPUs with faults",
-                (("gpu_topology:gpu_faults:by_pod", ""),),
+                "Pods on GPUs with faults", "The pods whose claims hold GPUs with faults.",
+                (("gpu_topology:gpu_faults:by_pod{<namespace>,<node>}", ""),),
                 kind="table", now=True,
             ),
             Panel(
-                "GPUs with faults by kind",
-                (("sum by (kind) (gpu_topology_node_faults) > 0 or vector(0)", "{{kind}}"),),
+                "GPUs with faults by kind", "How many GPUs have each kind of fault.",
+                (("sum by (kind) (gpu_topology_node_faults{<node>}) > 0 or vector(0)", "{{kind}}"),),
             ),
         ),
         ("gputopo topo --cluster",),
@@ -262,7 +332,8 @@ QUESTIONS: Final = (
         (
             Panel(
                 "GPUs that foreign processes keep",
-                (("sum by (node) (gpu_topology_node_gpus_held)", "{{node}}"),),
+                "GPUs that are not handed out because processes without a claim use them.",
+                (("sum by (node) (gpu_topology_node_gpus_held{<node>})", "{{node}}"),),
             ),
         ),
         ("kubectl get events -A --field-selector reason=GPUUnhealthy",),
@@ -272,11 +343,12 @@ QUESTIONS: Final = (
         (
             Panel(
                 "Used of the GPUs that are in parts",
-                (("gpu_topology:parts_occupancy", "{{product}}: {{kind}}"),), unit="percentunit",
+                "How much of the GPUs with shares or MIG slices on them is allocated.",
+                (("gpu_topology:parts_occupancy{<product>}", "{{product}}: {{kind}}"),), unit="percentunit",
             ),
             Panel(
-                "GPUs in parts",
-                (("max by (product, kind) (gpu_topology_gpus_in_parts)", "{{product}}: {{kind}}"),),
+                "GPUs in parts", "GPUs that have shares or MIG slices on them.",
+                (("max by (product, kind) (gpu_topology_gpus_in_parts{<product>})", "{{product}}: {{kind}}"),),
             ),
         ),
         ("gputopo free",),
@@ -286,6 +358,7 @@ QUESTIONS: Final = (
         (
             Panel(
                 "Leaders, agents that are registered, webhooks",
+                "One leader, an agent for each node with GPUs, and as many webhooks as replicas.",
                 (
                     ("sum(gpu_topology_controller_leads)", "leaders"),
                     ("sum(gpu_topology_node_registered)", "registered agents"),
@@ -293,7 +366,7 @@ QUESTIONS: Final = (
                 ),
             ),
             Panel(
-                "p99 of the parts' work",
+                "p99 of the parts' work", "How long admission, placing and preparing took, over five minutes.",
                 (
                     (
                         "histogram_quantile(0.99, sum by (le)"
@@ -314,12 +387,12 @@ QUESTIONS: Final = (
                 unit="s",
             ),
             Panel(
-                "The certificate ends in",
+                "The certificate ends in", "The webhook renews its certificate itself, long before this is 0.",
                 (("min(gpu_topology_webhook_certificate_end_timestamp_seconds) - time()", "certificate"),),
                 unit="s", kind="stat", now=True,
             ),
             Panel(
-                "Policies in force",
+                "Policies in force", "0 while the policies file is bad: then the last good one is in force.",
                 (("min(gpu_topology_policies_valid)", "valid"),), kind="stat", now=True,
             ),
         ),
@@ -353,31 +426,33 @@ def page() -> str:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the Grafana dashboard: a row for each question that has panels."""
-    panels: list[dict[str, Any]] = []
+    """Return the Grafana dashboard: a row for each question that has panels; all but the first are collapsed."""
+    rows: list[dict[str, Any]] = []
+    numbers = itertools.count()
     top = 0
     for question in QUESTIONS:
         if not question.panels:
             continue
-        place = {"h": 1, "w": _WIDTH, "x": 0, "y": top}
-        panels.append(
-            {
-                "type": "row",
-                "title": question.text,
-                "collapsed": False,
-                "gridPos": place,
-                "id": len(panels),
-                "panels": [],
-            }
-        )
+        is_open = not rows
+        row = {
+            "type": "row",
+            "title": question.text,
+            "collapsed": not is_open,
+            "gridPos": {"h": 1, "w": _WIDTH, "x": 0, "y": top},
+            "id": next(numbers),
+        }
         top += 1
-        left = 0
+        height = _HEIGHT // 2 if all(panel.kind == "stat" for panel in question.panels) else _HEIGHT
+        left, y = 0, top
+        panels = []
         for panel in question.panels:
             if left + panel.width > _WIDTH:
-                left, top = 0, top + _HEIGHT
-            panels.append(_panel(panel, len(panels), {"h": _HEIGHT, "w": panel.width, "x": left, "y": top}))
+                left, y = 0, y + height
+            panels.append(_panel(panel, next(numbers), {"h": height, "w": panel.width, "x": left, "y": y}))
             left += panel.width
-        top += _HEIGHT
+        # Grafana keeps the panels of a collapsed row in the row.
+        rows += [row | {"panels": []}, *panels] if is_open else [row | {"panels": panels}]
+        top = y + height if is_open else top
     return {
         "title": "GPU topology",
         "uid": "gpu-topology",
@@ -388,9 +463,30 @@ def dashboard() -> dict[str, Any]:
         "refresh": "1m",
         "time": {"from": "now-24h", "to": "now"},
         "templating": {
-            "list": [{"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}]
+            "list": [
+                {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
+                *(_variable(name, metric) for name, metric in VARIABLES.items()),
+            ]
         },
-        "panels": panels,
+        "panels": rows,
+    }
+
+
+def _variable(name: str, metric: str) -> dict[str, Any]:
+    query = f"label_values({metric}, {name})"
+    return {
+        "name": name,
+        "label": name.capitalize(),
+        "type": "query",
+        "datasource": SOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
     }
 
 
@@ -404,6 +500,7 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
         "id": number,
         "type": panel.kind,
         "title": panel.title,
+        "description": panel.about,
         "datasource": SOURCE,
         "gridPos": place,
         "fieldConfig": {"defaults": defaults, "overrides": []},
@@ -411,13 +508,13 @@ def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
             {
                 "refId": chr(ord("A") + at),
                 "datasource": SOURCE,
-                "expr": query,
+                "expr": re.sub(r"<(\w+)>", r'\1=~"$\1"', query),
                 "legendFormat": legend,
                 "instant": panel.now,
                 "range": not panel.now,
                 "format": "table" if panel.kind == "table" else "time_series",
             }
-            for at, (query, legend) in enumerate(panel.queries)
+            for at, (query, legend) in enumerate(panel.filtered)
         ],
     }
     if panel.kind == "timeseries":

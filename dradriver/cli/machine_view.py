@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 from typing import Final
+
+import msgspec
 
 from dradriver.allocator.choice import phrases
 from dradriver.topology import gpu_distances, machine_codec
@@ -79,6 +82,27 @@ def matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, .
         marks=marks,
         marked=marked,
     )
+
+
+def gpu_matrix(machine: Machine, groups: Groups, *, title: str, marks: tuple[Mark, ...]) -> Matrix:
+    """Return the view of the links between a machine's GPUs, which are named by their numbers: for narrow places."""
+    whole = matrix(machine, groups, title=title, marks=marks, marked="GPU")
+    gpus = len(machine.gpus)
+    numbers = tuple(str(gpu.index) for gpu in machine.gpus)
+    cells = tuple(row[:gpus] for row in whole.cells[:gpus])
+    return msgspec.structs.replace(whole, devices=numbers, cells=cells, further=(), order=whole.order[:gpus])
+
+
+def legend_of(shown: Matrix, machine: Machine) -> Table:
+    """Return what each colour of a matrix of a machine stands for, the best link first."""
+    meanings = dict(re.findall(r"(?m)^  (\S+) += (.+)$", topo_m_writer.cell_legend(machine)))
+    word_of = {cell.tone: cell.text.strip() for row in shown.cells for cell in row}
+    rows = []
+    for tone in Tone:
+        if tone is not Tone.SELF and (word := word_of.get(tone)):
+            word = word if word in meanings else f"{machine.vendor.cell}#"
+            rows.append((Cell(word, swatch=tone), Cell(meanings.get(word, ""))))
+    return Table(columns=(Column(), Column()), rows=tuple(rows))
 
 
 def _tone(cell: str) -> Tone:

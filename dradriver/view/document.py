@@ -32,10 +32,17 @@ class Tone(enum.Enum):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """Text and what it means."""
+    """Text and what it means.
+
+    Attributes:
+        text: The text.
+        tone: What it means.
+        swatch: The colour of a picture that it explains, which a page shows before it: a tone, or a series' number.
+    """
 
     text: str
     tone: Tone = Tone.PLAIN
+    swatch: Tone | int | None = None
 
 
 class Column(msgspec.Struct, frozen=True):

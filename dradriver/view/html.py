@@ -95,7 +95,7 @@ def _table(table: Table) -> str:
 def _key(key: Key) -> str:
     columns = [Column(head) for head in key.heads]
     rows = [
-        [_name(Cell(entry.name), columns[0], before=svg.swatch(entry)), _cell(Cell(entry.where), columns[1])]
+        [_name(Cell(entry.name, swatch=entry.series), columns[0]), _cell(Cell(entry.where), columns[1])]
         for entry in key.entries
     ]
     return _rows(key.title, columns, rows)
@@ -114,13 +114,17 @@ def _rows(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
     return "\n".join(lines) + "\n"
 
 
-def _name(cell: Cell, column: Column, *, before: str = "") -> str:
+def _name(cell: Cell, column: Column) -> str:
     """Return the heading cell of a row; an empty plain cell where the row goes on with the one above."""
-    return f'<th scope="row"{_class(cell, column)}>{before}{escaped(cell.text)}</th>' if cell.text else "<td></td>"
+    return f'<th scope="row"{_class(cell, column)}>{_content(cell)}</th>' if cell.text else "<td></td>"
 
 
 def _cell(cell: Cell, column: Column) -> str:
-    return f"<td{_class(cell, column)}>{escaped(cell.text)}</td>"
+    return f"<td{_class(cell, column)}>{_content(cell)}</td>"
+
+
+def _content(cell: Cell) -> str:
+    return ("" if cell.swatch is None else svg.swatch(cell.swatch)) + escaped(cell.text)
 
 
 def _class(cell: Cell, column: Column) -> str:

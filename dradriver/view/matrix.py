@@ -8,8 +8,8 @@ from typing import Final
 from dradriver.view import switch
 from dradriver.view.document import Cell, Grouping, Mark, Matrix
 from dradriver.view.palette import GROUPS
-from dradriver.view.svg_elements import LINE, MARGIN, Drawing, box, pixels, text
-from dradriver.view.terminal_text import cut, plain
+from dradriver.view.svg_elements import CHARACTER, LINE, MARGIN, Drawing, box, pixels, text
+from dradriver.view.terminal_text import cut, plain, wrapped
 
 HIGH: Final = 26  # height of a cell, in pixels, as all lengths here
 _MIN_CELL_WIDTH: Final = 46  # least width of a cell
@@ -69,9 +69,9 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
 
     count = len(matrix.order)
     width, height = cells_x + count * cell_width + MARGIN, (count + 1) * HIGH + 2
-    if legend := _legend(matrix):
+    for legend in wrapped(_legend(matrix), int((width - 2 * MARGIN) / CHARACTER)):
         elements.append(text(legend, x=MARGIN, y=height + LINE / 2, kind="start small"))
-        width, height = max(width, MARGIN + pixels(legend) + MARGIN), height + LINE
+        height += LINE
     return Drawing(elements, width, height)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dradriver.view import bars, matrix
-from dradriver.view.document import Bars, Document, Entry, Key, Matrix
+from dradriver.view.document import Bars, Document, Key, Matrix, Tone
 from dradriver.view.palette import css
 from dradriver.view.svg_elements import CHARACTER, FONT, LINE, MARGIN, Drawing, box, escaped, moved, text, within
 from dradriver.view.terminal_text import plain, wrapped
@@ -57,9 +57,10 @@ def colours(document: Document) -> int:
     return max((entry.series + 1 for key in keys for entry in key.entries), default=0)
 
 
-def swatch(entry: Entry) -> str:
-    """Return an SVG element with the colour of an entry in the key."""
-    shape = box(f"swatch s{entry.series}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
+def swatch(colour: Tone | int) -> str:
+    """Return an SVG element with the colour of a tone, or of a series by its number."""
+    kind = colour.value if isinstance(colour, Tone) else f"s{colour}"
+    shape = box(f"swatch {kind}", x=0, y=0, wide=_SWATCH, high=_SWATCH)
     size = f'width="{_SWATCH}" height="{_SWATCH}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" aria-hidden="true" {size}>{shape}</svg>'
 

@@ -26,7 +26,7 @@ def link(matrix: Matrix) -> str:
 
 def draw(matrix: Matrix, word: str) -> Drawing:
     """Return the picture of a switch with its devices in rows; a device's mark is in its box."""
-    holders = bool(matrix.marks)
+    holders = any(mark.text for mark in matrix.marks)  # else marks are colours alone
     box_width = round((_WIDEST if holders else 6) * CHARACTER) + 8
     box_height = _HIGH * (2 if holders else 1)
     count, columns = len(matrix.order), min(_ROW, len(matrix.order))
@@ -53,8 +53,11 @@ def _device(matrix: Matrix, device: int, *, x: float, y: float, wide: int, high:
         return [box("mark", x=x, y=y, wide=wide, high=high), text(name, x=x + wide / 2, y=y + high / 2)]
     mark = matrix.marks[device]
     kind = mark.tone.value if mark.series is None else f"{mark.tone.value} s{mark.series}"
+    shape = box(f"mark {kind}", x=x, y=y, wide=wide, high=high, says=f"{name}: {mark.more}")
+    if not mark.text:
+        return [shape, text(name, x=x + wide / 2, y=y + high / 2)]
     return [
-        box(f"mark {kind}", x=x, y=y, wide=wide, high=high, says=f"{name}: {mark.more}"),
+        shape,
         text(name, x=x + wide / 2, y=y + high / 4 + 2),
         text(cut(plain(mark.text), _WIDEST), x=x + wide / 2, y=y + high * 3 / 4 - 2),
     ]

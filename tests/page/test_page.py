@@ -42,6 +42,10 @@ def tile(page: Page, node: str) -> Any:
     return page.locator(f'[data-node="{node}"]')
 
 
+def stat(page: Page, name: str) -> Any:
+    return page.locator(f".stat-{name} .big")
+
+
 async def test_nodes_stand_in_their_zones_with_their_gpus(cluster: GpuCluster, opens: Opens) -> None:
     async with served(cluster.store) as made:
         page = await opens(made.url)
@@ -53,7 +57,7 @@ async def test_nodes_stand_in_their_zones_with_their_gpus(cluster: GpuCluster, o
         await expect(page.locator(".tile .line span")).to_have_text(["2 free", "8 free", "cordoned"])
         await expect(tile(page, "n1").locator(".cell.a")).to_have_count(6)
         await expect(tile(page, "n1").locator(".cell.f")).to_have_count(2)
-        await expect(page.locator(".big")).to_have_text("10 of 24 GPUs free")
+        await expect(stat(page, "free")).to_have_text("10 of 24 GPUs free")
         label = await tile(page, "n1").get_attribute("aria-label")
         assert label == "n1, Tesla V100-SXM2-32GB, of 8 GPUs 2 free, 6 held"
         assert "default/old, a claim without pod: 6 GPUs" in (await tile(page, "n1").get_attribute("title") or "")
@@ -117,7 +121,7 @@ async def test_what_changes_is_seen_without_a_reload(cluster: GpuCluster, opens:
         await page.evaluate("window.sameDocument = true")
         cluster.rival("new", "n2", range(5))
         await expect(tile(page, "n2").locator(".line span")).to_have_text("3 free")
-        await expect(page.locator(".big")).to_have_text("5 of 24 GPUs free")
+        await expect(stat(page, "free")).to_have_text("5 of 24 GPUs free")
         cluster.pod("later", 8, wishes={"required": "nvlink"})
         await expect(page.locator("#count-waiting")).to_have_text("1")
         cluster.node("n3", "dgx1-v100")
@@ -197,11 +201,13 @@ async def test_an_opened_node_shows_its_matrix_and_follows_it(cluster: GpuCluste
         page = await opens(made.url)
         await tile(page, "n1").click()
         await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 2 free")
-        await expect(page.locator("#detail-body svg[role=img]")).to_have_count(1)
+        await expect(page.locator("#detail-body svg[role=img]:visible")).to_have_count(1)
         await expect(page.locator("#detail-body")).to_contain_text("bars 8 4 2: groups of so many")
-        await expect(page.locator("#detail-body tbody tr").nth(6)).to_contain_text("free")
+        held = page.locator("#detail-body table").nth(1).locator("tbody tr")
+        await expect(held).to_have_text(["0-5default/old, a claim without pod", "6, 7free"])
         cluster.rival("new", "n1", [6])
         await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 1 free")
+        await expect(held).to_have_count(3)
         assert "node=n1" in page.url
         await page.reload()
         await expect(page.locator("#detail-title")).to_have_text("n1: 8 x Tesla V100-SXM2-32GB, 1 free")
@@ -414,9 +420,21 @@ async def test_a_tab_that_nobody_looks_at_holds_no_connection(
 
 async def test_many_nodes_that_change_together_are_drawn_once(opens: Opens) -> None:
     names = [f"node-{number:03d}" for number in range(200)]
-    head = {"product": "H100", "who": [], "more": 0, "set": 0, "zone": "", "closed": "", "ill": 0}
-    told = {"nodes": 200, "closed": 0, "unhealthy": 0, "products": [], "server": "x", "waiting": 0, "listed": 0}
-    common = {"summary": encoder.encode(told), "unread": b"[]"}
+    head = {"product": "H100", "who": [], "more": 0, "tenants": [], "set": 0, "zone": "", "closed": "", "ill": 0}
+    told = {
+        "nodes": 200,
+        "closed": 0,
+        "gone": 0,
+        "unhealthy": 0,
+        "products": [],
+        "waiting": 0,
+        "oldest": None,
+        "idle": 0,
+    }
+    now = 1_800_000_000
+    samples = [[now, 800, 0, 0], [now + 300, 600, 200, 1], [now + 5000, 800, 0, 7], [now + 5300, 700, 100, 7]]
+    history = encoder.encode({"step": 300, "samples": samples})
+    common = {"summary": encoder.encode(told | {"server": "x"}), "unread": b"[]", "history": history}
     shown = Shown(Guard((), with_key=False))
 
     def publish(gpus: str, count: int) -> None:
@@ -436,6 +454,11 @@ async def test_many_nodes_that_change_together_are_drawn_once(opens: Opens) -> N
         publish("afff", 200)
         await expect(page.locator(".cell.a")).to_have_count(200)
         assert await page.evaluate("drawn") == 2
+        await expect(page.locator(".history .num")).to_have_text(["600 to 800", "0 to 200", "0 to 7"])
+        drawn = await page.locator(".history .line-waiting path").get_attribute("d")
+        assert drawn is not None
+        assert drawn.count("M") == 2, "the line is broken where the server did not run"
+        await expect(page.locator(".history p")).to_contain_text("last 1 h")
 
 
 async def test_a_thousand_nodes(opens: Opens) -> None:
@@ -443,11 +466,112 @@ async def test_a_thousand_nodes(opens: Opens) -> None:
     async with served(cluster.store) as made:
         page = await opens(made.url)
         await expect(page.locator(".tile")).to_have_count(1000)
-        await expect(page.locator(".big")).to_have_text("4,004 of 8,000 GPUs free")
+        await expect(stat(page, "free")).to_have_text("4,004 of 8,000 GPUs free")
         await page.locator("#filter").fill("zone-3 free:8")
         await expect(page.locator(".tile")).to_have_count(28)
         await page.locator("#filter").fill("team-7/")
         await expect(page.locator(".tile")).to_have_count(44)
         await page.locator("#filter").fill("")
         cluster.rival("new", "node-00999", [7])
-        await expect(page.locator(".big")).to_have_text("4,003 of 8,000 GPUs free")
+        await expect(stat(page, "free")).to_have_text("4,003 of 8,000 GPUs free")
+
+
+FITS = """() => {
+  const wide = (box) => box.scrollWidth > box.clientWidth + 1 || box.getBoundingClientRect().right > innerWidth + 1;
+  const places = [document.documentElement, ...document.querySelectorAll("#detail, #detail .wide")];
+  return places.filter((box) => box.offsetParent !== null && wide(box)).map((box) => box.id || box.className);
+}"""
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+async def test_no_part_of_an_opened_node_is_clipped(cluster: GpuCluster, opens: Opens, width: int) -> None:
+    cluster.node("rack", "gb200-nvl72-rack")
+    cluster.node("sixteen", "dgx2-v100")
+    cluster.rival("a" * 120, "rack", range(5))
+    async with served(cluster.store) as made:
+        page = await opens(made.url, viewport={"width": width, "height": 900})
+        await page.evaluate("location.hash = 'node=n2'")
+        await expect(page.locator("#detail-body")).to_contain_text("Connection traversing a bonded set of # NVLinks")
+        assert await page.evaluate(FITS) == []
+        await page.get_by_text("NICs (12)").click()
+        await expect(page.locator("#detail-body svg[role=img]:visible")).to_have_count(2)
+        await expect(page.locator("#detail-body details[open]")).to_contain_text("at most a single PCIe bridge")
+        assert await page.evaluate(FITS) == []
+        for node, title in (("rack", "72 x NVIDIA GB200, 0 free"), ("sixteen", "16 x Tesla V100-SXM3-32GB, 16 free")):
+            await page.evaluate(f"location.hash = 'node={node}'")
+            await expect(page.locator("#detail-title")).to_have_text(f"{node}: {title}")
+            await expect(page.locator("#detail-body svg[role=img]:visible")).to_have_count(1)
+            assert await page.evaluate(FITS) == []
+        await page.evaluate("location.hash = 'node=rack'")
+        rows = page.locator("#detail-body table").nth(1).locator("tbody tr")
+        await expect(rows).to_have_count(2)
+        await expect(rows.last).to_have_text("5-71never placed: the machine has 72 GPUs, and at most 16 are supported")
+
+
+async def test_the_header_says_whether_something_is_broken(cluster: GpuCluster, opens: Opens) -> None:
+    cluster.node("rack", "gb200-nvl72-rack")  # of which none is free: nothing is placed there
+    taint(cluster, "n1", 5, 7)
+    cluster.pod("waits", 8, wishes={"required": "nvlink", "product": "*V100*"})
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        await expect(stat(page, "free")).to_have_text("9 of 96 GPUs free")
+        await expect(stat(page, "unhealthy")).to_have_text("2")
+        await expect(stat(page, "waiting")).to_have_text("1")
+        await expect(stat(page, "oldest")).to_have_text(re.compile(r"\d+ d"))
+        await expect(stat(page, "agents")).to_have_text("4 of 4")
+        await expect(page.locator(".stat.bad")).to_have_count(1)
+        await expect(tile(page, "rack").locator(".line span")).to_have_text("never placed")
+        await page.locator(".stat-unhealthy").click()
+        await expect(page.get_by_role("tab", name="Health")).to_have_attribute("aria-selected", "true")
+        rows = page.locator("main table", has_text="Nodes that take no new pods").locator("tbody tr")
+        await expect(rows).to_contain_text(["n10cordoned", "racknever placed: the machine has 72 GPUs"])
+
+
+async def test_what_is_chosen_stands_in_the_address(cluster: GpuCluster, opens: Opens) -> None:
+    cluster.rival("other", "n2", [0])
+    async with served(cluster.store) as made:
+        page = await opens(made.url)
+        groups, names = page.locator(".zone h3"), page.locator(".tile .line b")
+        await page.keyboard.press("g")
+        await expect(groups).to_have_text(["NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-32GB"])
+        await page.locator("#group").select_option("holder")
+        await expect(groups).to_have_text(
+            ["default/old, a claim without pod", "default/other, a claim without pod", "Nobody holds GPUs there"]
+        )
+        await page.locator("#group").select_option("tenant")
+        await expect(groups).to_have_text(["Namespace default", "No tenant has GPUs there"])
+        await page.locator("#sort").select_option("held")
+        await page.locator("#filter").fill("default")
+        await expect(names).to_have_text(["n1", "n2"])
+        await page.locator("#sort").select_option("free")
+        await expect(names).to_have_text(["n2", "n1"])
+        cluster.rival("more", "n2", [1, 2, 3, 4, 5, 6])
+        await expect(names).to_have_text(["n1", "n2"])
+        await tile(page, "n2").click()
+        await expect(page.locator("#detail-title")).to_contain_text("n2: 8 x")
+        assert "group=tenant&sort=free&filter=default&node=n2" in page.url
+        await page.reload()
+        await expect(names).to_have_text(["n1", "n2"])
+        await expect(page.locator("#filter")).to_have_value("default")
+        await expect(page.locator("#detail-title")).to_contain_text("n2: 8 x")
+
+
+async def test_commands_are_copied_and_keys_are_listed(cluster: GpuCluster, opens: Opens) -> None:
+    cluster.pod("waits", 8, wishes={"required": "nvlink"})
+    async with served(cluster.store) as made:
+        page = await opens(made.url, permissions=["clipboard-read", "clipboard-write"])
+        await page.evaluate("location.hash = 'tab=waiting&pod=default/waits'")
+        commands = page.locator("#commands li")
+        await expect(commands.locator("code")).to_have_text(
+            ["kubectl describe pod waits -n default", "gputopo explain waits -n default"]
+        )
+        await commands.last.get_by_role("button").click()
+        await expect(commands.last).to_contain_text("Copied")
+        assert await page.evaluate("navigator.clipboard.readText()") == "gputopo explain waits -n default"
+        await page.keyboard.press("?")
+        await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+        await page.keyboard.press("Escape")
+        await expect(page.get_by_role("dialog", name="Keys")).to_be_hidden()
+        await expect(page.locator("#detail")).to_be_visible()
+        await page.keyboard.press("1")
+        await expect(tile(page, "n1")).to_be_visible()

@@ -194,16 +194,6 @@ def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Docume
     return Document(title=title, sections=tuple(sections))
 
 
-def node_document(node: NodeView) -> Document:
-    """Return the view of one node of a cluster, as ``gputopo topo --cluster`` shows it: machine and holders."""
-    key = _key((node,))
-    series = {entry.name: entry.series for entry in key.entries}
-    shown, facts = _node(node, series)
-    legend = Section(folded="Legend of the matrix", blocks=(machine_view.legend(node.machine),))
-    title = f"{node.name}: {machine_view.what(node.machine)}, {len(node.free)} free"
-    return Document(title=title, sections=(Section(blocks=tuple(reversed(shown.blocks))), facts, legend))
-
-
 def gone_document(node: GoneNode) -> Document:
     """Return the view of one node whose agent is gone: why that is so, what to do, and who holds its GPUs."""
     return Document(title=f"{node.name}: {AGENT_GONE}", sections=(_gone_section(node),))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, bound
@@ -23,6 +23,8 @@ from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.explainer.queue_position import read_what_pods_name
 from dradriver.cli.page.followed_objects import Mirror
+from dradriver.cluster.derived import gpu_states
+from dradriver.cluster.derived.gpu_states import State
 from dradriver.cluster.records import slice_records
 from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.cluster.views.node_views import NodeView
@@ -37,6 +39,20 @@ _FED: Final = frozenset({RESOURCE_SLICES, RESOURCE_CLAIMS, NODES, PODS})  # of o
 _AT_ONCE: Final = 32  # nodes that are looked at before others have their turn
 
 
+class Tile(NamedTuple):
+    """What the page's summary counts of a node.
+
+    Attributes:
+        product: Of its GPUs.
+        gpus: A letter for each GPU, as ``page_pieces.node_piece`` has them.
+        is_closed: Whether the node takes no new pods.
+    """
+
+    product: str
+    gpus: str
+    is_closed: bool
+
+
 class Live:
     """The cluster, brought up to date by ``update``.
 
@@ -44,6 +60,7 @@ class Live:
         scene: The controller's picture of it.
         views: Nodes as people are shown them, by name.
         gone: Nodes whose agent is gone, as people are shown them, by name.
+        tiles: What the summary counts of nodes, by name; ``page_pieces`` keeps it.
         doubts: Of each node what could not be read of it, or looks wrong.
         pods: Our pods by namespace and name, static ones among them.
         unread: What could not be read, in words.
@@ -61,6 +78,7 @@ class Live:
         self.scene: Scene
         self.views: dict[str, NodeView] = {}
         self.gone: dict[str, GoneNode] = {}
+        self.tiles: dict[str, Tile] = {}
         self.doubts: dict[str, list[str]] = {}
         self.pods: dict[Key, Pod] = {}
         self._mirror = mirror
@@ -71,6 +89,7 @@ class Live:
         self._alone: set[str] = set()  # names of slices that only describe a machine: another driver has its GPUs
         self._claims: dict[str, dict[Key, Claim]] = {}  # by pool and key
         self._where: dict[Key, frozenset[str]] = {}  # the pools of each claim
+        self._reserved: dict[str, dict[str, str]] = {}  # GPUs by node that are kept for somebody who waits
         self._changes: dict[tuple[Resource, Key], None] = {}  # objects that changed since the last update
         self._anew = True  # whether the next update reads everything again
         self._own_changed = False  # whether policies or the tenants' usage changed
@@ -106,9 +125,14 @@ class Live:
             self._anew = False
             self._changes.clear()
             dirty |= await self._begin()
+        reserved = dict(self._reserved)
         self.scene.settle()
         stand(self.scene)
         await read_what_pods_name(self.scene)
+        _ = self.scene.picture.inventory.fleet  # made now: a machine that is refused has no states of GPUs
+        self._reserved = self.scene.picture.inventory.reserved.by_node
+        known = reserved.keys() | self._reserved.keys()
+        dirty |= {name for name in known if reserved.get(name) != self._reserved.get(name)}
         await self._look(dirty)
         return dirty
 
@@ -232,6 +256,7 @@ class Live:
         logger.error("node %s cannot be shown", name, exc_info=error)
         self.views.pop(name, None)
         self.gone.pop(name, None)
+        self.tiles.pop(name, None)
         why = f"an error in this program: {type(error).__name__}: {error}"
         self.doubts[name] = [plain(f"node {name}: {why}; it is left out")]
 
@@ -245,7 +270,23 @@ class Live:
         if node is None:
             return ""
         ready = any(one.type == "Ready" and one.status == "True" for one in node.status.conditions)
-        return ", ".join(["cordoned"] * node.spec.unschedulable + ["not ready"] * (not ready))
+        causes = ["cordoned"] * node.spec.unschedulable + ["not ready"] * (not ready)
+        if not causes and not self.scene.picture.nodes.takes_new(name):
+            causes = ["goes for maintenance"]
+        view = self.views.get(name)
+        blocked = () if view is None else (gpu.blocked for gpu in view.gpus if gpu.is_never_placed)
+        return ", ".join([*causes, *dict.fromkeys(blocked)])
+
+    def tenant(self, namespace: str) -> str:
+        """Return the tenant of a namespace of the live cluster; ``namespace/NAME`` if the policies name none for it."""
+        return plain(self.scene.tenants.of(namespace) or f"namespace/{namespace}")
+
+    def states(self, name: str) -> dict[int, State] | None:
+        """Return the state of each GPU of a node of the live cluster, as metrics count it; None if it is not known."""
+        if not self.scene.whole:
+            return None
+        picture = self.scene.picture
+        return gpu_states.states_of(name, picture.inventory, picture.accounts, picture.nodes)
 
 
 def _ours(piece: ResourceSlice) -> bool:

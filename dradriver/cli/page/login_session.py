@@ -140,7 +140,7 @@ async def _update_page(
             changed_nodes = await live.update()
             # The nodes come first: a node that cannot be shown is left out of all that follows.
             nodes = page_pieces.node_pieces(live, changed_nodes)
-            page.feed.publish(nodes, page_pieces.common(live, server=server.url))
+            page.feed.publish(nodes, page_pieces.common(live, page.history, server=server.url))
             page.details = details
         except Exception as error:  # a bug that one object meets must not end the page: it says so and goes on
             logger.exception("the page could not be brought up to date")

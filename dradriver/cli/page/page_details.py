@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from shlex import quote
 from typing import Any, Final
 
 from dradriver.api.base.pods import Pod
@@ -10,6 +11,7 @@ from dradriver.cli.cluster import cluster_reading, cluster_view
 from dradriver.cli.explainer import explain_document
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.explainer.verdict import verdict
+from dradriver.cli.page import node_details, page_pieces
 from dradriver.cli.page.followed_objects import Mirror
 from dradriver.cli.page.live_cluster import Live
 from dradriver.kube.client import ApiError, Unreachable
@@ -22,6 +24,7 @@ MOST_AT_ONCE: Final = 8  # pods that wait to be explained; each takes a second o
 _LONGEST: Final = 253  # of a name
 
 Answer = dict[str, Any]
+"""A title, HTML, and commands for a terminal that tell more."""
 
 
 class BusyError(Exception):
@@ -42,12 +45,13 @@ class Asked:
     def node(self, name: str) -> Answer | None:
         """Return the details of a node that a reader of the page opened; None if there is no such node."""
         if (view := self._live.views.get(name)) is not None:
-            shown = cluster_view.node_document(view)
+            shown = node_details.document(view, page_pieces.letters(self._live, view))
         elif (gone := self._live.gone.get(name)) is not None:
             shown = cluster_view.gone_document(gone)
         else:
             return None
-        return {"title": shown.title, "html": fragment(shown)}
+        commands = [f"kubectl describe node {quote(name)}", f"gputopo topo --cluster --node {quote(name)}"]
+        return {"title": shown.title, "html": fragment(shown), "commands": commands}
 
     async def pod(self, namespace: str, name: str) -> Answer | None:
         """Return the details of a pod that a reader of the page opened, as ``explain`` has them; None if there is none.
@@ -73,14 +77,16 @@ class Asked:
             if isinstance(error, ApiError) and error.not_found:
                 return None
             said = str(cluster_reading.refused(error, self._server, PODS, namespace=namespace))
-            return {"title": "This pod cannot be read", "html": fragment(_troubles((said,)))}
+            return {"title": "This pod cannot be read", "html": fragment(_troubles((said,))), "commands": []}
         about = subject(pod)
         head = explain_document.head(about)
         judged = await verdict(self._mirror, self._server, pod, self._live.scene.policies, self._namespace)
         rest = explain_document.rest(judged)
         first = Section(blocks=head.sections[0].blocks)
         shown = Document(title=head.title, sections=(first, *rest.sections, *_troubles(judged.unread).sections))
-        return {"title": shown.title, "html": fragment(shown)}
+        where = f"{quote(name)} -n {quote(namespace)}"
+        commands = [f"kubectl describe pod {where}", f"gputopo explain {where}"]
+        return {"title": shown.title, "html": fragment(shown), "commands": commands}
 
 
 def _troubles(said: tuple[str, ...]) -> Document:

@@ -18,10 +18,11 @@ def health(live: Live) -> Document:
     for name in sorted(live.views, key=natural):
         view = live.views[name]
         for gpu in view.gpus:
-            if gpu.blocked:  # why nobody can get the GPU; empty if it can be had or is held
+            # ``blocked``: why nobody can get the GPU; empty if it can be had or is held. That a machine is too large is
+            # said once, in the table of nodes.
+            if gpu.blocked and not gpu.is_never_placed:
                 row = words(name, gpu.gpu.label, gpu.blocked, "; ".join(holder.words for holder in gpu.holders))
-                is_in_mig_mode = gpu.blocked.startswith("in MIG mode")
-                (mig_gpus if is_in_mig_mode else blocked_gpus).append(row)
+                (mig_gpus if gpu.is_in_mig_mode else blocked_gpus).append(row)
         blocked_gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
         if why := live.closed(name):  # why the node takes no new pods; empty if it does
             closed_nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))

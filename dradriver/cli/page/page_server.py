@@ -11,6 +11,7 @@ import msgspec
 
 from dradriver.cli.page.feed import Feed
 from dradriver.cli.page.guard import HEADERS, Guard
+from dradriver.cli.page.history import History
 from dradriver.cli.page.page_details import Answer, Asked, BusyError
 from dradriver.kube.http import aiohttp  # noqa: F401  # before any other part of it
 from dradriver.process.server_connections import Connections, Handler, listening
@@ -35,12 +36,14 @@ class Page:
 
     Attributes:
         feed: Its pieces.
+        history: The figures of the last day, whatever login they were read with.
         details: Who is asked about one node or pod; None before the cluster was read.
         streams: How many readers are sent events now.
     """
 
     def __init__(self, guard: Guard) -> None:
         self.feed = Feed()
+        self.history = History()
         self.details: Asked | None = None
         self.guard = guard
         self.streams = 0

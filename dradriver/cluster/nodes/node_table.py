@@ -231,9 +231,9 @@ class NodeTable:
         return may_help and current.ready and self.helped(name)
 
     def takes_new(self, name: str) -> bool:
-        """Return whether a node is ready and not closed to new pods."""
+        """Return whether a node is ready, not closed to new pods, and does not go for maintenance."""
         known = self._known.get(name, _UNKNOWN)
-        return known.ready and not known.cordoned
+        return known.ready and not known.cordoned and self._rows.get(name) not in self._going
 
     def offer(self, name: str, offers: bool) -> None:
         """Set whether a node has GPUs of ours."""

@@ -1,16 +1,32 @@
 // Zones and nodes: a tile a node, a cell a GPU.
-import { choose, element, number, words } from "./page.js";
+import { STATES } from "./lists.js";
+import { choose, chosen, element, number, words } from "./page.js";
 
 const DENSE = 120; // nodes, from which on tiles are small
 const MANY = 16; // GPUs, from which on cells are
-const SAID = { f: "free", a: "held", s: "held in parts", p: "promised", b: "in MIG mode or changing", u: "unhealthy", x: "unhealthy and held", m: "lost" };
 const natural = new Intl.Collator("en", { numeric: true }).compare;
 
-const freeOf = (node) => (node.closed ? 0 : node.gpus.split("f").length - 1);
+const countOf = (node, letters) => [...node.gpus].filter((letter) => letters.includes(letter)).length;
+const freeOf = (node) => countOf(node, "f");
+
+// In which groups a node stands, and how a group is called: one of many holders stands in many.
+export const GROUPS = {
+  zone: { of: (node) => [node.zone], name: (zone) => `Zone ${zone}`, none: "No zone" },
+  product: { of: (node) => [node.product], name: (product) => product, none: "No product" },
+  tenant: { of: (node) => (node.tenants.length ? node.tenants : [""]), name: (tenant) => (tenant.startsWith("namespace/") ? `Namespace ${tenant.slice(10)}` : `Tenant ${tenant}`), none: "No tenant has GPUs there" },
+  holder: { of: (node) => (node.who.length ? node.who.map(([who]) => who) : [""]), name: (who) => who, none: "Nobody holds GPUs there" },
+  none: { of: () => [""], none: "All nodes" },
+};
+export const SORTS = {
+  name: () => 0,
+  free: (node) => -freeOf(node),
+  held: (node) => -countOf(node, "asx"),
+  unhealthy: (node) => -node.ill,
+};
 
 function matches(name, node, wanted) {
   if (!wanted.length) return true;
-  const text = [name, node.product, node.zone, node.closed, node.ill ? "ill" : "", ...node.who.map(([who]) => who)];
+  const text = [name, node.product, node.zone, node.closed, node.ill ? "unhealthy" : "", ...node.tenants, ...node.who.map(([who]) => who)];
   const all = text.join(" ").toLowerCase();
   return wanted.every((word) => {
     const least = /^free:(\d+)$/.exec(word);
@@ -34,14 +50,13 @@ function fill(made, name, node) {
   made.classList.toggle("many", node.gpus.length > MANY);
   const line = element("span", "line");
   line.append(element("b", "", name));
-  const said = node.closed || (node.ill ? `${node.ill} out` : `${free} free`);
+  const said = node.closed.split(":")[0] || (node.ill ? `${node.ill} out` : `${free} free`);
   line.append(element("span", node.closed ? "" : node.ill ? "bad" : free ? "has" : "", said));
   const cells = element("span", "cells");
-  for (const state of node.gpus) cells.append(element("span", `cell ${node.closed && state === "f" ? "c" : state}`));
+  for (const state of node.gpus) cells.append(element("span", `cell ${state}`));
   const who = node.who.map(([holder, at]) => `${holder}: ${at.length} GPU${at.length > 1 ? "s" : ""}`);
   if (node.more) who.push(`and ${node.more} more`);
-  const counts = Object.entries(SAID)
-    .map(([letter, word]) => [node.gpus.split(letter).length - 1, word])
+  const counts = STATES.map(([letter, word]) => [countOf(node, letter), word])
     .filter(([count]) => count)
     .map(([count, word]) => `${count} ${word}`);
   made.title = [`${node.product}, ${counts.join(", ")}`, ...who].join("\n");
@@ -63,14 +78,17 @@ const nodesOf = (pieces) => {
 
 export function drawCluster(main, pieces) {
   const wanted = words();
+  const { group, sort } = chosen();
   const every = nodesOf(pieces);
-  const zones = new Map();
+  const groups = new Map();
   for (const [name, node] of every) {
     if (!matches(name, node, wanted)) continue;
-    if (!zones.has(node.zone)) zones.set(node.zone, []);
-    zones.get(node.zone).push([name, node]);
+    for (const key of GROUPS[group].of(node)) {
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push([name, node]);
+    }
   }
-  if (!zones.size) {
+  if (!groups.size) {
     const none = pieces.has("summary") ? "No node with GPUs of this driver is known." : "Reading the cluster…";
     const nothing = every.length ? "No node matches the filter." : none;
     main.replaceChildren(element("p", "empty", nothing));
@@ -80,45 +98,52 @@ export function drawCluster(main, pieces) {
   const all = element("div", every.length > DENSE ? "dense" : "");
   const one = new Set(every.map(([, node]) => node.product)).size === 1;
   all.classList.toggle("alike", one);
-  for (const zone of [...zones.keys()].sort(natural)) {
-    const nodes = zones.get(zone).sort(([a], [b]) => natural(a, b));
+  for (const key of [...groups.keys()].sort((a, b) => !a - !b || natural(a, b))) {
+    const nodes = groups.get(key).sort(([a, x], [b, y]) => SORTS[sort](x) - SORTS[sort](y) || natural(a, b));
     const section = element("section", "zone");
-    section.dataset.zone = zone;
+    section.dataset.group = key;
     const head = element("header");
-    head.append(element("h3", "", zone ? `Zone ${zone}` : zones.size > 1 ? "No zone" : "All nodes"), element("p", "", headOf(nodes)));
+    const title = key ? GROUPS[group].name(key) : groups.size > 1 ? GROUPS[group].none : "All nodes";
+    head.append(element("h3", "", title), element("p", "", headOf(nodes)));
     const tiles = element("div", "tiles");
     tiles.setAttribute("role", "group");
-    tiles.setAttribute("aria-label", zone ? `Nodes of zone ${zone}` : "Nodes");
+    tiles.setAttribute("aria-label", `Nodes: ${title}`);
     tiles.append(...nodes.map(([name, node]) => tile(name, node)));
     section.append(head, tiles);
     all.append(section);
   }
   main.replaceChildren(all);
-  const open = new URLSearchParams(location.hash.slice(1)).get("node");
-  if (open) main.querySelector(`[data-node="${CSS.escape(open)}"]`)?.setAttribute("aria-expanded", "true");
-  const again = focused && main.querySelector(`[data-node="${CSS.escape(focused)}"]`);
+  const open = chosen().node;
+  if (open) for (const made of tilesOf(main, open)) made.setAttribute("aria-expanded", "true");
+  const again = focused && tilesOf(main, focused)[0];
   (again || main.querySelector(".tile")).tabIndex = 0;
   if (again) again.focus();
 }
+
+const tilesOf = (main, name) => [...main.querySelectorAll(`[data-node="${CSS.escape(name)}"]`)];
+const groupOf = (made) => made.closest(".zone").dataset.group;
 
 // Draw one node again; all of them where it came, went or moved.
 export function drawNode(main, pieces, key) {
   const name = key.slice(5);
   const node = pieces.get(key);
-  const made = main.querySelector(`[data-node="${CSS.escape(name)}"]`);
-  const shown = node && matches(name, node, words());
-  if (!made && !shown) return;
-  const section = made?.closest(".zone");
-  if (!made || !shown || section.dataset.zone !== node.zone) {
+  const { group, sort } = chosen();
+  const made = tilesOf(main, name);
+  const groups = node && matches(name, node, words()) ? GROUPS[group].of(node) : [];
+  if (!made.length && !groups.length) return;
+  if (sort !== "name" || made.length !== groups.length || !made.every((each) => groups.includes(groupOf(each)))) {
     drawCluster(main, pieces);
     return;
   }
-  fill(made, name, node);
-  made.classList.remove("new");
-  void made.offsetWidth; // so that the animation begins anew
-  made.classList.add("new");
-  const own = [...section.querySelectorAll(".tile")].map((each) => [each.dataset.node, pieces.get(`node/${each.dataset.node}`)]);
-  section.querySelector("header p").textContent = headOf(own.filter(([, each]) => each));
+  for (const each of made) {
+    fill(each, name, node);
+    each.classList.remove("new");
+    void each.offsetWidth; // so that the animation begins anew
+    each.classList.add("new");
+    const section = each.closest(".zone");
+    const own = [...section.querySelectorAll(".tile")].map((other) => [other.dataset.node, pieces.get(`node/${other.dataset.node}`)]);
+    section.querySelector("header p").textContent = headOf(own.filter(([, other]) => other));
+  }
 }
 
 // Arrows go from tile to tile, up and down to the nearest of the next row; Enter opens.

@@ -1,29 +1,55 @@
 // Sums, who waits, and what comes as tables that the server has drawn.
 import { choose, element, number, words } from "./page.js";
 
-const STATES = [
+export const STATES = [
   ["f", "free"],
   ["a", "held"],
   ["s", "held in parts"],
   ["p", "promised"],
-  ["b", "in MIG mode or changing"],
+  ["r", "reserved"],
+  ["b", "in parts alone or changing"],
   ["u", "unhealthy"],
   ["x", "unhealthy and held"],
   ["m", "lost"],
-  ["c", "free, on nodes that take no pods"],
+  ["c", "on nodes that take no pods"],
+  ["n", "never placed"],
 ];
 
-export function drawSum(sum, summary) {
+const summed = (summary) => {
   const all = {};
   for (const [, states] of summary.products) for (const [state, count] of Object.entries(states)) all[state] = (all[state] ?? 0) + count;
+  return all;
+};
+
+// The figures that say within seconds whether something is wrong; each leads to the view that says more.
+export function drawStats(place, summary) {
+  const all = summed(summary);
   const total = Object.values(all).reduce((one, other) => one + other, 0);
-  const left = element("div");
-  const big = element("p", "big", number(all.f ?? 0));
-  big.append(element("small", "", ` of ${number(total)} GPUs free`));
-  const closed = summary.closed ? `, ${number(summary.closed)} take no pods` : "";
-  const gone = summary.gone ? `, ${number(summary.gone)} with the agent gone` : "";
-  left.append(big, element("p", "under", `${number(summary.nodes)} node${summary.nodes === 1 ? "" : "s"}${closed}${gone}`));
-  const bars = element("div", "bars");
+  const closed = summary.closed ? `, ${number(summary.closed)} take${summary.closed === 1 ? "s" : ""} no pods` : "";
+  const agents = summary.nodes - summary.gone;
+  const stats = [
+    ["free", "cluster", `${number(all.f ?? 0)}`, ` of ${number(total)} GPUs free`, `${number(summary.nodes)} node${summary.nodes === 1 ? "" : "s"}${closed}`, ""],
+    ["unhealthy", "health", number(summary.unhealthy), "", "unhealthy or lost GPUs", summary.unhealthy ? "bad" : ""],
+    ["waiting", "waiting", number(summary.waiting), "", `pod${summary.waiting === 1 ? "" : "s"} waiting`, ""],
+    ["oldest", "waiting", summary.oldest ? age(summary.oldest) : "–", "", "oldest wait", ""],
+    ["agents", "health", number(agents), ` of ${number(summary.nodes)}`, "node agents", summary.gone ? "bad" : ""],
+  ];
+  place.replaceChildren(
+    ...stats.map(([name, tab, value, rest, under, bad]) => {
+      const made = element("button", `stat stat-${name} ${bad}`);
+      made.type = "button";
+      const big = element("span", "big", value);
+      if (rest) big.append(element("small", "", rest));
+      made.append(big, element("span", "under", under));
+      made.addEventListener("click", () => choose({ tab }));
+      return made;
+    }),
+  );
+}
+
+export function drawSum(bars, summary) {
+  const all = summed(summary);
+  bars.replaceChildren();
   for (const [product, states] of summary.products) {
     const own = Object.values(states).reduce((one, other) => one + other, 0);
     const row = element("div", "bar-row");
@@ -50,7 +76,38 @@ export function drawSum(sum, summary) {
     legend.append(item);
   }
   bars.append(legend);
-  sum.replaceChildren(left, bars);
+}
+
+const LINES = [["free", 1], ["held", 2], ["waiting", 3]];
+
+// Free, held and waiting over the last day: a line for each, broken where the server did not run.
+export function drawHistory(place, { step, samples }) {
+  if (samples.length < 2) {
+    place.replaceChildren(element("p", "quiet", "The history of the last day begins now."));
+    return;
+  }
+  const [from, to] = [samples[0][0], samples.at(-1)[0]];
+  const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+  const rows = LINES.map(([word, at]) => {
+    const values = samples.map((sample) => sample[at]);
+    const most = Math.max(...values);
+    const point = (sample, n) => {
+      const start = n === 0 || sample[0] - samples[n - 1][0] > 2 * step;
+      return `${start ? "M" : "L"}${((100 * (sample[0] - from)) / (to - from)).toFixed(2)} ${(23 - (22 * sample[at]) / (most || 1)).toFixed(2)}`;
+    };
+    const row = element("div", `line line-${word}`);
+    const frame = element("span");
+    frame.innerHTML = '<svg viewBox="0 0 100 24" preserveAspectRatio="none" role="img"><path/></svg>';
+    const picture = frame.firstChild;
+    picture.firstChild.setAttribute("d", samples.map(point).join(""));
+    const least = Math.min(...values);
+    picture.setAttribute("aria-label", `${word}: ${number(least)} to ${number(most)} from ${clock(from)} to ${clock(to)}`);
+    row.append(element("span", "", word), picture, element("span", "num", least === most ? number(most) : `${number(least)} to ${number(most)}`));
+    return row;
+  });
+  const hours = (to - from) / 3600;
+  const span = hours < 1 ? `${Math.round(60 * hours)} min` : `${Math.round(hours)} h`;
+  place.replaceChildren(...rows, element("p", "quiet", `last ${span}: ${clock(from)} to ${clock(to)}`));
 }
 
 export function drawUnread(place, said) {
@@ -97,7 +154,9 @@ export function drawWaiting(main, pieces) {
     name.append(link);
     if (TAGS[pod.state]) name.append(element("span", "tag", TAGS[pod.state]));
     if (pod.gang) name.append(element("span", "tag", `gang ${pod.gang}`));
-    row.append(element("td", "quiet", pod.turn ?? ""), name, element("td", "", pod.wish), element("td", "quiet", age(pod.since)), element("td", "", pod.why));
+    const why = element("td");
+    why.append(element("span", "why", pod.why)); // of a long one the first lines: opened, the pod says all
+    row.append(element("td", "quiet", pod.turn ?? ""), name, element("td", "", pod.wish), element("td", "quiet", age(pod.since)), why);
     body.append(row);
   }
   const heads = element("thead");

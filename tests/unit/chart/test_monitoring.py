@@ -106,19 +106,57 @@ def test_the_page_and_the_dashboard_are_up_to_date() -> None:
 
 
 def test_every_question_is_answered() -> None:
-    assert len(questions.QUESTIONS) == 15
+    assert len(questions.QUESTIONS) == 16
     assert [question.text for question in questions.QUESTIONS if not (question.panels or question.commands)] == []
 
 
 def test_no_panel_lies_on_another() -> None:
-    cells = [
-        (x, y)
-        for panel in questions.dashboard()["panels"]
-        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
-        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
-    ]
-    assert len(cells) == len(set(cells))
-    assert max(x for x, _ in cells) < 24
+    rows = questions.dashboard()["panels"]
+    for panels in (rows, *(row["panels"] for row in rows if row.get("collapsed"))):
+        cells = [
+            (x, y)
+            for panel in panels
+            for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+            for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+        ]
+        assert len(cells) == len(set(cells))
+        assert max(x for x, _ in cells) < 24
+
+
+def test_the_dashboard_opens_with_figures_and_the_rest_is_collapsed() -> None:
+    first, *panels = questions.dashboard()["panels"]
+    stats = [panel["title"] for panel in panels if panel["type"] == "stat"]
+    assert (first["collapsed"], stats) == (
+        False,
+        ["GPUs", "Free", "With faults", "Waiting", "p95 of the wait", "Agents"],
+    )
+    rows = [panel for panel in panels if panel["type"] == "row"]
+    assert [first, *(panel for panel in panels if panel["type"] == "stat"), *rows] == [first, *panels]
+    assert all(row["collapsed"] and row["panels"] for row in rows)
+    shown = [panel for row in rows for panel in row["panels"]] + [panel for panel in panels if panel["type"] == "stat"]
+    assert all(panel["description"] for panel in shown)
+
+
+def test_the_dashboards_variables_filter_what_has_their_label() -> None:
+    variables = [each["name"] for each in questions.dashboard()["templating"]["list"]]
+    assert variables == ["datasource", "namespace", "product", "node"]
+    text = questions.dashboard_text()
+    for name in variables[1:]:
+        assert f'{name}=~\\"${name}\\"' in text
+    assert "<" not in text
+    queries = [query for question in questions.QUESTIONS for panel in question.panels for query, _ in panel.queries]
+    assert "sum(gpu_topology:gpus)" in queries
+    assert 'sum(gpu_topology:gpus{state="free"})' in queries
+    assert not [query for query in queries if "$" in query or "<" in query or "{}" in query or "{," in query]
+
+
+@pytest.mark.helm
+def test_runbooks_are_absolute_links_where_the_chart_knows_the_docs() -> None:
+    made = objects(*ALL, "metrics.prometheusRule.runbookUrl=https://git.example.com/gpus/docs/")
+    (rule,) = (found for (kind, _), found in made.items() if kind == "PrometheusRule")
+    notes = [each["annotations"] for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+    assert notes[0]["runbook_url"] == "https://git.example.com/gpus/docs/alerts.md#gputopologynoleader"
+    assert [each for each in notes if "runbook" in each or "runbook_url" not in each] == []
 
 
 @pytest.mark.helm

@@ -272,7 +272,9 @@ def test_the_largest_set_is_what_the_allocator_would_give() -> None:
     pcie, _ = shown([piece("a", "rtx4090-x8")])
     assert pcie["a"].nvlink_set is None
     rack, _ = shown(pieces("a", "gb200-nvl72-rack"))
-    assert (len(rack["a"].free), rack["a"].nvlink_set) == (0, None), "nothing is placed on so large a machine"
+    assert (rack["a"].free, rack["a"].nvlink_set) == ([], None)
+    why = "never placed: the machine has 72 GPUs, and at most 16 are supported"
+    assert {view.blocked for view in rack["a"].gpus} == {why}
     assert nvlink_set(rack["a"]) == "not known above 16 GPUs"
     assert nvlink_set(pcie["a"]) == "none"
     amd, _ = shown([piece("a", "mi210-x8")])

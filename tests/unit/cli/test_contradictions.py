@@ -133,6 +133,9 @@ def test_a_gpu_has_one_state(site: Site, answers: Answers) -> None:
         assert len(node["free"]) == of_metric["free"]
         assert sum(map(letters.count, "as")) == of_metric["held"]
         assert letters.count("u") == of_metric["ill"]
+        assert [letters.count(letter) for letter in "pcrf"] == [
+            of_metric["promised"], of_metric["closed"], of_metric["reserved"], of_metric["free"],
+        ]  # fmt: skip
 
 
 def test_the_metric_counts_the_states_of_all_nodes(answers: Answers) -> None:
@@ -154,6 +157,7 @@ def test_free_is_one_number(answers: Answers) -> None:
         assert free["free"] + free.get("for_others", 0) == shown
         assert free["promised"] == of(answers, "gpu_topology_gpus", "promised")
     assert answers.page["shown/free"].startswith(f"<p>{shown} of ")
+    assert sum(states.get("f", 0) for _, states in answers.page["summary"]["products"]) == shown
 
 
 def test_a_machine_on_which_nothing_is_placed_counts_nowhere(answers: Answers) -> None:

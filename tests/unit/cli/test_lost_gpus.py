@@ -16,7 +16,7 @@ from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli.cluster import cluster_view
 from dradriver.cli.page import page_pieces
-from dradriver.cli.page.live_cluster import Live
+from dradriver.cli.page.live_cluster import Live, Tile
 from dradriver.cluster.views.gone_node_views import GoneNode
 from dradriver.cluster.views.node_views import NodeView
 from dradriver.kube.resources import RESOURCE_SLICES
@@ -202,10 +202,17 @@ class Shown:
     def __init__(self, views: Mapping[str, NodeView]) -> None:
         self.views = views
         self.gone: Mapping[str, GoneNode] = {}
+        self.tiles: dict[str, Tile] = {}
         self.left_out: list[str] = []
 
     def closed(self, name: str) -> str:
         return ""
+
+    def states(self, name: str) -> None:
+        return None
+
+    def tenant(self, namespace: str) -> str:
+        return namespace
 
     def node(self, name: str) -> None:
         return None

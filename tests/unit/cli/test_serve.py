@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 from dradriver.api.base.allocating_driver import NVIDIA
 from dradriver.api.base.allocating_driver import bound as ledger
+from dradriver.api.policies.gpu_modes import Mode
 from dradriver.cli import serve
 from dradriver.cli.main import main
 from dradriver.cli.page import followed_objects, login_session, page_server
@@ -24,10 +26,11 @@ from dradriver.cli.page.guard import Guard, name_of
 from dradriver.kube.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NODES, PODS, RESOURCE_CLAIMS
 from dradriver.view.page import FILES
 from tests.fakes.addoncluster import AddOnCluster
-from tests.fakes.commands import run_all
+from tests.fakes.commands import CommandLine, run_all
 from tests.fakes.gpucluster import GpuCluster
 from tests.fakes.installed import policies_map, webhook_configuration
 from tests.fakes.serving import Served, served, serving
+from tests.unit.cli.test_queue import reserve
 
 
 @pytest.fixture
@@ -238,7 +241,7 @@ async def settled(made: Served) -> dict[str, Any]:
         version = made.page.feed.version
         await asyncio.sleep(3 * login_session.QUIET_S)
         if version == made.page.feed.version:
-            return {key: piece for key, piece in pieces(made).items() if key != "summary"}
+            return {key: piece for key, piece in pieces(made).items() if key != "history"}
 
 
 @pytest.mark.slow
@@ -367,6 +370,53 @@ async def test_the_policies_are_those_of_the_namespace_where_the_drivers_webhook
     cluster.put(MUTATING_WEBHOOKS, webhook_configuration("kube-gpu"))
     async with served(cluster.store) as made:
         await _until(made, lambda told: "red" in told.get("shown/tenants", ""))
+
+
+async def test_free_is_what_free_counts_and_each_other_gpu_says_why_it_is_not(
+    cluster: GpuCluster, tmp_path: Path
+) -> None:
+    cluster.node("closed", unschedulable=True)
+    cluster.node("goes", annotations={"gpu.topology/maintenance": "2030-01-01T00:00:00Z"})
+    cluster.node("rack", "gb200-nvl72-rack")  # more GPUs than a machine of which some are placed may have
+    cluster.node("sliced", "dgx-a100", mode=Mode(mig="placements"))
+    cluster.rival("held", "rack", [0])
+    cluster.pod("waits", 8)
+    async with served(cluster.store) as made:
+        told = await _until(made, lambda told: "node/rack" in told)
+        free = await CommandLine(made.api, tmp_path).run("free", "-o", "json")
+        assert _free(told) == json.loads(free.stdout)["free"] == 14
+        reserve(cluster, "waits", 2, 3)  # of n1
+        told = await _until(made, lambda told: told["node/n1"]["gpus"] == "aarrffff")
+        free = await CommandLine(made.api, tmp_path).run("free", "-o", "json")
+        assert _free(told) == json.loads(free.stdout)["free"] == 12
+        shown = {name: told[f"node/{name}"] for name in ("closed", "goes", "rack", "sliced")}
+        assert {name: set(piece["gpus"]) for name, piece in shown.items()} == {
+            "closed": {"c"}, "goes": {"c"}, "rack": {"a", "n"}, "sliced": {"b"},
+        }  # fmt: skip
+        assert {name: piece["closed"] for name, piece in shown.items()} == {
+            "closed": "cordoned",
+            "goes": "goes for maintenance",
+            "rack": "never placed: the machine has 72 GPUs, and at most 16 are supported",
+            "sliced": "",
+        }
+
+
+def _free(told: dict[str, Any]) -> int:
+    return sum(counts.get("f", 0) for _, counts in told["summary"]["products"])
+
+
+async def test_the_history_outlives_a_login(cluster: GpuCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login_session, "LOGIN_S", 0.1)
+    async with served(cluster.store) as made:
+        (sample,) = pieces(made)["history"]["samples"]
+        assert sample[1:] == [14, 2, 0]
+        made.api.token = "another"
+        made.api.disconnect()
+        await _until(made, lambda told: any("credentials are refused" in one for one in told["unread"]))
+        made.api.token = None
+        cluster.node("n3")
+        told = await _until(made, lambda told: "node/n3" in told)
+        assert told["history"]["samples"] == [sample]  # it is not due again for minutes
 
 
 async def test_between_two_logins_nothing_is_said_to_be_gone(cluster: GpuCluster) -> None:

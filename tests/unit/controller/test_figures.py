@@ -199,7 +199,7 @@ async def test_a_gpu_whose_slices_are_all_ill_is_ill() -> None:
         cluster.put(RESOURCE_SLICES, piece)
     await cluster.settle()
     await counted(cluster)
-    assert gpus() == {"ill": 1, "free": 7}
+    assert gpus() == {"ill": 1, "parts": 7}
 
 
 async def test_what_a_pod_got() -> None:
@@ -307,3 +307,15 @@ async def test_beside_nvidias_driver_only_claims_that_we_chose_tell_that_our_age
     await cluster.settle()
     await counted(cluster)
     assert values("gpu_topology_agent_gone_devices") == {("a",): 2}
+
+
+async def test_what_is_free_is_what_can_be_had_whole() -> None:
+    cluster = GpuCluster()
+    cluster.node("whole")
+    cluster.node("sliced", "dgx-a100", mode=Mode(mig="placements"))
+    cluster.node("goes", annotations={"gpu.topology/maintenance": "2030-01-01T00:00:00Z"})
+    cluster.node("rack", "gb200-nvl72-rack")  # more GPUs than a machine of which some are placed may have
+    await cluster.settle()
+    await counted(cluster)
+    assert gpus() == {"free": 8, "parts": 8, "closed": 8}
+    assert sum(values("gpu_topology_gpus_free_whole").values()) == 8
