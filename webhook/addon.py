@@ -11,7 +11,9 @@ from dradriver.topology.vendors import VENDORS
 
 
 def check(resolved: Resolved, *, by_template: bool) -> list[str]:
-    """Return warnings about a pod's request if this driver is an add-on and another allocates the GPUs; else none.
+    """Return warnings about a request if another driver allocates the GPUs.
+
+    This driver is then an add-on. If it allocates the GPUs itself, there are no warnings.
 
     Args:
         resolved: The pod's resolved request.

@@ -41,7 +41,7 @@ def check(pod: pod_view.Pod, live: pod_view.Pod | None = None) -> None:
 
 
 def _parts_beyond_bounds(pod: pod_view.Pod) -> Iterator[tuple[str, int, int, str]]:
-    """Yield path, size, bound and unit of each part of a pod that is larger than its bound.
+    """Yield path, size, bound and unit of each part of a pod beyond its bound.
 
     Lists in the spec are decoded only if their JSON is within the bound of bytes, so that nothing large is decoded.
     Short JSON is not decoded either, because it cannot have too many entries.

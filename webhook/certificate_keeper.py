@@ -76,7 +76,9 @@ class Keeper:
             await asyncio.sleep(PERIOD_S)
 
     async def step(self) -> None:
-        """Do what is due now to keep the certificates. What is about to be served, the API server trusts before.
+        """Renew the certificates if that is due, and serve the current one.
+
+        The API server trusts an authority before a certificate of it is served.
 
         Raises:
             ApiError: The API server refused; the certificate served so far goes on.

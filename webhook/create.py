@@ -68,7 +68,9 @@ def create(
     by_limits: bool = False,
     new_name: Callable[[], str] = claim_name,
 ) -> tuple[desired.Desired | None, list[str]]:
-    """Return the desired fields of a pod that is created and warnings; no fields if the pod is not for us.
+    """Return the desired fields of a created pod, and warnings.
+
+    There are no fields if the pod is not for this driver.
 
     Args:
         pod: The pod as sent.
@@ -119,26 +121,27 @@ def create(
         template_reference.check_names(*template)
         asks, product, vendor = template_reference.users(pod, template[0]), "", ""
 
-    # 2. The request that annotations and limits make, and what is wrong with it. ``wish``: the resolved request.
+    # 2. The request that annotations and limits make, and what is wrong with it.
     # ``note``: its text. ``requests``: names of the claim's requests by container. ``longest_s``: how long the pod may
     # run.
     spec = pod.spec
     annotations = tuple(pod.words.items())
-    wish, note, requests, longest_s, without_effect = _resolved(
+    resolved_request, note, requests, longest_s, without_effect = _resolved(
         annotations, tuple(asks.items()), product, vendor, policies, by_template=by_template,
         limits=gpu_limits.have_limits(pod), deadline_s=spec.active_deadline_seconds,
     )  # fmt: skip
-    warnings += addon.check(wish, by_template=by_template)
-    warnings += template_reference.advice(pod, wish, template)
+    warnings += addon.check(resolved_request, by_template=by_template)
+    warnings += template_reference.advice(pod, resolved_request, template)
     if not by_template:
-        warnings += [*scheduler_placed.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
-    warnings += gang.check(pod, wish, policies)
-    warnings += kueue.advice(pod, wish)
+        warnings += scheduler_placed.advice(resolved_request)
+        warnings += filter(None, [vendor_words.count_warning(resolved_request.request)])
+    warnings += gang.check(pod, resolved_request, policies)
+    warnings += kueue.advice(pod, resolved_request)
     warnings += without_effect
 
     # 3. Claim, gate and label. The claim is made from the pod's own template by the controller, from the driver's
     # template by Kubernetes (a ``static`` pod, which the scheduler alone places, without a gate), or by the controller.
-    shared = None if wish.shared is msgspec.UNSET else wish.shared
+    shared = None if resolved_request.shared is msgspec.UNSET else resolved_request.shared
     if shared is not None:
         # All containers use all of a shared set, so it does not matter whose GPUs an init container borrows.
         asks = dict(list(asks.items())[:1])
@@ -149,11 +152,11 @@ def create(
     if template is not None:
         written = {names.TEMPLATE: "/".join(template)}
         claims = desired.replaced(sent_claims, pod_view.PodClaim(template[0], new_name()))
-    elif scheduler_placed.is_static(wish):
+    elif scheduler_placed.is_static(resolved_request):
         # Kubernetes makes the claim from a template that is named after the note. So the note has all that the claim is
         # made from: also the names of the author's environment variables that no edit of the claim may replace.
         authors_variables = scheduler_placed.kept(pod, requests)
-        note = resolved.write(scheduler_placed.noted(wish, authors_variables))
+        note = resolved.write(scheduler_placed.noted(resolved_request, authors_variables))
         claims = desired.with_last(
             sent_claims, pod_view.PodClaim(names.POD_CLAIM, None, claim_alternatives.template_name(note))
         )
@@ -200,7 +203,9 @@ def _resolved(
     limits: bool,
     deadline_s: int | None,
 ) -> tuple[Resolved, str, Requests, int | None, tuple[str, ...]]:
-    """Resolve a pod's annotations and limits. The result is cached, because the pods of one job have the same ones.
+    """Resolve a pod's annotations and limits.
+
+    The result is cached, because the pods of one job have the same ones.
 
     Returns five values: the resolved request; its note (an annotation); the claim's requests by container, empty if a
     template makes the claim; for how many seconds the pod may run; warnings of annotations without effect.
@@ -220,17 +225,17 @@ def _resolved(
     """
     # Dicts cannot be keys of a cache, so they come as tuples.
     annotations = Annotations(dict(words), policies)
-    wish = resolved.resolve(annotations, dict(asks), product=product, vendor=vendor)
+    resolved_request = resolved.resolve(annotations, dict(asks), product=product, vendor=vendor)
     longest_s = annotations.max_duration_s
     warnings = effects.warnings(
-        annotations, wish, by_template=by_template, product=product, vendor=vendor, limits=limits,
+        annotations, resolved_request, by_template=by_template, product=product, vendor=vendor, limits=limits,
         deadline_s=deadline_s,
     )  # fmt: skip
     if by_template:
-        template_reference.check(wish, annotations)
-        return wish, resolved.write(wish), {}, longest_s, tuple(warnings)
-    scheduler_placed.check(wish, policies)
-    return wish, resolved.write(wish), wish.requests, longest_s, tuple(warnings)
+        template_reference.check(resolved_request, annotations)
+        return resolved_request, resolved.write(resolved_request), {}, longest_s, tuple(warnings)
+    scheduler_placed.check(resolved_request, policies)
+    return resolved_request, resolved.write(resolved_request), resolved_request.requests, longest_s, tuple(warnings)
 
 
 def authors_affinity(pod: pod_view.Pod) -> Any:

@@ -45,7 +45,9 @@ class _Job(Part, frozen=True):
 
 
 def warnings(kind: str, annotations: Annotations, spec: msgspec.Raw, namespace: str) -> list[str]:
-    """Return a warning of disruption for a Job whose gang a preemption or a drained node could let fail.
+    """Return a warning if an eviction could let the Job of a gang fail.
+
+    A preemption or a drained node evicts pods.
 
     All pods of a gang are evicted together, and each counts against ``backoffLimit``. Other objects get no warning.
 

@@ -66,7 +66,7 @@ def check_maker(
     *,
     templates: Sequence[Sequence[str | int]],
 ) -> None:
-    """Raise if a Job or another object under review asks for a gang that its pods can never form.
+    """Raise if an object under review asks for a gang that its pods can never form.
 
     Args:
         kind: The kind of the object, such as ``JobSet``.

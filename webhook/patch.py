@@ -12,7 +12,7 @@ _Path = tuple[str | int, ...]
 
 
 def write(pod: pod_view.Pod, want: desired.Desired) -> Patch:
-    """Return the patch that makes the pod under review what it should be; empty where it is that already.
+    """Return the patch to a pod's desired fields; empty if the pod has them already.
 
     Raises:
         WordError: A part that has to change cannot be read.

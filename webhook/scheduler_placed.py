@@ -30,7 +30,9 @@ _ENV: Final = msgspec.json.Decoder(list[_EnvVar] | None)
 
 
 def check(resolved: Resolved, policies: Policies) -> None:
-    """Raise unless the scheduler can follow the words of a ``static`` pod, which it places alone, or need not.
+    """Raise unless the scheduler can follow the annotations of a ``static`` pod.
+
+    The scheduler places such a pod alone.
 
     Raises:
         WordError: A word that no claim can say, more than the scheduler can search for, or a share of GPUs that the

@@ -50,7 +50,9 @@ _NO_NOTE: Final = f"{names.REQUEST} is missing, so {names.PREFIX} annotations ca
 
 
 def update(pod: pod_view.Pod, live: pod_view.Pod, policies: Policies) -> tuple[desired.Desired | None, list[str]]:
-    """Return the desired fields of an updated pod and warnings for its author; no fields if the pod is not for us.
+    """Return the desired fields of an updated pod, and warnings.
+
+    There are no fields if the pod is not for this driver.
 
     Args:
         pod: The pod as sent.
@@ -107,16 +109,16 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
         WordError: An annotation that was added or changed is bad.
     """
     # ``asks``: the GPUs that the live pod's containers ask for; None if nothing says it any more.
-    # ``noted``: the live pod's note as it was read; None if it is missing or cannot be read.
+    # ``former_request``: the live pod's note as it was read; None if it is missing or cannot be read.
     note = live.written.get(names.REQUEST)
-    asks, noted = _asks(live)
+    asks, former_request = _asks(live)
     texts, old_texts = sent.texts, was_sent.texts
     is_unchanged = texts == old_texts
 
     # 1. Nothing to do, or too late. A new note is made only if it is known what the containers ask for. Changed
     #    annotations also need the pod's gate: without it, the pod has its place. If a gated pod's changes do nothing,
     #    the reason is that its note is missing.
-    if is_unchanged and noted is not None:
+    if is_unchanged and former_request is not None:
         return note, []
     if texts.get(names.SHARED_CLAIM) != old_texts.get(names.SHARED_CLAIM):
         raise WordError(_OTHER_SET)
@@ -131,11 +133,11 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
             raise WordError(_OTHER_PART)
         if texts.get(names.CLAIM) != old_texts.get(names.CLAIM):
             raise WordError(_OTHER_CLAIM)
-        new, warnings = _read(sent, live, asks, noted)
+        new, warnings = _read(sent, live, asks, former_request)
         # Requests of the claim by container: the pod's containers refer to them by name, and cannot be changed.
         if request_names(new.asked) != request_names(asks):
             raise WordError(_OTHER_REQUESTS)
-        if noted is not None and new.request.vendor != noted.request.vendor:
+        if former_request is not None and new.request.vendor != former_request.request.vendor:
             raise WordError(_OTHER_VENDOR)
         return resolved.write(new), warnings
     except WordError as error:
@@ -143,12 +145,12 @@ def _note(live: pod_view.Pod, sent: Annotations, was_sent: Annotations) -> tuple
         if is_unchanged:
             return note, []
         # An error that the old annotations have, too, becomes a warning. A new one is raised.
-        _refuse_what_is_new(error, sent, was_sent, lambda annotations: _read(annotations, live, asks, noted))
+        _refuse_what_is_new(error, sent, was_sent, lambda annotations: _read(annotations, live, asks, former_request))
         return note, [f"this change of {names.PREFIX} annotations does nothing: {error}"]
 
 
 def _read(
-    annotations: Annotations, live: pod_view.Pod, asks: Asks, noted: Resolved | None
+    annotations: Annotations, live: pod_view.Pod, asks: Asks, former_request: Resolved | None
 ) -> tuple[Resolved, list[str]]:
     """Resolve the annotations of a pod that waits for the controller; return the request and warnings.
 
@@ -156,29 +158,32 @@ def _read(
         annotations: The annotations, new or old.
         live: The pod as stored.
         asks: The GPUs that its containers ask for.
-        noted: Its present note; None if it cannot be read.
+        former_request: Its present note; None if it cannot be read.
 
     Raises:
         WordError: An annotation is bad, or asks for what a pod can get only when it is created.
     """
     # What the limits named when the pod was created. The webhook removed the limits then.
-    product, vendor = ("", "") if noted is None else (noted.product or "", noted.vendor or "")
-    wish = resolved.resolve(annotations, asks, product=product, vendor=vendor)
-    policies = annotations.policies
-    warnings = [*addon.check(wish, by_template=live.template is not None), *gang.check(live, wish, policies)]
-    warnings += template_reference.advice(live, wish, live.template)
-    if scheduler_placed.is_static(wish):  # a pod that waits for the controller cannot become one
+    product = "" if former_request is None else former_request.product or ""
+    vendor = "" if former_request is None else former_request.vendor or ""
+    resolved_request = resolved.resolve(annotations, asks, product=product, vendor=vendor)
+    policies, by_template = annotations.policies, live.template is not None
+    warnings = addon.check(resolved_request, by_template=by_template)
+    warnings += gang.check(live, resolved_request, policies)
+    warnings += template_reference.advice(live, resolved_request, live.template)
+    if scheduler_placed.is_static(resolved_request):  # a pod that waits for the controller cannot become one
         raise WordError(_OTHER_PLACEMENT)
-    if live.template is not None:
-        template_reference.check(wish, annotations)
+    if by_template:
+        template_reference.check(resolved_request, annotations)
     else:
-        scheduler_placed.check(wish, policies)
-        warnings += [*scheduler_placed.advice(wish), *filter(None, [vendor_words.count_warning(wish.request)])]
+        scheduler_placed.check(resolved_request, policies)
+        warnings += scheduler_placed.advice(resolved_request)
+        warnings += filter(None, [vendor_words.count_warning(resolved_request.request)])
     warnings += effects.warnings(
-        annotations, wish, by_template=live.template is not None, product=product, vendor=vendor,
+        annotations, resolved_request, by_template=by_template, product=product, vendor=vendor,
         limits=product != "", deadline_s=None,
     )  # fmt: skip
-    return wish, warnings
+    return resolved_request, warnings
 
 
 def _has_parts(asks: Asks) -> bool:

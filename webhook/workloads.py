@@ -76,23 +76,23 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw] | list[Raw] | None)
 
 
 def admitted(kind: str, new: Raw, old: Raw, namespace: str, policies: Policies) -> tuple[Patch, list[str]]:
-    """Return the patch that copies a workload's words into its pod templates, and warnings for its author.
+    """Return the patch that copies a workload's annotations into its pod templates.
 
-    The patch is empty where there is nothing to copy.
+    Also returns warnings for its author. The patch is empty if there is nothing to copy.
 
-    Of several templates those get them that ask for GPUs by limits, for a launcher asks for none and would be refused;
-    if none does, all of them, for a word may say how many.
+    If some templates have GPU limits, only these templates get the annotations: a launcher requests no GPUs, and would
+    be refused. If none has limits, all templates get them, because an annotation may request the GPUs.
 
     Args:
-        kind: One of ``TEMPLATES``; others have none.
+        kind: One of ``TEMPLATES``; other kinds have no templates.
         new: The object.
-        old: What it was before an update, else ``null``.
+        old: The object before an update, else ``null``.
         namespace: Its namespace.
-        policies: Those in force.
+        policies: The policies in force.
 
     Raises:
-        WordError: A word that is new is unknown or bad, asks for GPUs of which its queue would not know, or for a gang
-            that the object's pods cannot be; or the object is none.
+        WordError: A new annotation is unknown or bad, requests GPUs of which the queue would not know, or a gang that
+            the object's pods cannot be. Or the object is not of this kind.
     """
     sent = _read(kind, new)
     annotations = Annotations(sent.metadata.words, policies)
@@ -107,34 +107,34 @@ def _copied(
 ) -> tuple[Patch, Iterable[str]]:
     """Return the patch of ``admitted``, and the schedulers of the templates that get the object's annotations."""
     # 1. The object's annotations, now and before this update. ``words`` are those under our prefixes.
-    now = sent.metadata
-    words, were = annotations.texts, before.words
+    metadata = sent.metadata
+    words, former_words = annotations.texts, before.words
     patch = Patch()
     if not words or kind not in TEMPLATES:
         return patch, ()
-    if words != were:
+    if words != former_words:
         annotations.check()
     try:
-        templates = [found for path in TEMPLATES[kind] for found in _templates(new, path)]
+        templates = [template for path in TEMPLATES[kind] for template in _templates(new, path)]
     except (ValueError, RecursionError) as error:
         raise WordError(f"this is no {kind}: {error}") from None
     # Kueue charges limits: check its queue if the queue or the annotations changed.
-    if now.queue and (now.queue, words) != (before.queue, were):
+    if metadata.queue and (metadata.queue, words) != (before.queue, former_words):
         kueue.check_words(words, limits=any(template.asks for _, template in templates))
 
     # 2. The templates that get them, as pairs of path and template.
-    theirs = [found for found in templates if found[1].asks] or templates
-    if words != were:
+    receiving = [template for template in templates if template[1].asks] or templates
+    if words != former_words:
         gang.check_maker(
-            kind, annotations.gang, now.annotations or {}, sent.spec, templates=[path for path, _ in theirs]
+            kind, annotations.gang, metadata.annotations or {}, sent.spec, templates=[path for path, _ in receiving]
         )
 
     # 3. Copy. A template with other annotations is its author's own.
-    for path, template in theirs:
-        has = template.metadata.words if template.metadata else {}
-        if has in ({}, were) and has != words:
-            _write(patch, path, template.metadata, has, words)
-    schedulers = ((template.spec and template.spec.scheduler_name) or "" for _, template in theirs)
+    for path, template in receiving:
+        present = template.metadata.words if template.metadata else {}
+        if present in ({}, former_words) and present != words:
+            _write(patch, path, template.metadata, present, words)
+    schedulers = ((template.spec and template.spec.scheduler_name) or "" for _, template in receiving)
     return patch, dict.fromkeys(schedulers)
 
 

@@ -125,12 +125,12 @@ def dependents(pods: Iterable[Pod], claims: Iterable[ResourceClaim]) -> list[Dep
         and any(result.driver == names.DRIVER for result in claim.status.allocation.devices.results)
         for user in claim.status.reserved_for
     }
-    found = []
+    dependent_pods = []
     for pod in pods:
         state = _state(pod, has_devices=pod.metadata.uid in users)
         if state is not None:
             owner = next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-            found.append(
+            dependent_pods.append(
                 Dependent(
                     namespace=plain(pod.metadata.namespace),
                     pod=plain(pod.metadata.name),
@@ -140,7 +140,9 @@ def dependents(pods: Iterable[Pod], claims: Iterable[ResourceClaim]) -> list[Dep
                 )
             )
     order = list(State)
-    return sorted(found, key=lambda one: (order.index(one.state), one.namespace, one.pod))
+    return sorted(
+        dependent_pods, key=lambda dependent: (order.index(dependent.state), dependent.namespace, dependent.pod)
+    )
 
 
 def _state(pod: Pod, *, has_devices: bool) -> State | None:

@@ -17,7 +17,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key, claim_key, is_set
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_devices import NicSlice
-from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.pod_resources import Amounts
 from dradriver.cluster.pods.foreign_pods import ForeignPods
 from dradriver.cluster.records.pod_records import Foreign
 from dradriver.cluster.records.records import ChannelSlice

@@ -25,11 +25,11 @@ from dradriver.controller.audit import Audit
 from dradriver.controller.features.recorders import Recorders
 from dradriver.controller.features.registry import FeatureOptions, Features
 from dradriver.controller.loop.background import always
-from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.cluster_gauges import Figures
 from dradriver.controller.loop.worker import Worker
 from dradriver.controller.reading import unread_claims
 from dradriver.controller.steps.deadlines import Deadlines
-from dradriver.controller.writing import seat_slice
+from dradriver.controller.writing import gang_barrier_slice
 from dradriver.controller.writing.release_owner import ReleaseOwner
 from dradriver.controller.writing.template_writer import TemplateWriter
 from dradriver.errors import DriverError
@@ -153,7 +153,7 @@ class Controller:
         self._topologies = OptionalReflector(
             client, KUEUE_TOPOLOGIES, read_topology, on_change=self.worker.picture.topology_changed
         )
-        self._seats = seat_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
+        self._seats = gang_barrier_slice.SeatSlice(client, self.worker.picture, recorders.barrier)
         self._figures = Figures(self.worker.picture, self.worker.reasons)
         self.template_writer = TemplateWriter(
             client,

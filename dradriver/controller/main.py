@@ -55,7 +55,7 @@ async def serve(args: Options) -> None:
     from dradriver.controller.steps.deadlines import Deadlines
     from dradriver.kube import config, leader_thread
     from dradriver.kube.client import Client
-    from dradriver.kube.leader import LeaderElector
+    from dradriver.kube.leader import ElectionLease, LeaderElector, Timings
     from dradriver.kube.server_clock import ServerClock
     from dradriver.process import cyclic_gc
     from dradriver.process.health_server import serve_health
@@ -96,13 +96,13 @@ async def serve(args: Options) -> None:
             async with Client(lease_server, user_agent=f"gpu-topology-controller/{__version__}") as for_lease:
                 elector = LeaderElector(
                     for_lease,
-                    namespace=args.namespace,
-                    name=LEASE,
+                    ElectionLease(args.namespace, LEASE, args.policies_configmap),
                     identity=args.identity,
-                    lease_duration_s=args.lease_duration,
-                    renew_deadline_s=args.renew_deadline,
-                    retry_period_s=args.retry_period,
-                    config_map=args.policies_configmap,
+                    timings=Timings(
+                        lease_duration_s=args.lease_duration,
+                        renew_deadline_s=args.renew_deadline,
+                        retry_period_s=args.retry_period,
+                    ),
                     makes_progress=progress.is_recent,
                     annotations=lambda: {names.POLICIES: f"{args.identity}={policies_file.in_force.fingerprint}"},
                 )

@@ -234,7 +234,9 @@ def _read_kubeconfig(path: Path) -> Mapping[str, Any]:
 def _entry_of_name(
     files: Sequence[tuple[Path, Mapping[str, Any]]], section: str, name: str
 ) -> tuple[Path, Mapping[str, Any]]:
-    """Return the file and the content of the first entry of a section, such as ``users``, that has this name.
+    """Return the first entry of a section with this name: its file and its content.
+
+    A section is, for example, ``users``.
 
     Raises:
         ConfigError: There is none; the message lists the names that there are.

@@ -66,7 +66,9 @@ class Recorder:
         message: str,
         action: str,
     ) -> None:
-        """Write a Kubernetes Event, or count it if it exists. A failure is logged and has no other effect.
+        """Write a Kubernetes Event, or count it if it exists.
+
+        A failure is logged and has no other effect.
 
         Args:
             about: The object.

@@ -14,6 +14,8 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.errors import ApiError
@@ -31,6 +33,45 @@ class _LostError(DriverError):
     reason = "LeadershipLost"
 
 
+class ElectionLease(msgspec.Struct, frozen=True):
+    """The Lease of an election.
+
+    Attributes:
+        namespace: Its namespace.
+        name: Its name.
+        config_map: A ConfigMap of the namespace that becomes the owner of a Lease that is created here, so that both
+            are deleted together; empty for no owner.
+    """
+
+    namespace: str
+    name: str
+    config_map: str = ""
+
+    def __str__(self) -> str:
+        return f"lease {self.namespace}/{self.name}"
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """The times of an election, in seconds. A ValueError is raised unless they grow from the last to the first.
+
+    Attributes:
+        lease_duration_s: How long others wait after the last renewal that they saw; whole seconds.
+        renew_deadline_s: How long after its last renewal a leader stops leading.
+        retry_period_s: Pause between two renewals, and longest duration of one.
+    """
+
+    lease_duration_s: float = 15
+    renew_deadline_s: float = 10
+    retry_period_s: float = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_period_s * JITTER < self.renew_deadline_s < self.lease_duration_s:
+            raise ValueError(
+                f"retry period {self.retry_period_s:g} s, renew deadline {self.renew_deadline_s:g} s and lease duration"
+                f" {self.lease_duration_s:g} s must grow in this order, the first by more than {JITTER} times"
+            )
+
+
 class LeaderElector:
     """A candidate for a Lease.
 
@@ -41,14 +82,10 @@ class LeaderElector:
     def __init__(
         self,
         client: Client,
+        lease: ElectionLease,
         *,
-        namespace: str,
-        name: str,
         identity: str,
-        lease_duration_s: float = 15,
-        renew_deadline_s: float = 10,
-        retry_period_s: float = 2,
-        config_map: str = "",
+        timings: Timings | None = None,
         end_process: Callable[[int], object] = os._exit,
         makes_progress: Callable[[], bool] = lambda: True,
         annotations: Callable[[], Mapping[str, str]] = dict,
@@ -57,31 +94,17 @@ class LeaderElector:
 
         Args:
             client: An entered client.
-            namespace: Namespace of the Lease.
-            name: Name of the Lease.
+            lease: The Lease.
             identity: Name of this candidate; no two live processes may have the same.
-            lease_duration_s: How long others wait after the last renewal that they saw; whole seconds.
-            renew_deadline_s: How long after its last renewal a leader stops leading.
-            retry_period_s: Pause between two renewals, and longest duration of one.
-            config_map: A ConfigMap in the Lease's namespace that becomes the owner of a Lease that is created here, so
-                that both are deleted together; empty for no owner.
+            timings: The times of the election; those of client-go by default.
             end_process: Called with status 1 if cancelled work does not stop in time.
             makes_progress: Says whether this process works; while it does not, the lease is neither taken nor renewed.
             annotations: Gives annotations of the leader, written to the Lease with each renewal.
         """
-        if not 0 < retry_period_s * JITTER < renew_deadline_s < lease_duration_s:
-            raise ValueError(
-                f"retry period {retry_period_s:g} s, renew deadline {renew_deadline_s:g} s and lease duration "
-                f"{lease_duration_s:g} s must grow in this order, the first by more than {JITTER} times"
-            )
         self._client = client
-        self._namespace = namespace
-        self._name = name
+        self._lease = lease
         self._identity = identity
-        self._lease_duration_s = lease_duration_s
-        self._renew_deadline_s = renew_deadline_s
-        self._retry_period_s = retry_period_s
-        self._config_map = config_map
+        self._timings = timings or Timings()
         self._end_process = end_process
         self._makes_progress = makes_progress
         self._annotations = annotations
@@ -100,7 +123,7 @@ class LeaderElector:
         try:
             while True:
                 await self._acquire()
-                logger.info("leading: lease %s/%s is held by %s", self._namespace, self._name, self._identity)
+                logger.info("leading: %s is held by %s", self._lease, self._identity)
                 if await self._lead(work):
                     return
         finally:
@@ -109,7 +132,7 @@ class LeaderElector:
 
     async def _acquire(self) -> None:
         while not await self._attempt():  # noqa: ASYNC110 - what is waited for happens on the server
-            await asyncio.sleep(self._retry_period_s * random.uniform(1, 1 + JITTER))  # noqa: S311
+            await asyncio.sleep(self._timings.retry_period_s * random.uniform(1, 1 + JITTER))  # noqa: S311
 
     async def _lead(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Return True when the work is done, False when the lease was lost and the work has stopped."""
@@ -139,23 +162,21 @@ class LeaderElector:
         """Renew until that fails; raising is what makes the task group cancel the work."""
         try:
             while True:
-                await asyncio.sleep(self._retry_period_s)
+                await asyncio.sleep(self._timings.retry_period_s)
                 assert self._renewed_at is not None
-                async with asyncio.timeout_at(self._renewed_at + self._renew_deadline_s):
+                async with asyncio.timeout_at(self._renewed_at + self._timings.renew_deadline_s):
                     while not await self._attempt():  # noqa: ASYNC110
-                        await asyncio.sleep(self._retry_period_s * random.uniform(0.5, 1))  # noqa: S311
+                        await asyncio.sleep(self._timings.retry_period_s * random.uniform(0.5, 1))  # noqa: S311
         except (TimeoutError, _LostError) as error:
             loop = asyncio.get_running_loop()
             assert self._renewed_at is not None
             # Another candidate may lead when the lease has expired: by then the work must have stopped.
-            stop_by = max(self._renewed_at + self._lease_duration_s, loop.time() + LEAST_GRACE_S)
+            stop_by = max(self._renewed_at + self._timings.lease_duration_s, loop.time() + LEAST_GRACE_S)
             self._watchdog = loop.call_at(stop_by, self._end_overdue_work)
             self._renewed_at = None
             if isinstance(error, _LostError):
                 raise
-            raise _LostError(
-                f"lease {self._namespace}/{self._name} was not renewed in {self._renew_deadline_s:g} s"
-            ) from None
+            raise _LostError(f"{self._lease} was not renewed in {self._timings.renew_deadline_s:g} s") from None
 
     def _end_overdue_work(self) -> None:
         logger.critical("the work did not stop in time after the lease was lost; ending this process")
@@ -169,16 +190,16 @@ class LeaderElector:
         """
         # A leader that hangs must not keep others from leading, though the thread that renews for it is well.
         if not self._makes_progress():
-            logger.warning("lease %s/%s: not renewed, this process makes no progress", self._namespace, self._name)
+            logger.warning("%s: not renewed, this process makes no progress", self._lease)
             return False
         try:
-            async with asyncio.timeout(self._retry_period_s):
+            async with asyncio.timeout(self._timings.retry_period_s):
                 return await self._take()
         except _LostError:
             raise
         except (DriverError, TimeoutError) as error:
             if not (isinstance(error, ApiError) and (error.conflict or error.already_exists)):
-                logger.warning("lease %s/%s: %s", self._namespace, self._name, str(error) or "no answer in time")
+                logger.warning("%s: %s", self._lease, str(error) or "no answer in time")
             return False
 
     async def _take(self) -> bool:
@@ -191,11 +212,11 @@ class LeaderElector:
         clock = asyncio.get_running_loop().time
         # 1. Create the lease if there is none. The renewal counts from before the write: it may take effect at once.
         try:
-            lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
+            lease = await self._client.get(LEASES, self._lease.name, namespace=self._lease.namespace)
         except ApiError as error:
             if not error.not_found:
                 raise
-            metadata = {"name": self._name, "namespace": self._namespace} | await self._owner_references()
+            metadata = {"name": self._lease.name, "namespace": self._lease.namespace} | await self._owner_references()
             metadata = self._with_annotations(metadata)
             new_lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, "metadata": metadata}
             sent_at = clock()
@@ -212,8 +233,8 @@ class LeaderElector:
             self._observed, self._observed_at = record, clock()
         if holder not in ("", self._identity):
             if self._renewed_at is not None:  # this process was the leader
-                raise _LostError(f"lease {self._namespace}/{self._name} was taken by {holder}")
-            duration_s = max(self._lease_duration_s, float(spec.get("leaseDurationSeconds") or 0))
+                raise _LostError(f"{self._lease} was taken by {holder}")
+            duration_s = max(self._timings.lease_duration_s, float(spec.get("leaseDurationSeconds") or 0))
             if clock() < self._observed_at + duration_s:
                 return False
 
@@ -229,16 +250,16 @@ class LeaderElector:
 
         A chart does not contain the Lease, so an uninstallation deletes it only by its owner.
         """
-        if not self._config_map:
+        if not self._lease.config_map:
             return {}
         try:
-            config_map = await self._client.get(CONFIG_MAPS, self._config_map, namespace=self._namespace)
+            config_map = await self._client.get(CONFIG_MAPS, self._lease.config_map, namespace=self._lease.namespace)
         except ApiError as error:
             if not error.not_found:
                 raise
             return {}
         uid = config_map["metadata"]["uid"]
-        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._config_map, "uid": uid}
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self._lease.config_map, "uid": uid}
         return {"ownerReferences": [owner]}
 
     def _with_annotations(self, metadata: dict[str, Any]) -> dict[str, Any]:
@@ -253,7 +274,7 @@ class LeaderElector:
         now = _micro_time()
         spec = {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": int(self._lease_duration_s),
+            "leaseDurationSeconds": int(self._timings.lease_duration_s),
             "renewTime": now,
         }
         if old.get("holderIdentity") != self._identity:
@@ -264,17 +285,17 @@ class LeaderElector:
     async def _release(self) -> None:
         """Say that the lease is free where it is ours; that it could not be said costs others a wait, no more."""
         try:
-            async with asyncio.timeout(self._retry_period_s):
-                lease = await self._client.get(LEASES, self._name, namespace=self._namespace)
+            async with asyncio.timeout(self._timings.retry_period_s):
+                lease = await self._client.get(LEASES, self._lease.name, namespace=self._lease.namespace)
                 spec = lease.get("spec") or {}
                 if spec.get("holderIdentity") == self._identity:
                     now = _micro_time()
                     free = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now}
                     await self._client.update(LEASES, lease | {"spec": spec | free})
-                    logger.info("lease %s/%s is given back", self._namespace, self._name)
+                    logger.info("%s is given back", self._lease)
         except (DriverError, TimeoutError) as error:
             if not (isinstance(error, ApiError) and error.not_found):
-                logger.warning("lease %s/%s is not given back: %s", self._namespace, self._name, error)
+                logger.warning("%s is not given back: %s", self._lease, error)
 
 
 def _micro_time() -> str:

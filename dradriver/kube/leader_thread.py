@@ -46,7 +46,7 @@ class Progress:
 
 
 async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None:
-    """Run an election in a thread with its own loop, and the work of the leader in the present loop.
+    """Run an election in a thread of its own, and the leader's work in this loop.
 
     So the lease is renewed in time even if the work keeps its own loop busy for seconds.
 
@@ -110,7 +110,10 @@ async def elect(election: Callable[[Work], Awaitable[None]], work: Work) -> None
 
 
 async def _run_in_loop(loop: asyncio.AbstractEventLoop, work: Work, context: contextvars.Context) -> None:
-    """Run work in another thread's loop; a cancellation cancels the work, and waits until the work has ended."""
+    """Run work in another thread's loop.
+
+    A cancellation cancels the work, and waits until the work has ended.
+    """
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
     tasks: list[asyncio.Task[None]] = []  # the task of the work; used in the other loop only
 

@@ -132,7 +132,7 @@ class WorkQueue:
             self.woken.set()
 
     async def _take_turn(self, namespace: str) -> None:
-        """Work on the objects of a namespace one after another, for ``TURN_S`` at most; then others are served."""
+        """Work on the objects of a namespace for ``TURN_S`` at most; then serve others."""
         clock = asyncio.get_running_loop().time
         turn_end = clock() + TURN_S
         due = self._due[namespace]

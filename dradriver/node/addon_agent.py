@@ -15,8 +15,8 @@ from dradriver.kube.config import ServerConfig
 from dradriver.node import hardware
 from dradriver.node.agent import client_of
 from dradriver.node.agent_options import Options
+from dradriver.node.discovery.gpu_slots import Slots
 from dradriver.node.discovery.machine_watch import MachineWatch
-from dradriver.node.discovery.slots import Slots
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.nics import nic_watch
@@ -87,7 +87,7 @@ async def run(options: Options, *, server: ServerConfig | None = None) -> None:
     ):
         # An administrator's SIGHUP has the machine read now.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, machines.poke)
-        for part in (machines, health, publisher):
-            group.create_task(part.run())
+        for task in (machines, health, publisher):
+            group.create_task(task.run())
         for watch in nic_watches:
             group.create_task(watch.run())

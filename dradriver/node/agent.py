@@ -28,18 +28,18 @@ from dradriver.node.claims.nccl_settings import Nccl
 from dradriver.node.claims.prepare import Preparer
 from dradriver.node.claims.reconcile import INTERVAL_S, Reconciler
 from dradriver.node.claims.status import Statuses
+from dradriver.node.discovery.gpu_slots import Slots
 from dradriver.node.discovery.machine_watch import MachineWatch
-from dradriver.node.discovery.slots import Slots
 from dradriver.node.faults import Fault
+from dradriver.node.health.cdi_runtime_check import RuntimeWatch
 from dradriver.node.health.faults_in_force import Record
 from dradriver.node.health.health_watch import HealthWatch
 from dradriver.node.health.node_events import NodeEvents
 from dradriver.node.health.pod_events import PodEvents
-from dradriver.node.health.runtime import RuntimeWatch
 from dradriver.node.idle import idle_watch
 from dradriver.node.idle.idle_watch import IdleWatch
 from dradriver.node.kubelet import sockets
-from dradriver.node.kubelet.health import HealthStream
+from dradriver.node.kubelet.gpu_health_service import HealthStream
 from dradriver.node.kubelet.plugin import CHECK_S, Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.nics import nic_watch

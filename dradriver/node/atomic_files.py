@@ -13,9 +13,10 @@ TEMPORARY: Final = ".tmp"  # never .json or .yaml: container runtimes read every
 
 
 def write(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace the content of a file atomically: readers, and crashes, see the old content or the new one.
+    """Replace the content of a file atomically.
 
-    If several processes write at the same time, the last one wins.
+    After a crash, and at any time, readers see the old content or the new content. If several processes write at the
+    same time, the last one wins.
 
     Args:
         path: The file.

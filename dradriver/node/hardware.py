@@ -71,7 +71,9 @@ def backend(
     prepares: bool = True,
     xids: Callable[[], Mapping[str, XidWord]] = dict,
 ) -> Backend:
-    """Return the code that reads this node's hardware: of the vendor of its GPUs, or of a simulated machine.
+    """Return the code that reads the hardware of this node.
+
+    That is the code of the vendor of its GPUs, or of a simulated machine.
 
     Args:
         options: The options of the agent.
@@ -156,13 +158,13 @@ def _simulated(options: Options) -> Backend:
         ASCEND.word: functools.partial(simulated_ascend.edits, host_root=options.host_root),
     }
     loaded = functools.partial(_load_of, folder, boot_of(options))
-    found = Simulated(source, node=options.node, folder=folder, seen=seen, loaded=loaded, given=given)
+    found = Simulated(source, node=options.node, folder=folder, seen=seen, loaded=loaded, edits_of=given)
     return Backend(found.vendor, found, is_foreign=lambda uuid: uuid not in found.uuids, state_dir=folder)
 
 
 def device_manager(
     options: Options,
-    found: Backend,
+    hardware: Backend,
     machines: MachineWatch,
     modes: ModeTransitions,
     *,
@@ -175,15 +177,15 @@ def device_manager(
 
     Args:
         options: The options of the agent.
-        found: The code that reads the machine.
+        hardware: The code that reads the machine.
         machines: Gives the machine as it was last read.
         modes: Says whether each GPU is whole, shared or sliced.
         released: Gives the reason why the driver's library must be closed now; None if it may stay open.
         switched: Called after a change of a GPU's MIG mode, in the thread that changes hardware.
     """
     # Gives what a container needs for a GPU: device nodes and libraries.
-    edits = found.discovery.edits
-    can_be_divided = found.vendor.parts
+    edits = hardware.discovery.edits
+    can_be_divided = hardware.vendor.parts
     if not can_be_divided:
         return DeviceManager([Whole(edits)])
 

@@ -97,7 +97,7 @@ class Journal(Generic[T]):
         return entries
 
     def get(self, key: str) -> Entry[T] | None:
-        """Return one entry of the journal; None if there is none, or none that can be read.
+        """Return an entry of the journal; None if it does not exist or cannot be read.
 
         Raises:
             ClaimError: The key cannot be a file's name.

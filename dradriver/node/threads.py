@@ -56,7 +56,9 @@ def beside(work: Callable[[], T]) -> asyncio.Future[T]:
 
 
 def _promised(work: Callable[[], T], *, question: bool = False) -> tuple[asyncio.Future[T], Callable[[], None]]:
-    """Return a future for the result of some work, and the function that does the work in a thread.
+    """Return a future for the result of some work, and a function for the thread.
+
+    The function does the work and sets the future.
 
     ``question``: the work only reads, so it is skipped if the future is cancelled before it begins.
     """
@@ -77,7 +79,7 @@ def _promised(work: Callable[[], T], *, question: bool = False) -> tuple[asyncio
             return
         try:
             result = work()
-        except BaseException as caught:  # handed to whoever waits
+        except BaseException as caught:  # raised where the future is awaited
             error = caught
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, result, error)

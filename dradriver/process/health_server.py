@@ -35,7 +35,9 @@ async def serve_health(
     alive: Callable[[], bool] = always,
     host: str = "0.0.0.0",  # noqa: S104  # probes and Prometheus come from outside the pod
 ) -> AsyncIterator[int]:
-    """Serve health and metrics while the block runs; yields the port, a free one where 0 was asked for.
+    """Serve health and metrics while the block runs; yield the port.
+
+    For port 0 a free port is chosen.
 
     ``/healthz`` and ``/readyz`` answer 200 or 503; ``/metrics`` is the default registry as Prometheus text.
 

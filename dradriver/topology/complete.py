@@ -63,7 +63,9 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return the machine, completed by facts that its source does not have: product, CPU, bus ids, NCCL version.
+    """Return the machine, completed by facts that its source does not have.
+
+    These are product, CPU, bus ids and NCCL version.
 
     Args:
         machine: The machine. An argument that is given replaces what the machine says.

@@ -18,7 +18,9 @@ _MAX_MARK_CHARACTERS: Final = 48  # characters of a mark
 
 
 def draw(matrix: Matrix, *, side: int) -> Drawing:
-    """Return the SVG picture of a link matrix. Its first row, of height ``HIGH``, has the heads of the columns.
+    """Return the SVG picture of a link matrix.
+
+    Its first row, of height ``HIGH``, has the heads of the columns.
 
     From left to right: marks, names of devices, bars of groups, cells. A bar is a group, with the group's number. A
     frame on the diagonal is a group whose members are adjacent. If one switch joins all devices, the switch is drawn

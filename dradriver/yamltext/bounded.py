@@ -50,7 +50,9 @@ def line_of(error: Exception) -> int:
 
 
 def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
-    """Refuse YAML beyond bounds: an alias of itself, too many levels, or aliases that come to too many values.
+    """Refuse YAML beyond bounds.
+
+    These are an alias of itself, too many levels, and aliases that come to too many values.
 
     Raises:
         OutOfBoundsError: With the line.

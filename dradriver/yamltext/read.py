@@ -129,7 +129,10 @@ class _Reading:
         self._values = 0
 
     def plain(self, node: yaml.Node, at: str, depth: int = 0) -> object:
-        """Return what is read of a node as dicts, lists and strings, and note the line of every place on the way."""
+        """Return what is read of a node as dicts, lists and strings.
+
+        The line of every place is recorded on the way.
+        """
         form, line = self._form, node.start_mark.line + 1
         self._lines.setdefault(at, line)
         self._values += 1

@@ -28,31 +28,33 @@ def hint(word: str, allowed: Iterable[str]) -> str:
     return f" (did you mean {by_letters[near[0]]}?)" if near else ""
 
 
-def cure(error: msgspec.ValidationError, data: Any, wanted: Any) -> tuple[str, str]:
-    """Return the place of a YAML value that a type refuses (``$.gpus[1].numa``), and what is wrong and allowed.
+def cure(error: msgspec.ValidationError, data: Any, expected_type: Any) -> tuple[str, str]:
+    """Return the place of a YAML value that a type refuses, and what is wrong and allowed.
+
+    A place is, for example, ``$.gpus[1].numa``.
 
     Args:
         error: What ``msgspec.convert`` raised.
         data: Dicts, lists and strings.
-        wanted: The type.
+        expected_type: The type.
     """
     placed = _PLACE.fullmatch(str(error))  # the whole has no place
     message, of_key, path = placed.groups() if placed else (str(error), None, "")
     at, value = "$", data
     for step in _STEP.finditer(path):
-        at, wanted, value = _down(step, at, wanted, value)
+        at, expected_type, value = _down(step, at, expected_type, value)
     if of_key is not None:
-        keys = typing.get_args(_bare(wanted))[0]
+        keys = typing.get_args(_bare(expected_type))[0]
         bad = next(key for key in value if not _converts(key, keys))
         return at, f"{_shown(bad)} as a key; write {_words(keys)}"
-    struct = inspect.type_info(_bare(wanted))
+    struct = inspect.type_info(_bare(expected_type))
     if isinstance(struct, inspect.StructType) and isinstance(value, dict):  # a field of it is unknown or missing
         unknown = re.search("unknown field `(.*)`", message)
         names = [field.encode_name for field in struct.fields]
         known = f"; {unknown[1]} is not one of {', '.join(names)}{hint(unknown[1], names)}" if unknown else ""
         return at, message + known
     near = hint(value, map(str, struct.values)) if isinstance(struct, inspect.LiteralType) and _text(value) else ""
-    return at, f"{_shown(value)}; write {_words(wanted)}{near}"
+    return at, f"{_shown(value)}; write {_words(expected_type)}{near}"
 
 
 def _down(step: re.Match[str], at: str, wanted: Any, value: Any) -> tuple[str, Any, Any]:

@@ -20,8 +20,8 @@ import msgspec
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller.audit import PERIOD_S, Audit, Shown
 from dradriver.controller.controller import sources
-from dradriver.controller.loop.figures import PERIOD_S as COUNT_S
-from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.cluster_gauges import PERIOD_S as COUNT_S
+from dradriver.controller.loop.cluster_gauges import Figures
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from dradriver.process import cyclic_gc

@@ -28,7 +28,7 @@ from dradriver.api.base.pods import (
 )
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.nodes.pod_demands import ask_of
-from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.pod_resources import request_of
 from tests.fakes.control_plane.fit import why_not
 
 _SIZES = (200, 1_000, 5_000)

@@ -22,7 +22,7 @@ from dradriver.api.slices import resource_slices
 from dradriver.api.slices.slice_features import ALL, SliceFeatures, probes
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.event_recorder import Recorder, Reference
-from dradriver.kube.leader import LeaderElector
+from dradriver.kube.leader import ElectionLease, LeaderElector
 from dradriver.kube.resources import DEVICE_CLASSES
 from dradriver.topology import profiles
 from dradriver.topology.machine import Machine, MigDevice
@@ -194,7 +194,7 @@ def _events(_: str) -> list[Object]:
 
 def _leases(_: str) -> list[Object]:
     elector = "gpu-topology-controller"
-    return _written(lambda c: LeaderElector(c, namespace=NAMESPACE, name=elector, identity="controller-0")._take())
+    return _written(lambda c: LeaderElector(c, ElectionLease(NAMESPACE, elector), identity="controller-0")._take())
 
 
 def _chart(version: str, *settings: str) -> list[Object]:

@@ -32,8 +32,8 @@ from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_suspension import left_suspended
 from dradriver.controller.writing.commit import MANAGER
-from dradriver.controller.writing.outcome import RefusedError
-from dradriver.controller.writing.seat_slice import SeatSlice
+from dradriver.controller.writing.gang_barrier_slice import SeatSlice
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import (
     DEVICE_CLASSES,

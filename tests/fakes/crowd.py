@@ -11,7 +11,7 @@ from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.share import Sharing
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Sharing
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from tests.fakes.node import claim, device, edits, parameters, result, uuid
 from tests.fakes.parts import PROFILES

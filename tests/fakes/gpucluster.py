@@ -5,6 +5,7 @@ Nothing happens by itself: events reach the controller when ``deliver`` is calle
 
 from __future__ import annotations
 
+import collections
 import datetime
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -30,7 +31,7 @@ from dradriver.controller.loop.worker import Worker
 from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.steps.deadlines import Deadlines
 from dradriver.controller.writing.reasons import PodRecorders, Record
-from dradriver.kube.client import ApiError, Client
+from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.isolated import Isolated
 from dradriver.kube.reflector import Change
 from dradriver.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
@@ -55,6 +56,7 @@ class DirectClient(StoreClient):
         writes: All writes that were asked for, in order: verb, ``try`` of what was only tried, and name.
         kill_at: Number of the write (from 1) at which the controller is killed, or 0; negative: after it was stored.
         refuse: Errors to answer the next writes of a verb with.
+        lose: How many of the next writes of a verb are stored without an answer.
         on_request: Called with each request before it is answered.
     """
 
@@ -63,6 +65,7 @@ class DirectClient(StoreClient):
         self.writes: list[tuple[str, str]] = []
         self.kill_at = 0
         self.refuse: dict[str, list[ApiError]] = {}
+        self.lose: collections.Counter[str] = collections.Counter()
         self.on_request: Callable[[Call], object] = lambda _: None
 
     async def _send(self, call: Call, act: Callable[[], Any]) -> Any:
@@ -78,6 +81,9 @@ class DirectClient(StoreClient):
         result = answer(act)
         if -self.kill_at == len(self.writes):
             raise Killed
+        if self.lose[verb]:
+            self.lose[verb] -= 1
+            raise Unreachable(f"{call}: the connection broke")
         return result
 
 

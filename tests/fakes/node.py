@@ -26,7 +26,7 @@ from dradriver.node.container_edits import DeviceNode, Edits
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole_gpus import Whole
 from dradriver.node.threads import BESIDE
-from dradriver.node.vendors.nvidia.devices.share import Sharing, TimeSliced
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Sharing, TimeSliced
 from dradriver.topology import profiles
 from dradriver.topology.machine import Gpu, Machine
 from tests.fakes.apiserver import FakeApiServer

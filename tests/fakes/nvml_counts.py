@@ -22,8 +22,8 @@ from dradriver.node.mps.mps_files import Server as MpsServer
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
 from dradriver.node.vendors.nvidia.devices.mig_packing import MigRequest
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Mps, Sharing
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
-from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
 from dradriver.topology.machine import MigProfile
 from tests.fakes import nvml

@@ -16,7 +16,7 @@ from dradriver.node.devices.part_records import MigInstance
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.share import Sharing
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Sharing
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.topology.machine import Gpu, Machine
 from dradriver.topology.profiles import simulated_mig_profiles

@@ -26,7 +26,7 @@ from dradriver.api.base.pods import (
 from dradriver.cluster.nodes import labels, node_table, selector_classes
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.nodes.pod_demands import Ask, ask_of
-from dradriver.cluster.nodes.requests import Amounts, amounts, request_of
+from dradriver.cluster.nodes.pod_resources import Amounts, amounts, request_of
 from tests.effort import examples
 from tests.fakes.control_plane import fit
 

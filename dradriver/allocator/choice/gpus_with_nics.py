@@ -27,7 +27,7 @@ def served(
     is_last_pod: bool = True,
     one_set: bool = False,
 ) -> list[int]:
-    """Return free GPUs that can all have their NICs at the same time; fewer than requested if no set can.
+    """Return free GPUs that can all have their NICs at once; fewer if no set can.
 
     Each GPU gets as many NICs as any other, or one less, counted over all requests together. If any set of the returned
     GPUs will do, more than ``gpus`` are returned. A request is one entry of a ResourceClaim that asks for NICs.

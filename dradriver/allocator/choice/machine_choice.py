@@ -27,7 +27,7 @@ from dradriver.topology.vendors import NVIDIA
 
 
 def choose(machine: Machine, free: Collection[int], request: Whole) -> Choice:
-    """Return the choice for a request on one machine: the best set of its free GPUs, split over containers.
+    """Return the best set of a machine's free GPUs for a request, split over containers.
 
     Args:
         machine: The machine, of up to 16 GPUs.

@@ -39,7 +39,7 @@ def refusal(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
 
 
 def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, usable: int, criteria: Criteria) -> str:
-    """Return in words why a machine has no fitting set, from the simplest cause to the deepest.
+    """Return why a machine has no fitting set, from the simplest cause to the deepest.
 
     Args:
         machine: The machine.
@@ -77,8 +77,8 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     elif (largest := _largest_set(tables, usable, most=gpus - 1, criteria=criteria)) is None:
         nearest = f"no free GPU has {properties}"
     else:
-        kind = f"{properties} set" if properties else "set"
-        nearest = f"largest free {kind} is {largest.bit_count()} ({gpu_numbers(largest)})"
+        set_text = f"{properties} set" if properties else "set"
+        nearest = f"largest free {set_text} is {largest.bit_count()} ({gpu_numbers(largest)})"
 
     # Some machines give only certain sets of GPUs together.
     if rule := phrases.together(machine):

@@ -35,7 +35,7 @@ def assign(costs: Costs) -> tuple[int, ...] | None:
 
 
 def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
-    """Return the cheapest assignment of rows to different columns, for costs that are ready; None if there is none.
+    """Return the cheapest assignment of rows to different columns; None if there is none.
 
     The Hungarian algorithm with potentials (Kuhn and Munkres). Row and column 0 stand for "not assigned yet".
 
@@ -102,7 +102,9 @@ def _assigned(costs: Costs, assigned_rows: int = 0) -> tuple[int, ...] | None:
 def dealt(
     costs: Costs, usable: Sequence[Collection[int]], counts: Sequence[int]
 ) -> tuple[tuple[tuple[int, int], ...], ...] | None:
-    """Return for each request its NICs, the nearest to the GPUs, as pairs of GPU and NIC; None if too few.
+    """Return for each request its NICs as pairs of GPU and NIC; None if too few.
+
+    The sum of their distances is the least possible.
 
     Each GPU gets as many NICs as any other, or one less, counted over all requests together. Which GPUs get one less,
     and which request's NIC is for which GPU, is part of the choice.

@@ -83,21 +83,23 @@ class Fleet:
             name: The node's name.
             machine: Its machine.
             free: The machine's own numbers of its free GPUs.
-            row: The caller's own number of the node, by which ``rank`` finds it in an array; from 0. A node that was
-                inserted with one keeps it where none is given.
+            row: The caller's number of the node, from 0: its position in the arrays that ``rank`` gets. None keeps the
+                row of an existing node.
 
         Raises:
             MachineTooLargeError: More than 16 GPUs.
             UnknownGpuError: ``free`` names a GPU that the machine does not have.
         """
+        # Nodes are grouped by kind of machine: without uuids, equal machines are one kind.
         mask = mask_of_gpus(machine, free)
-        bare = without_uuids(machine)
-        before = self._at(name) if name in self._slots else None
+        machine_kind = without_uuids(machine)
+        current_place = self._at(name) if name in self._slots else None
 
-        # Rules say how single GPUs are shared. Nodes of one kind of machine and of the same rules are one group.
-        has = {gpu.index for gpu in machine.gpus}
-        rules = () if before is None else tuple((number, rule) for number, rule in before[0].rules if number in has)
-        self._put(name, self._group(bare, rules))
+        # A group also has rules: how single GPUs are shared. A node keeps the rules of GPUs that it still has.
+        gpu_numbers = {gpu.index for gpu in machine.gpus}
+        rules_before = () if current_place is None else current_place[0].rules
+        rules = tuple((number, rule) for number, rule in rules_before if number in gpu_numbers)
+        self._put(name, self._group(machine_kind, rules))
         group, slot = self._at(name)
         group.set_free(slot, mask)
         if row is not None:
@@ -114,15 +116,18 @@ class Fleet:
         return self._groups[self._numbers[key]]
 
     def _put(self, name: str, group: NodeGroup) -> None:
-        """Put a node into a group; what the caller said of it before stays, of the GPUs that it still has."""
+        """Put a node into a group, and keep its offer and its fractions.
+
+        Only what concerns GPUs that the machine still has is kept.
+        """
         row, site, offer = NO_ROW, 0, WHOLE
-        parts: dict[int, Sequence[Part]] = {}
+        fractions_by_gpu: dict[int, Sequence[Part]] = {}
         if name in self._slots:
             group_before, slot_before = self._at(name)
             if group_before is group:
                 return
             row, site = group_before.row_and_site(slot_before)
-            offer, parts = group_before.offer_and_parts(slot_before)
+            offer, fractions_by_gpu = group_before.offer_and_parts(slot_before)
             self.remove(name)
         self._unshare()
         slot = group.add(name, row=row, site=site)
@@ -130,15 +135,16 @@ class Fleet:
         self._name_ranks = {}
 
         # What policies offer of the GPUs, and the fractions on them, of the GPUs that the machine still has.
-        has = {gpu.index for gpu in group.machine.gpus}
+        gpu_numbers = {gpu.index for gpu in group.machine.gpus}
         kept_offer = Offer(
-            shared=offer.shared & has,
-            sliced=offer.sliced & has,
-            parts_only=offer.parts_only & has,
-            tenants=tuple((number, tenant) for number, tenant in offer.tenants if number in has),
+            shared=offer.shared & gpu_numbers,
+            sliced=offer.sliced & gpu_numbers,
+            parts_only=offer.parts_only & gpu_numbers,
+            tenants=tuple((number, tenant) for number, tenant in offer.tenants if number in gpu_numbers),
         )
         group.set_offer(slot, kept_offer)
-        group.set_parts(slot, {number: fractions for number, fractions in parts.items() if number in has})
+        kept_fractions = {number: fractions for number, fractions in fractions_by_gpu.items() if number in gpu_numbers}
+        group.set_parts(slot, kept_fractions)
 
     def set_free(self, name: str, free: Collection[int]) -> None:
         """Update the free GPUs of a node of the fleet; KeyError for an unknown node.
@@ -306,7 +312,7 @@ class Fleet:
             ties = (
                 tie
                 for nodes in candidates_in_order
-                for tie in node_order.ties(nodes, request, rung=fallback_level, passed=higher_levels)
+                for tie in node_order.ties(nodes, request, fallback_level=fallback_level, passed=higher_levels)
             )
             for tie in ties:
                 for name, group, mask in node_order.named(tie, limit):

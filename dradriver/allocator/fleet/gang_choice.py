@@ -22,7 +22,7 @@ from dradriver.topology.vendors import VENDORS
 
 
 def gang_choice(fleet: Fleet, request: GangRequest, plans: RolePlans, kept: Mapping[int, Choice]) -> GangChoice:
-    """Return the gang's choice: the plans of all roles as places of pods, in the order of their indices.
+    """Return the gang's choice: the places of its pods, in the order of their indices.
 
     Args:
         fleet: The cluster.

@@ -189,7 +189,9 @@ def _search_all(
     fleet: Fleet, request: GangRequest, tables_by_fallback: Sequence[Sequence[GangNodes]],
     kept: Mapping[int, Choice], taken: Taken | None, effort: Effort,
 ) -> GangChoice | None:  # fmt: skip
-    """Search all fallback levels, the best first, for places of a gang's pods. None if they have none together.
+    """Search places of a gang's pods on all fallback levels, the best first.
+
+    None if the pods have no places together.
 
     Args:
         fleet: The cluster.
@@ -268,7 +270,9 @@ def _at_home(
     fleet: Fleet, request: GangRequest, nodes_by_role: Sequence[GangNodes], kept: Mapping[int, Choice],
     home: Mapping[int, Home], taken: Taken,
 ) -> _AtHome | None:  # fmt: skip
-    """Put members back at their former places if these are free and fit the request. None if none can go back.
+    """Put members back at their former places if these are free and fit the request.
+
+    None if no member can go back.
 
     Args:
         fleet: The cluster.

@@ -34,7 +34,9 @@ class Pattern(NamedTuple):
 
 
 def patterns(nodes: GangNodes, at: Ints, *, number: int, count: int) -> list[Pattern]:
-    """Return for a gang's rails the positions that are free on at least ``number`` nodes of one kind, best first.
+    """Return for a gang's rails the positions that are free on enough nodes of one kind.
+
+    The best come first.
 
     The same positions on all nodes are the same network rails. Among equally good patterns the one whose first node
     comes first by name wins: the numbers of kinds depend on the order in which nodes were read.

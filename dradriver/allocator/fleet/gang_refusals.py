@@ -136,7 +136,9 @@ def _without(
 
 
 def _could_hold(fleet: Fleet, request: GangRequest, effort: Effort) -> tuple[bool, str]:
-    """Return whether all pods may have a place when all GPUs are free; if not, the reason if it is known.
+    """Return whether all pods may have a place when all GPUs are free.
+
+    If not, this returns the reason if it is known.
 
     True is also the answer if ``effort`` is spent before the search has ended.
     """

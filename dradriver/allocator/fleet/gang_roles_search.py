@@ -211,8 +211,8 @@ class _OneNode:
     def _found(self, node: int) -> Ints:
         """Return which combinations of pods a node can hold, (options, roles).
 
-        It must have enough GPUs and other resources, and disjoint sets for all pods. None at all is the answer,
-        too, if there are too many combinations to look at; the effort then has given up.
+        The node must have enough GPUs and other resources, and disjoint sets for all pods. If there are too many
+        combinations to look at, the result is empty, and the effort has given up.
         """
         capacity = self._capacity[node]
         number = int(np.prod(capacity + 1, dtype=np.float64))
@@ -232,8 +232,8 @@ class _OneNode:
         if not self._effort.spend(5 * CALL * len(combinations)):
             return np.zeros((0, len(capacity)), dtype=np.int64)
         has_sets = [self.sets(node, vector) is not None for vector in combinations]
-        out: Ints = combinations[np.array(has_sets, dtype=np.bool_)]
-        return out
+        with_sets: Ints = combinations[np.array(has_sets, dtype=np.bool_)]
+        return with_sets
 
     def _usable(self, node: int) -> int:
         """How many GPUs of a node some role can use."""

@@ -34,7 +34,7 @@ def search(
     fleet: Fleet, request: GangRequest, nodes_by_role: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken | None, widest: str, effort: Effort,
 ) -> RolePlans | None:  # fmt: skip
-    """Return the plans for all roles of a gang that a search finds in the narrowest network level that can hold them.
+    """Return the plans for all roles of a gang in the narrowest network level that fits.
 
     1. Equal pods, none of them placed: one plan for each level, exact and cheap.
     2. Other gangs: in each domain of a level the roles are placed one after another, the roles with the most GPUs
@@ -123,7 +123,7 @@ def _reading_cost(nodes: GangNodes) -> int:
 
 
 def violated_limit(fleet: Fleet, request: GangRequest, taken: Taken, *, has_all: bool) -> str:
-    """Return in words the first gang limit that the members placed by a search violate; empty if there is none.
+    """Return the first gang limit that the placed members violate, as text; empty if none.
 
     Args:
         fleet: The cluster.
@@ -230,7 +230,9 @@ def _candidate_domains(
     levels: _Levels, request: GangRequest, nodes_by_role: Sequence[GangNodes], counts: Sequence[int], *,
     taken: Taken, level: str,
 ) -> list[int]:  # fmt: skip
-    """Return the domains of a level that may have room for all roles, those with the fewest free GPUs first.
+    """Return the domains of a level that may have room for all roles.
+
+    Those with the fewest free GPUs come first.
 
     If members are placed already, only the domain that has them all is a candidate. Arrays "of rank" have an entry for
     each node of the fleet, by ``name_rank``: the place of its name among all names.

@@ -41,9 +41,11 @@ class Option(NamedTuple):
 
 
 def ties(
-    candidates: Sequence[Candidates], request: Whole, *, rung: Criteria, passed: Sequence[Criteria]
+    candidates: Sequence[Candidates], request: Whole, *, fallback_level: Criteria, passed: Sequence[Criteria]
 ) -> Iterator[list[Option]]:
-    """Yield in order lists of equally good nodes that reach a fallback level and no earlier one, best first.
+    """Yield lists of equally good nodes that reach a fallback level, the best first.
+
+    Nodes that reach an earlier level are left out.
 
     Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some; the lowest
     value comes first: ``price`` times the mean price of the set's GPUs relative to the dearest, minus ``utilisation``
@@ -66,12 +68,12 @@ def ties(
     Args:
         candidates: The nodes, by kind of machine: those of one kind share the figures of all sets of GPUs.
         request: The pod's request.
-        rung: The criteria of the fallback level that the nodes must reach.
+        fallback_level: The criteria of the fallback level that the nodes must reach.
         passed: The criteria of the better levels, which were tried before.
     """
     # Whether no node has a set that is better than another of its size.
     is_alike = all(nodes.group.tables.has_equal_sets for nodes in candidates)
-    streams = [_options(nodes, request, rung=rung, passed=passed, alike=is_alike) for nodes in candidates]
+    streams = [_options(nodes, request, rung=fallback_level, passed=passed, alike=is_alike) for nodes in candidates]
 
     # Each stream has one option for each different mask of free GPUs of a kind, the cheapest first. ``NodeWeights`` are
     # weights that also compare nodes, by price and utilisation.

@@ -98,6 +98,7 @@ def _in_use(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
 
 
 def _in_use_of(ask: Ask, nodes: Nodes, limit: int) -> Iterator[Place]:
+    """Yield the best places for a fraction on GPUs that have fractions already."""
     # 1. The cost of the part on each GPU that is in use by parts, (g, nodes): by what it takes from others, or by the
     # strategy. ``NONE`` if it does not fit, or if the GPU is not of the requested kind.
     rooms, strategy = nodes.rooms, ask.request.strategy
@@ -148,7 +149,7 @@ def _opened(ask: Ask, every: Sequence[Nodes], limit: int) -> list[Place]:
         if free.any():
             candidates.append(Candidates(nodes.group, request=single_gpu, eligible=nodes.eligible, free=free))
     places: list[Place] = []
-    for tie in node_order.ties(candidates, single_gpu, rung=ANY, passed=[]):
+    for tie in node_order.ties(candidates, single_gpu, fallback_level=ANY, passed=[]):
         for name, group, taken in node_order.named(tie, limit - len(places)):
             position = taken.bit_length() - 1
             take = Take(position, ask.empty(rooms[group], position), ask.wanted)

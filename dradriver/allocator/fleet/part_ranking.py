@@ -25,7 +25,7 @@ from dradriver.reason import Cause
 def rank(
     eligible: Mapping[NodeGroup, Bools | None], request: Share | Mig, *, limit: int, explain: bool, tenant: int
 ) -> list[PartChoice]:
-    """Return the ranking of nodes for a request for parts of GPUs, each with its best place, best first.
+    """Return the best nodes for a request for fractions, each with its best place.
 
     Args:
         eligible: The nodes that may be taken, by machine shape.

@@ -26,7 +26,7 @@ _ENOUGH = 8  # of these that have a place
 
 
 def several_parts(ask: Ask, all_nodes: Sequence[Nodes], limit: int) -> list[Place]:
-    """Return the best nodes for a set of several parts, each with its best place, best first; empty if none.
+    """Return the best nodes for several fractions, each with its best place.
 
     Small requests are compared exactly on all nodes. For large ones, and once enough nodes have a place, the rest is
     not looked at.

@@ -186,6 +186,10 @@ class Layout:
         return kept
 
     def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
+        """Return the cheapest way to place each combination of the requested MIG instances.
+
+        The instances are added to a GPU in this state. ``wanted`` is how many of each profile are requested at most.
+        """
         nothing = (0,) * len(wanted)
         if state == self.closed:
             return {nothing: Way(0, ())}

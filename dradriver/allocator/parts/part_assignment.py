@@ -17,7 +17,9 @@ MOST_EXACT = 256
 
 
 def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Counts, ...]] | None:
-    """Return the cheapest assignment of several parts to a node's GPUs, with its cost; None if there is none.
+    """Return the cheapest assignment of fractions to a node's GPUs, with its cost.
+
+    None if there is none.
 
     Dynamic programming over the GPUs: for each number of placed fractions the cheapest way so far. A large request is
     dealt out greedily.
@@ -35,13 +37,13 @@ def assign(ask: Ask, gpus: Sequence[Left], *, used: int) -> tuple[int, tuple[Cou
 
     # By number of placed fractions of each kind: the least cost, and by GPU what it takes.
     reached: dict[Counts, tuple[int, dict[int, Counts]]] = {nothing: (0, {})}
-    for gpu, (left, opening_cost) in enumerate(zip(gpus, opening_costs, strict=True)):
+    for gpu, (free_capacity, opening_cost) in enumerate(zip(gpus, opening_costs, strict=True)):
         # All fractions fit into the GPUs so far: opening another one only costs more.
         if gpu >= used and ask.wanted in reached:
             break
 
         # By number of fractions of each kind that fit on this GPU, what they cost; none of them costs 0.
-        cost_of_counts = ask.ways(left)
+        cost_of_counts = ask.ways(free_capacity)
         if len(cost_of_counts) == 1:  # nothing fits
             continue
         ways = [(counts, cost + opening_cost if any(counts) else 0) for counts, cost in cost_of_counts.items()]

@@ -69,15 +69,15 @@ def predict(
     g = shape.size
     masks = np.arange(1 << g)
     count = np.bitwise_count(masks).astype(np.float32)
-    out = np.zeros((2, len(masks)), dtype=np.float32)
+    busbw = np.zeros((2, len(masks)), dtype=np.float32)
 
     # Behind NVLink switches a formula gives the bandwidth: no search is needed.
     is_switched = np.zeros(len(masks), dtype=np.bool_)
     if shape.switched and linked:
         is_switched = linked[min(linked)] & (count > 1)
-        out[:, is_switched] = _over_switch(shape, count)[is_switched]
+        busbw[:, is_switched] = _over_switch(shape, count)[is_switched]
     if (is_switched | (count < 2)).all():
-        return out[0], out[0]
+        return busbw[0], busbw[0]
 
     # By mask, the one equal mask that is computed. Then those masks that stand for themselves.
     representative = representative_masks(shape)
@@ -90,7 +90,7 @@ def predict(
     # Masks that an open path can visit: over anything, and without leaving a NUMA node over PCIe.
     any_path = np.logical_or.reduce([no_masks, *near_paths.values()])
     path_within_numa_node = np.logical_or.reduce(
-        [no_masks, *(has_path for kind, has_path in near_paths.items() if kind < PathType.SYS)]
+        [no_masks, *(has_path for path, has_path in near_paths.items() if path < PathType.SYS)]
     )
     paths = Paths(linked_paths, any_path, path_within_numa_node)
 
@@ -99,11 +99,11 @@ def predict(
     for start in range(0, len(representatives), block_size):
         sets = sets_of(representatives[start : start + block_size], g)
         reach = Reach(shape, wires, sets, near)  # over what the GPUs of each set reach each other
-        out[:, sets.masks] = _of_sets(shape, Room(wires, reach, linked), paths)
-    out = np.where(is_switched, out, out[:, representative])
+        busbw[:, sets.masks] = _of_sets(shape, Room(wires, reach, linked), paths)
+    busbw = np.where(is_switched, busbw, busbw[:, representative])
 
     # Without direct links there are no NVLink domains that NCCL could split: the second array is the first.
-    return (out[0], out[1]) if wires.widths else (out[0], out[0])
+    return (busbw[0], busbw[1]) if wires.widths else (busbw[0], busbw[0])
 
 
 def _of_sets(shape: Shape, room: Room, paths: Paths) -> Floats:
@@ -151,7 +151,9 @@ def split(shape: Shape) -> Bools:
 
 
 def _over_switch(shape: Shape, count: Floats) -> Floats:
-    """Bandwidth over switches: of rings that the GPU with the fewest links bounds, or NVLS for larger sets.
+    """Return the bandwidth over NVLink switches, of rings or of NVLS, by mask.
+
+    The GPU with the fewest links bounds a ring. NVLS is for larger sets.
 
     NVLS has a channel for each GPU, which passes all GPUs' links once and those of its own twice. Up to 2.27 it is
     taken to reach 5/6 of them. From 2.28 on it has a measured efficiency, and its speed between nodes, which the search
@@ -176,5 +178,5 @@ def _over_switch(shape: Shape, count: Floats) -> Floats:
         between = np.min([np.where(speed >= 2 * within, speed, tried[0]) for speed in tried], axis=0)
         channel = np.minimum(of_generation(_NVLS_EFFICIENCY, shape.capability) * both_ways, between)
     nvls = count * channel
-    out: Floats = np.maximum(ring, nvls).astype(np.float32)
-    return out
+    best: Floats = np.maximum(ring, nvls).astype(np.float32)
+    return best

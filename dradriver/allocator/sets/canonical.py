@@ -31,8 +31,12 @@ def canonical(shape: Shape) -> tuple[Shape, tuple[int, ...]]:
 
 
 def _order(shape: Shape) -> tuple[int, ...]:
-    # An edge's number says all that joins two GPUs, a vertex' colour all that one GPU is: alike ones have equal
-    # numbers.
+    """Return the positions of a shape's GPUs in an order that equal shapes share.
+
+    This is a canonical labelling of a graph: GPUs are vertices, and what joins two GPUs is an edge.
+    """
+    # An edge's number stands for all that joins two GPUs. A vertex's colour stands for all properties of one GPU. Equal
+    # ones have equal numbers.
     vertices = range(shape.size)
     edges = _ranked(
         [[(shape.links[a][b], shape.links[b][a], shape.paths[a][b], *_together(shape, a, b)) for b in vertices]

@@ -27,7 +27,9 @@ class Paths(NamedTuple):
 
 
 def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) -> Bools:
-    """Return which sets of GPUs have room for the given number of open chains through all of their GPUs.
+    """Return which sets of GPUs have room for the given number of open chains.
+
+    Each chain goes through all GPUs of the set.
 
     NCCL's trees are such chains within a machine. A chain uses one direction of a link; two chains that run in opposite
     directions need no more than one ring. A chain needs room twice in each GPU and each place that it passes, once
@@ -171,8 +173,8 @@ def _end_on_right_sides(
         is_taken = member[a] & member[b] & (full[a] | full[b]) & (2 * carries >= channels)
         links_taken[places.holds[:, a] != places.holds[:, b]] += is_taken
     is_certain = places.active[:, at] & (up == 0) & (links_taken == places.pairs[:, :, at].sum(axis=0))
-    out: Bools = (~is_certain | (links_taken % 2 == ends_inside % 2)).all(axis=0)
-    return out
+    are_right: Bools = (~is_certain | (links_taken % 2 == ends_inside % 2)).all(axis=0)
+    return are_right
 
 
 def _once(room: Room, rows: Ints, at: Ints, channels: Counts, pairs: Ints) -> Counts:

@@ -150,13 +150,13 @@ def known(shape: Shape) -> bool:
 
 
 def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, float], ...], Ints, Floats]:
-    """The kinds of steps from best to worst as (level, GB/s), and for each pair of GPUs its kind and rate.
+    """Return the kinds of steps between GPUs, best first, and the kind and rate of each pair.
 
     Returns:
         Kinds; (g, g) int64 numbers of kinds; (g, g) float32 rates in one direction, GB/s.
     """
     g, nvlink = shape.size, LEVELS.index(Level.NVLINK)
-    kinds: dict[tuple[int, int], _Kind] = {}
+    kind_of_pair: dict[tuple[int, int], _Kind] = {}
 
     # The kind of the step between each two GPUs: over links, if there are some, else over PCIe and between sockets.
     for a, b in itertools.permutations(range(g), 2):
@@ -164,14 +164,14 @@ def _steps_of(shape: Shape, links: list[list[int]]) -> tuple[tuple[tuple[Level, 
         if path is PathType.SYS:
             rate = min(rate, shape.socket_gbps)
         line_gbps = float(line_rate_gbps(links[a][b], shape.link_gbps))
-        kinds[a, b] = (nvlink, links[a][b], line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], 0, rate)
+        kind_of_pair[a, b] = (nvlink, links[a][b], line_gbps) if links[a][b] else (_LEVEL_OF_PATH[path], 0, rate)
 
     # Best first: by level, then the most links, then the highest rate.
-    ordered = sorted(set(kinds.values()), key=lambda kind: (kind[0], -kind[1], -kind[2]))
-    number = {kind: rank for rank, kind in enumerate(ordered)}
-    rank = np.zeros((g, g), dtype=np.int64)
+    ordered = sorted(set(kind_of_pair.values()), key=lambda step_kind: (step_kind[0], -step_kind[1], -step_kind[2]))
+    rank_of_kind = {step_kind: rank for rank, step_kind in enumerate(ordered)}
+    rank_of_pair = np.zeros((g, g), dtype=np.int64)
     gbps = np.zeros((g, g), dtype=np.float32)
-    for pair, kind in kinds.items():
-        rank[pair] = number[kind]
-        gbps[pair] = kind[2]
-    return tuple((LEVELS[level], rate) for level, _, rate in ordered), rank, gbps
+    for pair, step_kind in kind_of_pair.items():
+        rank_of_pair[pair] = rank_of_kind[step_kind]
+        gbps[pair] = step_kind[2]
+    return tuple((LEVELS[level], rate) for level, _, rate in ordered), rank_of_pair, gbps

@@ -147,7 +147,9 @@ def trees(
     least: Floats,
     paths: chains.Paths,
 ) -> Floats:
-    """Return the bandwidth of one channel of the trees that NCCL's search finds, with as many channels as its rings.
+    """Return the bandwidth of a channel of the trees that NCCL's search finds.
+
+    There are as many tree channels as ring channels.
 
     Args:
         shape: The machine.
@@ -168,11 +170,11 @@ def trees(
     tried = np.array(speeds(shape.capability), dtype=np.float32)[:, None]
     is_tried: Bools = (tried <= fastest + _TINY) & (tried * channels <= total + _TINY)
 
-    # ``first`` is the fastest speed that may be tried. NCCL raises the first speed that fits to the next faster one,
-    # and so on, as long as it has not doubled.
-    first = np.where(is_tried, tried, 0).max(axis=0)
+    # NCCL begins with the fastest speed that may be tried, and takes the first that fits. It raises that to the next
+    # faster speed, and so on, as long as it has not doubled.
+    fastest_to_try = np.where(is_tried, tried, 0).max(axis=0)
     slower = np.append(tried[1:], 0).astype(np.float32)[:, None]
-    is_open = (tried > least) & (is_tried | (slower < 2 * first))
+    is_open = (tried > least) & (is_tried | (slower < 2 * fastest_to_try))
 
     # Cheap conditions before ``chains.fitting``: each GPU has room for the end of every chain, some path joins the set.
     is_open &= (2 * room.weakest[:, at] >= channels)[wires.row_of] & _joined(room, at, paths)[wires.row_of]
@@ -182,10 +184,10 @@ def trees(
     best_speed: Floats = np.where(is_open & is_tried, tried, 0).max(axis=0, initial=0)
 
     # Faster speeds count only if every speed between them and the first one fits, too.
-    is_raised = (best_speed == first) | (first <= least)
+    is_raised = (best_speed == fastest_to_try) | (fastest_to_try <= least)
     for faster, fits in zip(tried[::-1, 0], is_open[::-1], strict=True):
-        is_raised &= fits | (faster <= first) | (faster <= least)
-        best_speed = np.where(is_raised & fits & (faster > first), faster, best_speed)
+        is_raised &= fits | (faster <= fastest_to_try) | (faster <= least)
+        best_speed = np.where(is_raised & fits & (faster > fastest_to_try), faster, best_speed)
     return best_speed
 
 

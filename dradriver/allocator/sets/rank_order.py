@@ -39,7 +39,7 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
 
 @remembered
 def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
-    """Return the order of ranks in which aligned blocks of 2, then of 4, have the best links.
+    """Return the rank order in which aligned blocks of 2, then 4, have the best links.
 
     Tensor parallel groups are such blocks. The order is exact up to 8 GPUs. A larger set is first cut into a block of 8
     and the rest so that pairs, then fours, lose least. GPUs that do not fill a block come last. Among equal orders the

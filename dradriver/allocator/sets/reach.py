@@ -39,7 +39,9 @@ class Reach:
     """
 
     def __init__(self, shape: Shape, wires: Wires, sets: Sets, near: dict[PathType, Bools]) -> None:
-        """Compute for each set over which way each GPU talks to the others: links, a third GPU, PCIe or a gateway.
+        """Compute over which way each GPU of a set talks to the others.
+
+        The ways are links, a third GPU, PCIe, or a gateway.
 
         Args:
             shape: The machine.
@@ -118,19 +120,19 @@ class Reach:
     def _with_third_gpus(self, shape: Shape, wires: Wires, near: dict[PathType, Bools]) -> None:
         """Fill ``ring_via_third``, and allow steps over third GPUs in ``near``."""
         # Links of pairs by their number, PCIe paths, and the rows of the wires for which some pair has links enough.
-        widths, kinds = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
+        widths, paths = np.array(wires.widths)[:, None, None], np.array(list(near))[:, None, None]
         rows = np.flatnonzero(np.array([width is not None for width in wires.needed_width]))
         width_of = np.array(
             [wires.widths.index(width) for width in wires.needed_width if width is not None], dtype=np.int64
         )
-        for k in range(3, shape.size + 1):
-            sets = np.flatnonzero(self.uses_third & (self.sets.size == k))
+        for size in range(3, shape.size + 1):
+            sets = np.flatnonzero(self.uses_third & (self.sets.size == size))
             if not sets.size:
                 continue
 
             # Of each set of k GPUs: its members, the links and paths of its pairs, and the widest way over a third GPU.
-            members = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, k)
-            a, b = cycles.pairs(k)
+            members = np.nonzero(self.sets.member[:, sets].T)[1].reshape(-1, size)
+            a, b = cycles.pairs(size)
             links = wires.counts[members[:, :, None], members[:, None, :]]
             hops = wires.hops[members[:, a], members[:, b]]
             via_third = np.minimum(links[:, :, None, :], links[:, None, :, :]).max(axis=3)[:, a, b]
@@ -140,10 +142,10 @@ class Reach:
             )
 
             # Which sets have a ring: over ways of each width, then over ways or PCIe paths of each kind.
-            has_rings = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= kinds))), k)
+            has_rings = cycles.have_ring(np.concatenate((any_way >= widths, (any_way > 0) | (hops <= paths))), size)
             self.ring_via_third[rows[:, None], sets] = has_rings[width_of]
-            for kind, has_ring in zip(near, has_rings[len(widths) :], strict=True):
-                near[kind][sets] = has_ring
+            for path, has_ring in zip(near, has_rings[len(widths) :], strict=True):
+                near[path][sets] = has_ring
 
 
 def _around(adjacent: Bools, masks: Ints) -> Ints:

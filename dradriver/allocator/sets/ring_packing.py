@@ -20,8 +20,10 @@ _MAX_STEPS = 4000
 _Onward: TypeAlias = list[list[tuple[int, int]]]
 
 
-def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int], int]) -> int:
-    """Return how many directed rings through all GPUs can be packed into the links at once, at most ``wanted``.
+def most(channels: list[list[int]], most_rings: int, thirds: Mapping[tuple[int, int], int]) -> int:
+    """Return how many directed rings fit into the links at once, at most ``most_rings``.
+
+    Each ring goes through all GPUs.
 
     The free channels of all directed pairs are packed into one number with six bits for each pair. The highest of these
     bits, the guard, stays set as long as no pair has fewer than zero channels left. So one subtraction takes a ring,
@@ -29,26 +31,26 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
 
     Args:
         channels: By pair, how many channels fit in each direction, at most ``MOST``.
-        wanted: The most rings that other bounds allow. It is also the answer if the search would take too long.
+        most_rings: The most rings that other bounds allow. It is also the answer if the search would take too long.
         thirds: By pair of GPUs without direct links, the GPU that relays between them.
     """
     # ``unit[a][b]`` is the number that stands for one channel from a to b.
-    unit, guard = _fields(len(channels))
+    channel_unit, guard = _fields(len(channels))
     channels_left = guard
 
-    # By GPU where a ring can go next: the widest links first, because greedy packing then often reaches ``wanted``.
+    # By GPU where a ring can go next: the widest links first, because greedy packing then often reaches ``most_rings``.
     next_steps: _Onward = []
-    for units, each in zip(unit, channels, strict=True):
-        channels_left += sum(map(mul, units, each))
-        linked = sorted([(-count, b) for b, count in enumerate(each) if count])
-        next_steps.append([(b, units[b]) for _, b in linked])
+    for units_from, counts in zip(channel_unit, channels, strict=True):
+        channels_left += sum(map(mul, units_from, counts))
+        linked = sorted([(-count, b) for b, count in enumerate(counts) if count])
+        next_steps.append([(b, units_from[b]) for _, b in linked])
     for (a, b), third in thirds.items():
         if channels[a][third] and channels[third][b]:
-            next_steps[a].append((b, unit[a][third] + unit[third][b]))
+            next_steps[a].append((b, channel_unit[a][third] + channel_unit[third][b]))
 
     # Greedy is often enough. If it is not, rings are packed exactly, within bounds on rings and steps.
-    if _greedy_count(next_steps, channels_left, guard, wanted) == wanted:
-        return wanted
+    if _greedy_count(next_steps, channels_left, guard, most_rings) == most_rings:
+        return most_rings
     # Each ring is the sum of its steps' numbers, so that one subtraction takes it.
     rings = list(itertools.islice(_rings(next_steps, channels_left, guard), _MAX_RINGS + 1))
     steps = iter(range(_MAX_STEPS))
@@ -65,9 +67,9 @@ def most(channels: list[list[int]], wanted: int, thirds: Mapping[tuple[int, int]
         return best
 
     # If a bound was reached, the search proves nothing, and the caller's bound stays.
-    rings_found = fill(channels_left, rings, wanted)
+    rings_found = fill(channels_left, rings, most_rings)
     is_exact = len(rings) <= _MAX_RINGS and next(steps, None) is not None
-    return rings_found if is_exact else wanted
+    return rings_found if is_exact else most_rings
 
 
 @lru_cache(maxsize=16)

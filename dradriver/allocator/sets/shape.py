@@ -104,7 +104,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
 
 @lru_cache(maxsize=64)
 def shape_of(machine: Machine) -> Shape:
-    """Return the shape of a machine: the part of it that decides what its GPU sets are worth.
+    """Return the shape of a machine: what decides the worth of its GPU sets.
 
     Positions in the shape are those of ``machine.gpus``. If a GPU's compute capability is not known, its link speed
     tells.

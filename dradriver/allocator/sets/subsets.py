@@ -154,6 +154,10 @@ def hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
+    """Return which subsets have a Hamiltonian cycle, and which an open path, for each graph.
+
+    Both are (r, 2**g), bool, for r graphs of g vertices: dynamic programming over the subsets.
+    """
     r, g, _ = adjacent.shape
     # Half the memory of int32, which is what these gathers are bound by; masks of 16 positions just fit.
     single = bits(g).astype(np.uint16)
@@ -181,7 +185,7 @@ def _hamiltonian(adjacent: Bools) -> tuple[Bools, Bools]:
 
 
 def min_cuts(inside: Counts, wanted: Ints) -> Counts:
-    """Return for each subset the fewest links that must be cut to part its members in two.
+    """Return the fewest links whose cut divides each subset in two.
 
     Every way to part a mask is tried, with the lowest member always on one side: 2**(n - 1) ways for n members. A full
     graph of 16 GPUs with all its subsets costs 21 million steps, in blocks of a few MB.
@@ -193,7 +197,7 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
     Returns:
         (r, wanted), int16; 0 for a mask that is not connected.
     """
-    out = np.zeros((len(inside), len(wanted)), dtype=np.int16)
+    fewest = np.zeros((len(inside), len(wanted)), dtype=np.int16)
     count = np.bitwise_count(wanted)
     single = bits((inside.shape[1] - 1).bit_length())
     for size in range(2, len(single) + 1):
@@ -213,8 +217,8 @@ def min_cuts(inside: Counts, wanted: Ints) -> Counts:
             # A cut takes the links that are in neither side. (masks, ways): the mask of the other side.
             other_side = members[:, 1:] @ sides.T
             most_kept = (inside[:, other_side] + inside[:, masks[:, None] ^ other_side]).max(axis=2)
-            out[:, block] = inside[:, masks] - most_kept
-    return out
+            fewest[:, block] = inside[:, masks] - most_kept
+    return fewest
 
 
 def best_inside(values: Floats) -> Floats:

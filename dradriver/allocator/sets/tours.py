@@ -29,25 +29,27 @@ def best(gain: Gains) -> tuple[int, ...]:
 
 
 def exact(gain: Gains) -> tuple[int, ...]:
-    """Return the closed tour whose steps are worth most, by Held and Karp (1962); of equal ones the lowest list.
+    """Return the closed tour with the highest sum of gains; of equal ones the lowest.
+
+    The algorithm is that of Held and Karp (1962). The lowest of equal tours is the first in the order of lists.
 
     A step that is worth -inf is forbidden.
     """
     n = len(gain)
     gain = gain.copy()
     np.fill_diagonal(gain, -np.inf)
-    # remaining[visited, here]: most that the steps from here over all unvisited ones back to the start can sum to
+    # remaining[visited, gpu]: the highest sum of the steps from a GPU over all unvisited ones back to the start.
     remaining = np.full((1 << n, n), -np.inf)
     remaining[-1] = gain[:, 0]
-    for masks, onward, closed in _stages(n):
+    for masks, onward, is_dead_end in _stages(n):
         after = remaining.ravel()[onward]
-        after[closed] = -np.inf
+        after[is_dead_end] = -np.inf
         remaining[masks] = (gain[None, :, :] + after[:, None, :]).max(axis=2)
 
-    # Forward from the start: at each GPU the step with the most that is worth with all that can follow it.
+    # Forward from the start: at each GPU the step that gains most together with the best steps that can follow it.
     tour, seen, current = [0], 1, 0
     while len(tour) < n:
-        worth = gain[current] + remaining[[seen | 1 << there for there in range(n)], range(n)]
+        worth = gain[current] + remaining[[seen | 1 << gpu for gpu in range(n)], range(n)]
         worth[tour] = -np.inf
         current = int(worth.argmax())
         tour.append(current)

@@ -161,7 +161,7 @@ def taken_of(choice: Choice | PartChoice, uuids: Mapping[str, tuple[str, ...]]) 
 
 
 def pin(claim: Claim) -> Pin | None:
-    """Return the pin of one of our claims to its GPUs; None for other claims and for changed ones.
+    """Return the pin of a claim of ours to its GPUs; None if it has none, or was changed.
 
     The annotation with the choice, the configuration and the requests must agree: annotations can be changed by anyone
     who may write the claim.
@@ -283,7 +283,9 @@ def _amount(capacities: Mapping[str, str]) -> Amount:
 
 
 def allocated(claim: Claim) -> dict[Device, Usage]:
-    """Return what the scheduler allocated to a claim, with or without a pin, by device; None is all of a GPU.
+    """Return what the scheduler allocated to a claim, by device; None is a whole GPU.
+
+    This works with and without a pin.
 
     Devices of other drivers, gang barrier devices and monitoring (admin access) are left out.
 
@@ -331,14 +333,14 @@ _TOLD: Final = msgspec.json.Decoder(_Told)
 
 
 def _slice_of(claim: ResourceClaim, result: AllocationResult) -> MigSlice | None:
-    """Return where the MIG slice of a result lies, as the claim's status says; None where it does not, or nonsense.
+    """Return the MIG slice of an allocation result from the claim's status; None if unknown.
 
-    What it takes of the GPU is what the scheduler counted: whether that is what the profile takes, only who knows the
-    GPU's profiles can tell.
+    The status may be missing or invalid. The size of the slice is what the scheduler counted. Only a caller that knows
+    the GPU's profiles can tell whether the profile has this size.
     """
-    same = result.driver, result.pool, result.device, result.share_id
+    device_key = result.driver, result.pool, result.device, result.share_id
     for status in claim.status.devices:
-        if (status.driver, status.pool, status.device, status.share_id) != same:
+        if (status.driver, status.pool, status.device, status.share_id) != device_key:
             continue
         try:
             prepared = _TOLD.decode(status.data)

@@ -13,7 +13,7 @@ _CHOSEN: Final = tuple(name for name in (*names.RESULTS, *names.FORMER_RESULTS) 
 
 
 def written(choice: Choice | PartChoice, uuids: Mapping[int, str]) -> dict[str, str | None]:
-    """Return the annotations that tell the author which GPUs the pod got as a result; None for those to remove.
+    """Return the annotations that tell a pod's author its GPUs; None to remove one.
 
     The rest of the choice is in the claim's annotation `CHOICE`.
 

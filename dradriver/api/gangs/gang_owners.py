@@ -252,7 +252,9 @@ def _by_leader(pod: Facts) -> Member | None:
 
 
 def _by_kubeflow(pod: Facts) -> Member | Alone | None:
-    """A job of Kubeflow's training operator or MPI operator: its replicas of all roles that have GPUs.
+    """Return the gang of a pod of Kubeflow's training or MPI operator; None for others.
+
+    The gang has the replicas of all roles that have GPUs.
 
     training-operator: pkg/controller.v1/common/pod.go; mpi-operator: pkg/controller/mpi_job_controller.go, newWorker.
     """

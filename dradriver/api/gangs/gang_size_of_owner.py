@@ -207,32 +207,34 @@ def _index(text: str) -> int | None:
     return int(text) if len(text) <= _LONGEST_INDEX else sys.maxsize
 
 
-def size_from(owner: Owner, found: Mapping[str, Any]) -> Size | Alone:
-    """Return how many pods with GPUs a gang has by its owner; ``Alone`` if the owner's pods are no gang.
+def size_from(owner: Owner, document: Mapping[str, Any]) -> Size | Alone:
+    """Return how many pods with GPUs a gang has, from its owner.
+
+    If the owner's pods are no gang, this returns ``Alone``.
 
     Args:
         owner: The owner that was read from the API server, as ``Member.read`` names it.
-        found: The object as the API server has it, decoded JSON.
+        document: The object as the API server has it, decoded JSON.
 
     Raises:
         WordError: It is another object, or not of the expected form, or its number of pods is out of range.
     """
-    kind = messages.shown(f"{owner.kind} {owner.name}")
+    owner_text = messages.shown(f"{owner.kind} {owner.name}")
     read_size = _SIZES.get(owner.kind)
     if read_size is None:
-        raise WordError(f"{kind}: how many pods such an object has is not known")
+        raise WordError(f"{owner_text}: how many pods such an object has is not known")
     try:
-        typed_owner = msgspec.convert(found, _Read)
+        typed_owner = msgspec.convert(document, _Read)
         if owner.uid and typed_owner.metadata.uid != owner.uid:
-            raise WordError(f"{kind} is another one by now")
+            raise WordError(f"{owner_text} is another one by now")
         status = typed_owner.status or {}
         # Some owners make pods only for the work that is left: their status says what has finished.
         pods_finished = {"done": status.get("succeeded"), "failedIndexes": status.get("failedIndexes")}
         size = read_size(owner, typed_owner.spec | (pods_finished if owner.kind in COUNT_DOWN else {}))
     except _ODD as error:
-        raise WordError(f"{kind} is none: {messages.shown(str(error))}") from None
+        raise WordError(f"{owner_text} is none: {messages.shown(str(error))}") from None
     if isinstance(size, tuple) and not 1 <= size[0] <= size[1] <= values.MOST_PODS:
-        raise WordError(f"{kind} has no number of pods with GPUs from 1 to {values.MOST_PODS}")
+        raise WordError(f"{owner_text} has no number of pods with GPUs from 1 to {values.MOST_PODS}")
     return size
 
 

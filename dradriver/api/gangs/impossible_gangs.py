@@ -39,7 +39,7 @@ IN_ORDER: Final = (
 def why_never(
     labels: Mapping[str, str], annotations: Mapping[str, str], scheduler: str, gang: Gang | None
 ) -> str | None:
-    """Return why a gang is impossible for a pod, and what to write instead; None if the pod can be in one.
+    """Return why a pod can be in no gang, and what to write; None if it can.
 
     The owners listed here make some pods only after others run, so the pods can never all wait together.
 

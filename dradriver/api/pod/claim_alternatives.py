@@ -52,7 +52,7 @@ class _Alternative(NamedTuple):
 
 
 def spec(resolved: Resolved, *, keep_env: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the spec of a claim with a pod's alternatives, of which the scheduler itself takes one.
+    """Return the spec of a claim with alternatives, one of which the scheduler chooses.
 
     Each preferred property becomes an alternative (``firstAvailable``), the best first. What only the driver's own
     choice can do (``strategy``, weights) is left out.
@@ -273,7 +273,9 @@ def _group_size(gpus: int) -> int | None:
 
 
 def _device_conditions(request: Request) -> list[str]:
-    """Return the conditions on each device as CEL expressions. A pod's text is in them as JSON strings only.
+    """Return the conditions on each device as CEL expressions.
+
+    Text of a pod is only in them as JSON strings.
 
     Fractions also exclude GPUs that are shared by one namespace at a time, because the scheduler does not know the
     namespace of the fractions on a GPU.

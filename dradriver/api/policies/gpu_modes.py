@@ -42,7 +42,7 @@ class Mode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mode_of(policies: Policies, *, node: str, labels: Mapping[str, str], gpu: Gpu) -> Mode | None:
-    """Return how a GPU is handed out: by the first rule of the policies file that fits it, else as a whole.
+    """Return how a GPU is handed out: by the first rule that fits, else as a whole.
 
     GPUs of a vendor without fractions are always handed out whole. If no rule mentions MIG, a GPU in MIG mode is
     ``static``: its existing instances are handed out, because it cannot be handed out whole.

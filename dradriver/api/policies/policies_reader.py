@@ -120,7 +120,9 @@ def _values(data: object) -> tuple[object, ...]:
 
 
 def _check_rules(sections: Sections) -> None:
-    """Check that the fields of each GPU rule go together; most of them need ``shared`` or ``mig`` in the same rule.
+    """Check that the fields of each GPU rule go together.
+
+    Most fields need ``shared`` or ``mig`` in the same rule.
 
     Raises:
         _PlacedError: With the field's place.

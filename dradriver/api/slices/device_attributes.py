@@ -140,7 +140,9 @@ def divisible(total: int, most: int, *, unit: str = "", parts: int = 0) -> dict[
 
 
 def identity(machine: Machine, position: int) -> dict[str, dict[str, Any]]:
-    """Return the attributes that all devices of a GPU have in common: the whole GPU, its share, its MIG slices.
+    """Return the attributes that all devices of a GPU have in common.
+
+    The devices are the whole GPU, its share, and its MIG slices.
 
     Unknown values are left out: empty texts, versions that are no semantic version, NUMA nodes below 0. Attributes with
     a domain have their full name from ``names``; the others belong to the driver's own domain.

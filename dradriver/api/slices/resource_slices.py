@@ -263,9 +263,10 @@ def as_handed_out(gpu: Gpu, mode: Mode, features: SliceFeatures) -> Mode:
 def _devices_of_gpu(
     machine: Machine, groups: Groups, position: int, mode: Mode, features: SliceFeatures
 ) -> list[device_attributes.Device]:
-    """Return a GPU as it is handed out; nobody can have a part of what nobody knows, so that is handed out whole.
+    """Return the devices as which a GPU is published.
 
-    In MIG mode it is never whole: where instances are not made for claims, those that exist are handed out.
+    A GPU that cannot be divided as its mode says is published as a whole. A GPU in MIG mode never is: if no instances
+    are made for claims, the existing ones are published.
     """
     gpu = machine.gpus[position]
     name = device_name(gpu.uuid)

@@ -61,7 +61,7 @@ ALL: Final = SliceFeatures()
 
 
 def probes(node: str, node_uid: str) -> list[dict[str, Any]]:
-    """Return slices of a node for dry runs; together they have all fields that the API server may drop.
+    """Return slices for dry runs, with all fields that the API server may drop.
 
     Counters and devices are in different slices: from Kubernetes 1.35 on no slice may have both.
     """

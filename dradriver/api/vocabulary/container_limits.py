@@ -164,7 +164,9 @@ def refuse_unread(limits: Iterable[tuple[str, str, object]]) -> None:
 
 
 def _why_unread(name: str) -> str:
-    """Return why a container limit is not read, and what to write; empty if it may mean something else than GPUs.
+    """Return why a container limit is not read, and what to write.
+
+    It is empty if the limit may mean something else than GPUs.
 
     The causes are tried from certain to vague: other letter case, limits of vendors that the driver does not read, then
     names that are similar to a known limit.

@@ -92,26 +92,26 @@ class Workload(abc.ABC):
         if (next_action := await self.step()) is not None:
             return await self.having(next_action)
         try:
-            wish = self.asked.wish
+            pod_request = self.asked.wish
         except WordError as error:
             return Verdict(reason=str(error))
 
         # 2. Else, plan as the controller does: the places, or why there are none.
         await read_volumes(self.scene, self.pending)
-        turn = position(self.scene, self.pending)
-        found = await self._placements()
-        if isinstance(found, LimitError):  # what is free, and whose end would make a place, says nothing of it
-            return Verdict(reason=str(found), turn=turn)
-        if isinstance(found, NoPlaceError):
-            return msgspec.structs.replace(await self.no_place(wish, found), turn=turn)
+        queue_position = position(self.scene, self.pending)
+        placements = await self._placements()
+        if isinstance(placements, LimitError):  # what is free, and whose end would make a place, says nothing of it
+            return Verdict(reason=str(placements), turn=queue_position)
+        if isinstance(placements, NoPlaceError):
+            return msgspec.structs.replace(await self.no_place(pod_request, placements), turn=queue_position)
         gang = self.gang if self.gang is not None and self.pending is self.gang.pending else None
-        own_place = found.get(self.asked)
-        ahead = "" if turn.position == 1 else "; older pods have their turn first"
+        own_place = placements.get(self.asked)
+        ahead = "" if queue_position.position == 1 else "; older pods have their turn first"
         return Verdict(
-            reason=f"{self.places(found)}{ahead}",
-            gang=None if gang is None else gang_shown.described(self.scene, gang, self.asked.pod, found),
+            reason=f"{self.places(placements)}{ahead}",
+            gang=None if gang is None else gang_shown.described(self.scene, gang, self.asked.pod, placements),
             place=None if own_place is None else place_of(own_place.choice, own_place.uuids),
-            turn=turn,
+            turn=queue_position,
         )
 
     async def _placements(self) -> dict[Member, Placement] | NoPlaceError:

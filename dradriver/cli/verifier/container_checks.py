@@ -55,7 +55,7 @@ def _toolkit(host_root: Path) -> Finding:
 def _runtime(host_root: Path) -> Finding:
     try:
         # By name: it brings grpcio, which the agent's image has and whoever has the command line alone need not.
-        runtime = importlib.import_module("dradriver.node.health.runtime")
+        runtime = importlib.import_module("dradriver.node.health.cdi_runtime_check")
     except ImportError:
         return warned(
             "cdi", "grpcio, by which the runtime is asked, is not here",

@@ -14,7 +14,7 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.remaining import Remaining
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.cluster.nodes.pod_demands import Ask
-from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.pod_resources import Amounts
 
 
 class StaleSnapshotError(RuntimeError):

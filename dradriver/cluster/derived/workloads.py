@@ -16,7 +16,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Device, Key, Usage, is_set
 from dradriver.api.gangs import suspendable_owners
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.pod_resources import Amounts
 from dradriver.cluster.pods.gpu_time import owner_of
 from dradriver.cluster.records.records import ClaimRecord
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from dradriver.cluster.nodes.columns import Bools, Ints, grown
-from dradriver.cluster.nodes.requests import LARGEST, Amounts
+from dradriver.cluster.nodes.pod_resources import LARGEST, Amounts
 
 Freed: TypeAlias = Mapping[int, tuple[str, Amounts]]
 """By row, the name of its node, and what pods take there that counts as free."""

@@ -16,7 +16,7 @@ from dradriver.api.base.objects import Node, Taint
 from dradriver.cluster.nodes.capacity import Capacity, Freed
 from dradriver.cluster.nodes.columns import Bools, Floats, Ints, grown
 from dradriver.cluster.nodes.pod_demands import Ask, Constraints, Where
-from dradriver.cluster.nodes.requests import Amounts, amounts
+from dradriver.cluster.nodes.pod_resources import Amounts, amounts
 from dradriver.cluster.nodes.selector_classes import Classes
 from dradriver.cluster.nodes.taints import Pattern
 

@@ -10,7 +10,7 @@ import msgspec
 
 from dradriver.api.base import affinity
 from dradriver.api.base.pods import NodeRequirement, NodeSelector, Pod, Toleration
-from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.pod_resources import request_of
 from dradriver.cluster.nodes.taints import Pattern, pattern_of
 
 BEGINS_S: Final = 30  # from a promise to the pod's start on its node

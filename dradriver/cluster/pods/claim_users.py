@@ -8,7 +8,7 @@ from typing import Final
 
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key, claim_key, is_set
-from dradriver.cluster.nodes.requests import LARGEST, Amounts, request_of
+from dradriver.cluster.nodes.pod_resources import LARGEST, Amounts, request_of
 from dradriver.cluster.records.records import ClaimRecord
 
 MOST: Final = 256  # pods that may use a claim at once: ResourceClaimReservedForMaxSize of resource.k8s.io/v1

@@ -69,7 +69,9 @@ class KeptPlaces:
         self._in_use: set[Key] = set()  # claims of lost pods that have their devices still
 
     def lost(self, pod: Pod, of: Membership, claim: ClaimRecord | None, *, running: int) -> None:
-        """Keep the place of a lost pod of a gang that runs on, unless the whole gang starts again.
+        """Keep the place of a lost pod of a gang that runs on.
+
+        If the whole gang starts again, nothing is kept.
 
         Args:
             pod: The lost pod.

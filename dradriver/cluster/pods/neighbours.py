@@ -170,7 +170,9 @@ class Neighbours:
     def places(
         self, label: str, chosen: Collection[Chosen], without: Set[Key], *, staying: bool = False
     ) -> Counter[str]:
-        """Return how many pods that all of some rules select are on nodes with each value of a label.
+        """Return how many selected pods are on nodes with each value of a label.
+
+        A pod counts if all rules select it.
 
         Args:
             label: The label.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.cluster.nodes.node_table import NodeTable
-from dradriver.cluster.nodes.requests import Amounts, request_of
+from dradriver.cluster.nodes.pod_resources import Amounts, request_of
 
 
 class NodeUsage:

@@ -29,7 +29,7 @@ from dradriver.api.claims.pins import KEEP
 from dradriver.api.gangs import gang_owners
 from dradriver.api.pod import claim_alternatives, resolved
 from dradriver.cluster.nodes.host_ports import HostPort, host_ports
-from dradriver.cluster.nodes.requests import INFEASIBLE, PENDING, is_infeasible, request_of
+from dradriver.cluster.nodes.pod_resources import INFEASIBLE, PENDING, is_infeasible, request_of
 from dradriver.kube import codec
 
 SUCCEEDED: Final = "Succeeded"

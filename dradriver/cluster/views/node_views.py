@@ -120,7 +120,9 @@ _Holders = Mapping[str, Sequence[Holder]]  # by our name of a node's device
 def views(
     pieces: Iterable[ResourceSlice], claims: Iterable[Claim], *, only: Iterable[str] = ()
 ) -> tuple[list[NodeView], list[str]]:
-    """Return the views of nodes in natural order, and warnings about what cannot be read or looks wrong.
+    """Return the views of nodes in natural order, and warnings.
+
+    Warnings are about what cannot be read or looks wrong.
 
     Args:
         pieces: Slices of all drivers. If ours describe only the machine, another driver allocates its GPUs.

@@ -23,7 +23,7 @@ from dradriver.controller.features.idle_step import Quiet, Step, end_of, step
 from dradriver.controller.features.idle_workloads import idle_workloads, timeout_s
 from dradriver.controller.owners.idle_writer import IdleWriter
 from dradriver.controller.owners.owner_kinds import OwnerKinds
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.event_recorder import Recorder, Reference

@@ -6,7 +6,7 @@ import msgspec
 
 from dradriver.controller.features import agent_admission, idle_pods, namespaces
 from dradriver.controller.reading import unread_claims
-from dradriver.controller.writing import reasons, seat_slice
+from dradriver.controller.writing import gang_barrier_slice, reasons
 from dradriver.controller.writing.reasons import PodRecorders
 from dradriver.kube.client import Client
 
@@ -25,7 +25,7 @@ class Recorders(msgspec.Struct, frozen=True, kw_only=True):
 
     pods: PodRecorders = PodRecorders()
     unread_claim: unread_claims.Record | None = None
-    barrier: seat_slice.Record | None = None
+    barrier: gang_barrier_slice.Record | None = None
     namespace: namespaces.Record | None = None
     idle: idle_pods.Say | None = None
     agents: agent_admission.Record | None = None
@@ -45,7 +45,7 @@ def recorders(client: Client, *, instance: str) -> Recorders:
             placed=reasons.recorder(client, instance=instance, reason="PlacedOnGPUs", action="Placing", kind="Normal"),
         ),
         unread_claim=unread_claims.recorder(client, instance=instance),
-        barrier=seat_slice.recorder(client, instance=instance),
+        barrier=gang_barrier_slice.recorder(client, instance=instance),
         namespace=namespaces.recorder(client, instance=instance),
         idle=idle_pods.recorder(client, instance=instance),
         agents=agent_admission.recorder(client, instance=instance),

@@ -41,7 +41,7 @@ from dradriver.controller.placing.preemption_plan import plan_preemption
 from dradriver.controller.placing.preemption_search import Found
 from dradriver.controller.steps.ending import Ending
 from dradriver.controller.writing.executor import Executor
-from dradriver.controller.writing.outcome import MovedOnError, RefusedError
+from dradriver.controller.writing.write_outcome import MovedOnError, RefusedError
 from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.limits import Allowance, LimitError, Limits, closed_nodes
 from dradriver.queue.namespace_tenants import Tenants

@@ -13,7 +13,7 @@ from dradriver.api.base.objects import Metadata, Part
 from dradriver.api.base.pods import LabelSelector, Pod
 from dradriver.api.vocabulary.messages import shown
 from dradriver.cluster.pods.pod_rules import Chosen, chosen_by
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import POD_DISRUPTION_BUDGETS
 

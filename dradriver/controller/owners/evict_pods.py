@@ -11,7 +11,7 @@ from typing import Final
 from dradriver.api.base.pods import Pod
 from dradriver.api.gangs import suspendable_owners
 from dradriver.controller.owners.disruption_budgets import ask_budgets
-from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
+from dradriver.controller.writing.write_outcome import Outcome, RefusedError, outcome
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import PODS
 

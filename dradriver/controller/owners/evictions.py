@@ -29,8 +29,8 @@ from dradriver.controller.owners.owner_restarts import OwnerRestarts
 from dradriver.controller.owners.owner_suspension import DONE
 from dradriver.controller.owners.workload_ends import may_end, pod_key, split, suspended_with, workload_of
 from dradriver.controller.writing import several_writes
-from dradriver.controller.writing.outcome import MovedOnError, RefusedError
 from dradriver.controller.writing.reasons import Record
+from dradriver.controller.writing.write_outcome import MovedOnError, RefusedError
 from dradriver.kube.client import ApiError, Client
 from dradriver.queue.eviction_record import EvictionRecord
 from dradriver.queue.namespace_tenants import MINUTE_S
@@ -43,6 +43,7 @@ AGAIN_S: Final = 5.0  # after which an eviction that was refused is tried again
 TOLD_S: Final = 30.0  # for which a reflector may not show an eviction yet
 CHART_VALUE: Final = "controller.preemption"
 AT_ONCE: Final = 16  # writes of one plan
+_UNSURE: Final = (500, 504)  # statuses that do not say whether the pod ends, as after a timeout of etcd
 LATE: Final = (
     "the pods that must end for it need longer than its tentative placement lasts. If this repeats, look for a webhook "
     "that answers slowly, or raise queue.preemption.marginSeconds"
@@ -103,13 +104,19 @@ class Evictions:
         self._evicted_at = {key: noted for key, noted in self._evicted_at.items() if now < noted[0] + MINUTE_S}
         return tuple((workload, now - at) for (workload, _), (at, _) in self._evicted_at.items())
 
-    def _note(self, workload: Key, pod: Pod) -> None:
-        """Note that a workload, of which this pod is, was told to end, unless it was a moment ago."""
+    def _note(self, workload: Key, pod: Pod) -> bool:
+        """Note that a workload, of which this pod is, was told to end; return whether it was not noted already."""
         uid = pod.metadata.uid
         key = workload, uid if workload == pod_key(pod) else ""
-        if key not in self._evicted_at:
-            self._evicted_at[key] = asyncio.get_running_loop().time(), uid
-            self._evicted.add(Evicted(time.time(), uid, lineage_of(pod, workload)))
+        if key in self._evicted_at:
+            return False
+        self._evicted_at[key] = asyncio.get_running_loop().time(), uid
+        self._evicted.add(Evicted(time.time(), uid, lineage_of(pod, workload)))
+        return True
+
+    def _forget(self, workload: Key, uid: str = "") -> None:
+        """Note that a workload was not told to end after all; ``uid`` is that of a single pod."""
+        self._evicted.remove(self._evicted_at.pop((workload, uid), (0.0, ""))[1])
 
     def begin(self, workload: Key) -> None:
         """Begin the evictions for a workload: forget why earlier ones failed."""
@@ -333,7 +340,7 @@ class Evictions:
         if answer and answer != DONE:
             self._restarts.take_back(gang)
             self.refuse([gang])
-            self._evicted.remove(self._evicted_at.pop((gang, ""), (0.0, ""))[1])
+            self._forget(gang)
             raise RefusedError(answer)
         if answer:
             self._refusals.forget(gang)
@@ -357,14 +364,22 @@ class Evictions:
             return
         workload = workload_of(self._picture, pod)  # the key of its gang, or its own
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
+        # The eviction counts against those of this minute, once for a gang, from before it is sent: the answer can be
+        # late or lost.
+        is_new = not dry_run and self._note(workload, pod)
+        noted_uid = pod.metadata.uid if workload == key else ""
         try:
             existed = await evict(
                 self._client, current, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
+            if is_new:
+                self._forget(workload, noted_uid)
             self.refuse([workload])
             raise
         except ApiError as error:
+            if is_new and error.status not in _UNSURE:
+                self._forget(workload, noted_uid)
             if error.conflict:
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
             raise
@@ -376,8 +391,10 @@ class Evictions:
         self._not_before[pod.metadata.uid] = self._evicted_until[pod.metadata.uid] = now + TOLD_S
         self._refusals.forget(workload)
         if not existed:  # the cluster cache will soon show that it is gone
+            if is_new:
+                self._forget(workload, noted_uid)
             return
-        self._note(workload, pod)  # counts against the evictions of this minute, once for a gang
+        self._note(workload, pod)  # again, in case another pod of its gang was refused meanwhile
         logger.info("pod %s/%s is evicted %s", namespace, name, why)
         metrics.PREEMPTED_PODS.inc()
         if self._record is not None:

@@ -20,7 +20,7 @@ from dradriver.controller.owners.disruption_budgets import ask_budgets
 from dradriver.controller.owners.evict_pods import evict, not_permitted
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.topmost_owner import Top, top_of
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 

@@ -34,7 +34,7 @@ from dradriver.controller.owners.owner_suspension import (
 )
 from dradriver.controller.owners.pod_deletions import PodDeletions
 from dradriver.controller.owners.topmost_owner import Top, maker, top_of
-from dradriver.controller.writing.outcome import Outcome, RefusedError, outcome
+from dradriver.controller.writing.write_outcome import Outcome, RefusedError, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.errors import asked_s

@@ -22,7 +22,7 @@ from dradriver.api.gangs.suspendable_owners import Suspendable
 from dradriver.controller.owners.evict_pods import cannot_be_tried, not_permitted
 from dradriver.controller.owners.owner_kinds import OwnerKinds
 from dradriver.controller.owners.topmost_owner import Top, top_of
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.errors import DriverError
 from dradriver.kube import codec
 from dradriver.kube.client import ApiError, Client, PatchKind

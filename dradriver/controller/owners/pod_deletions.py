@@ -14,7 +14,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.controller.owners.evict_pods import delete
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.kube.client import Client
 
 logger = logging.getLogger(__name__)

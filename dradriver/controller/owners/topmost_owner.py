@@ -13,7 +13,7 @@ from dradriver.api.claims.pins import Key
 from dradriver.api.gangs import suspendable_owners
 from dradriver.api.gangs.suspendable_owners import Suspendable, shown
 from dradriver.controller.owners.owner_kinds import OwnerKinds
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.kube.client import ApiError, Client
 from dradriver.kube.resources import Resource
 

@@ -39,7 +39,7 @@ from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.pod_demands import lasts_s, listed
-from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.pod_resources import Amounts
 from dradriver.cluster.pods.claim_users import MOST
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord

@@ -60,7 +60,7 @@ def cost_of(pieces: Collection[Piece]) -> Cost:
 
 
 def least(pieces: Sequence[Piece], lacked: Sequence[int]) -> Cost | None:
-    """Return a lower bound of the cost of freeing what a node lacks; None if that is not possible.
+    """Return a lower bound of the cost of freeing what a node lacks; None if impossible.
 
     No set of workloads that frees it costs less. Perhaps each set costs more.
 

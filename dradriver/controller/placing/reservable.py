@@ -18,7 +18,7 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.cache.snapshot import Snapshot
 from dradriver.cluster.derived.end_times import ends_at, given_at
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.pod_resources import Amounts
 from dradriver.cluster.records.placement import Placement
 from dradriver.controller.placing import gang_plan
 from dradriver.controller.placing.gang_terms import GangTerms, terms_of

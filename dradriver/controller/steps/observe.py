@@ -226,7 +226,10 @@ def _remembered_leaving(memory: PodMemory, claim: ClaimRecord, now: float) -> Po
 
 
 def _pod_state(member: Member, picture: Picture, now: float, wall: float) -> PodState:
-    """Return the phase of a pod, with the claim that it names. Each check rules out a phase for the later ones."""
+    """Return the phase of a pod, with the claim that it names.
+
+    The order matters: each check rules out a phase for the later ones.
+    """
     pod, claim = member.pod, picture.claim_of(member.pod)
     if pod.spec.node_name:
         is_bypassed = claim is None or _is_unused(pod, claim)

@@ -16,9 +16,16 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.derived import conflicts
 from dradriver.cluster.records.placement import Placement
 from dradriver.cluster.records.records import ClaimRecord, claim_record
-from dradriver.controller.writing.outcome import CrowdedError, MovedOnError, Outcome, PausedError, UnsureError, outcome
-from dradriver.controller.writing.owners import Owners
 from dradriver.controller.writing.pod_writer import PodWriter
+from dradriver.controller.writing.shared_claim_owners import Owners
+from dradriver.controller.writing.write_outcome import (
+    CrowdedError,
+    MovedOnError,
+    Outcome,
+    PausedError,
+    UnsureError,
+    outcome,
+)
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import RESOURCE_CLAIMS

@@ -25,9 +25,9 @@ from dradriver.cluster.records.records import ClaimRecord, claim_record
 from dradriver.controller.steps.actions import Settle
 from dradriver.controller.writing import several_writes
 from dradriver.controller.writing.api_writer import ApiWriter
-from dradriver.controller.writing.outcome import MovedOnError, Outcome, UnsureError, outcome
 from dradriver.controller.writing.placed import Placed
 from dradriver.controller.writing.reasons import Reasons
+from dradriver.controller.writing.write_outcome import MovedOnError, Outcome, UnsureError, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, PatchKind, Unreachable
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS

@@ -17,7 +17,8 @@ from dradriver.controller.steps.actions import Release, Settle
 from dradriver.controller.steps.withdraw_reasons import WithdrawReason, again
 from dradriver.controller.writing.api_writer import ApiWriter
 from dradriver.controller.writing.commit import Commit
-from dradriver.controller.writing.outcome import (
+from dradriver.controller.writing.reasons import Reasons
+from dradriver.controller.writing.write_outcome import (
     CrowdedError,
     MovedOnError,
     Outcome,
@@ -27,7 +28,6 @@ from dradriver.controller.writing.outcome import (
     outcome,
     reason_of,
 )
-from dradriver.controller.writing.reasons import Reasons
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.queue.agenda import Agenda
@@ -146,6 +146,7 @@ class Executor:
         self.start(workload, lambda slot: self._release(workload, step, slot))
 
     async def _release(self, workload: PendingWorkload, step: Release, slot: Slot) -> None:
+        """Delete the claims of a workload, count that, and decide when it is tried again."""
         # 1. Delete the claims. Without a cause that is all: the workload did not lose a placement.
         """Delete the claims of a workload, count that, and decide when it is tried again."""
         await self.commit.release(step.claims, slot)

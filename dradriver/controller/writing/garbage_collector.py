@@ -11,7 +11,7 @@ from dradriver.api.claims.pins import Claim, Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord, claim_record
 from dradriver.controller.writing.api_writer import ApiWriter
-from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome
+from dradriver.controller.writing.write_outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.errors import Unreadable

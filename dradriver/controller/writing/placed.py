@@ -1,4 +1,4 @@
-"""What became of pods: how good their sets are, how long they waited for them, and the Event that says so."""
+"""Reports on placed pods: metrics of their sets and waiting times, and the Event that names the GPUs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims import nvsentinel_note
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.placement import Placement
-from dradriver.controller.writing.outcome import MovedOnError
+from dradriver.controller.writing.write_outcome import MovedOnError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import PODS
 

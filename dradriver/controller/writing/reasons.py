@@ -12,8 +12,8 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
-from dradriver.controller.writing.outcome import MovedOnError, Outcome, outcome
 from dradriver.controller.writing.pod_writer import PodWriter, cut
+from dradriver.controller.writing.write_outcome import MovedOnError, Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference

@@ -26,7 +26,7 @@ class ReleaseOwner:
         if not self._cluster_role:
             return []
         try:
-            found = await self._client.get(CLUSTER_ROLES, self._cluster_role)
+            cluster_role = await self._client.get(CLUSTER_ROLES, self._cluster_role)
         except ApiError as error:
             if error.not_found:
                 return []
@@ -36,6 +36,6 @@ class ReleaseOwner:
                 "apiVersion": CLUSTER_ROLES.api_version,
                 "kind": CLUSTER_ROLES.kind,
                 "name": self._cluster_role,
-                "uid": found["metadata"]["uid"],
+                "uid": cluster_role["metadata"]["uid"],
             }
         ]

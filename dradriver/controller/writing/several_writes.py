@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
-from dradriver.controller.writing.outcome import Outcome, UnsureError, outcome
+from dradriver.controller.writing.write_outcome import Outcome, UnsureError, outcome
 from dradriver.kube.client import ApiError
 from dradriver.kube.errors import Unreachable
 

@@ -173,8 +173,8 @@ class Making:
         async with self._alone():
             # 1. Undo what an earlier attempt for this claim left. The first error ends this attempt.
             async with locked(self._lock):
-                left = self._ledgers.made.of(plan.claim.uid)
-            errors = await self._undo(left)
+                leftover = self._ledgers.made.of(plan.claim.uid)
+            errors = await self._undo(leftover)
             for error in errors.values():
                 raise error
 
@@ -206,6 +206,10 @@ class Making:
                 raise
 
     async def _unprepare(self, uid: str) -> None:
+        """Undo what was made for a claim on the hardware, and remove its entry.
+
+        Raises InUseError if a process uses a device of the claim.
+        """
         # 1. Without its spec no container of the claim starts. Its changes are noted as to be undone.
         async with locked(self._lock):
             self._ledgers.cdi.remove(uid)

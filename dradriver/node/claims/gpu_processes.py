@@ -55,10 +55,11 @@ async def nobody(gpus: Sequence[str]) -> Mapping[str, Sequence[int]]:  # noqa: A
 
 
 async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledgers, lock: Path, *, until: float) -> None:
-    """Raise if processes are on GPUs that the claim gets whole, or that it gets the first share of.
+    """Raise if processes are on GPUs that a planned claim needs without processes.
 
-    If the driver refuses to list processes nothing is raised, because it may never list them. If it does not answer the
-    claim waits: a container would hang in the driver, too.
+    These are the GPUs that the claim gets whole, and those that it gets the first share of. If the driver refuses to
+    list processes nothing is raised, because it may never list them. If it does not answer the claim waits: a container
+    would hang in the driver, too.
 
     Args:
         processes: Gives the processes that are on GPUs.
@@ -76,7 +77,7 @@ async def raise_if_occupied(processes: Processes, planned: Plan, ledgers: Ledger
     async with locked(lock):
         claimed = ledgers.claimed_gpus([gpu.uuid for gpu in planned.gpus])
 
-    # Only GPUs on which nobody may be yet: wholes, and GPUs of which this claim gets the first share.
+    # Only GPUs on which no process may be yet: whole GPUs, and GPUs of which this claim gets the first share.
     earliest_end = asyncio.get_running_loop().time() + _LEAST_ASK_S
     occupation = await _processes_in_words(
         processes, _gpus_without_user(planned, claimed), until=max(until, earliest_end)

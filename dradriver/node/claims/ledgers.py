@@ -67,7 +67,9 @@ class Ledgers:
         self._recovered = False
 
     def recover(self) -> None:
-        """Repair the ledgers' CDI specs after a crash or reboot: every complete claim gets one, and no other keeps one.
+        """Repair the ledgers' CDI specs after a crash or reboot.
+
+        Every complete claim gets a spec, and no other claim keeps one.
 
         A claim with an absent GPU has no spec either, because another GPU may have its device nodes now. This may be
         called at any time. If the files of one claim fail, the other claims are repaired first.
@@ -147,9 +149,11 @@ class Ledgers:
         )
 
     def _made_again(self, key: str) -> Made | None:
-        """Return what was made for a device of a prepared claim in this boot, as the claim's own entry says.
+        """Return a device that was made in this boot, from its claim's own entry.
 
-        A claim whose spec is gone may be half undone: then it is to be undone.
+        This replaces a journal entry that cannot be read. None if the claim's entry does not have the device.
+
+        If the claim has no CDI spec, its devices may be undone in part. Then the device must be undone.
         """
         # The key is the claim's uid and the number of its device.
         uid, _, number = key.rpartition(".")
@@ -252,7 +256,9 @@ class Ledgers:
         return made | {gpu for gpu in gpus if any(resource_slices.device_name(gpu) in name for name in named)}
 
     def raise_if_taken(self, planned: PreparedClaim) -> None:
-        """Raise if a planned claim's device is taken by the ledgers: by another claim, or as its GPU is exclusive.
+        """Raise if a device of a planned claim is taken, according to the ledgers.
+
+        A device is taken by another claim, or because its GPU is exclusive to another namespace.
 
         Parts of an exclusive GPU are used by one namespace at a time. This is not checked for a claim that has an entry
         already: claims of two namespaces that shared a GPU when it became exclusive would refuse each other after a

@@ -103,15 +103,15 @@ class Nccl:
         return f"{near_nics.VARIABLE}={value}" if value else "", why
 
     def _file(self, mode: str, machine: Machine, gpus: Sequence[int], below: Machine | None) -> dict[str, bytes]:
-        """Return the topology file by the path at which NCCL finds it; none where none is of use."""
+        """Return the topology file by its path in the container; empty if it is of no use."""
         # Flattened: a virtual machine's PCI tree that hides the switches. The server's paths replace it.
-        like = below if machine.virtual and flattened(machine) else None
+        server_below = below if machine.virtual and flattened(machine) else None
 
         # ``_FILES``: modes that ask for a file. In others it is made only if NCCL needs it.
         if mode not in _FILES:
             if not explain(machine).needed or len(gpus) + len(machine.nics) < 2:
                 return {}
-            if like is None and flattened(machine):
+            if server_below is None and flattened(machine):
                 self._say(
                     f"{machine.name or 'this machine'} is a virtual machine with a flat PCI tree, and which server is "
                     "below it is not known: NCCL is given no topology file; write nccl.servers in the policies file"
@@ -120,7 +120,7 @@ class Nccl:
         from dradriver.topology.nccl.nccl_file_writer import VIRTUAL_PATH, write  # here, for most machines need no file
 
         try:
-            return {VIRTUAL_PATH: write(machine, like=like, gpus=gpus).encode()}
+            return {VIRTUAL_PATH: write(machine, like=server_below, gpus=gpus).encode()}
         except TopologyError as error:
             if mode in _FILES:
                 raise ClaimError(

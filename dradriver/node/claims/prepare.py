@@ -158,7 +158,9 @@ class Preparer:
         self._confirmed.pop(uid, None)
 
     async def prepare(self, namespace: str, name: str, uid: str) -> PreparedClaim:
-        """Prepare a claim and return it; a claim that is prepared already is returned from its entry.
+        """Prepare a claim and return it.
+
+        A claim that is prepared already is returned from its entry.
 
         Passing errors are retried until the budget is spent: an API server that does not answer, a device that another
         claim still has or that processes are on, a GPU that is lost.

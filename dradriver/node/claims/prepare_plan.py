@@ -133,9 +133,9 @@ def plan(
     # brings them (``edits`` are what CDI adds to a container).
     files: dict[str, bytes] = {}
     for request, claim_request in by_request.items():
-        first = next(n for n, device in enumerate(devices) if device.request == request)
+        position = next(index for index, device in enumerate(devices) if device.request == request)
         container = container_env.env_and_files(claim, request, claim_request, machine, below=below)
-        devices[first] = msgspec.structs.replace(devices[first], edits=devices[first].edits + container.edits)
+        devices[position] = msgspec.structs.replace(devices[position], edits=devices[position].edits + container.edits)
         files |= container.files
 
     # 3. Device metadata has attributes that are known only once the devices are made: it is written then.

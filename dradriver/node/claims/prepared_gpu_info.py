@@ -35,9 +35,9 @@ def rows(claim: ResourceClaim, prepared: PreparedClaim, *, node: str) -> Iterato
 
 
 def _containers(claim: ResourceClaim) -> dict[str, str]:
-    """Return the containers of a claim of ours by request; none of any other claim.
+    """Return the container of each request of a claim; empty if the claim is not ours.
 
-    A container whose name is longer than 58 characters, and that has several parts, is told with so many.
+    A container name that is longer than 58 characters is cut if the container has several fractions.
     """
     try:
         choice = claim_builder.read_choice(claim)
@@ -46,16 +46,16 @@ def _containers(claim: ResourceClaim) -> dict[str, str]:
     if choice is None:
         return {}
 
-    # A claim for whole GPUs has one request for each container, of its name. Of parts each has a request of its own,
-    # with a number at its end if the container has several.
+    # A claim for whole GPUs has one request for each container, with the container's name. Each fraction has a request
+    # of its own. If a container has several, each name ends in a number.
     results = claim.results
     requests = list(dict.fromkeys(result.request.partition("/")[0] for result in results))
     if not isinstance(choice, PartChoice):
         return {request: request for request in requests}
-    by_request, left = {}, iter(requests)
+    by_request, remaining = {}, iter(requests)
     for parts in choice.containers:
         for _ in parts:
-            request = next(left, "")
+            request = next(remaining, "")
             numbered = _NUMBERED.fullmatch(request) if len(parts) > 1 else None
             by_request[request] = numbered[1] if numbered is not None else request
     return by_request

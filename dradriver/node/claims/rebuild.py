@@ -70,10 +70,10 @@ class Rebuilder:
         self._boot = boot
 
     async def rebuild(self) -> set[str]:
-        """Rebuild the checkpoint entries that a newer agent wrote; return the uids of claims that do not exist.
+        """Rebuild the checkpoint entries of a newer agent; return claims that do not exist.
 
-        The uids include those of damaged entries. A damaged entry may contain any name, so the claim's identity is read
-        from its mounted device metadata.
+        The return value has the uids of claims, also those of damaged entries. A damaged entry may contain any name, so
+        the claim's identity is read from its mounted device metadata.
 
         Raises:
             DriverError: Another instance does not release the lock.
@@ -121,7 +121,7 @@ class Rebuilder:
             logger.warning("claim %s was prepared by a newer agent; its entry was written anew", who)
 
     def _rebuilt(self, claim: ResourceClaim, edits: Mapping[str, Edits], machine: Machine) -> PreparedClaim | None:
-        """Return the claim as prepared, by its allocation and CDI spec; None if this agent cannot represent it.
+        """Return a claim as prepared, from its allocation and CDI spec; None if impossible.
 
         It cannot if the claim has MIG instances or shares that agents make, or if a device of the spec belongs to no
         result of the claim.
@@ -150,22 +150,22 @@ class Rebuilder:
             except DriverError as error:
                 logger.warning("claim %s/%s: %s", meta.namespace, meta.name, error)
                 return None
-            # ``kind``: whole GPU, MIG instance or share. Instances and shares that agents make cannot be rebuilt,
-            # because the spec does not say how they were made.
-            kind, gpu = (None, None) if located is None else (located.kind, located.gpu)
-            if result.pool != self._node or isinstance(kind, MadeKind):
+            # ``device_kind``: whole GPU, MIG instance or share. Instances and shares that agents make cannot be
+            # rebuilt, because the spec does not say how they were made.
+            device_kind, gpu = (None, None) if located is None else (located.kind, located.gpu)
+            if result.pool != self._node or isinstance(device_kind, MadeKind):
                 return None
             device = PreparedDevice(
                 request=request,
                 pool=result.pool,
                 device=result.device,
                 uuid=result.device.replace("gpu-", "GPU-", 1) if gpu is None else gpu.uuid,
-                part=kind.name if kind is not None and kind.part else "",
+                part=device_kind.name if device_kind is not None and device_kind.part else "",
                 share_id=result.share_id,
                 admin=bool(result.admin_access),
             )
             # The spec's entry of this device, and what any container gets with such a GPU.
-            base_devices = kind.edits(gpu).cdi if kind is not None and gpu is not None else ()
+            base_devices = device_kind.edits(gpu).cdi if device_kind is not None and gpu is not None else ()
             own_edits = unused_edits.pop(cdi.device_name(without_devices, device), Edits())
             devices.append(msgspec.structs.replace(device, edits=own_edits + Edits(cdi=base_devices)))
         # A device of the spec that belongs to no result: this agent does not know what it is.

@@ -227,7 +227,9 @@ class Reconciler:
         return {device.uuid for entry in prepared for device in entry.value.devices if not device.admin}
 
     async def _unused(self, prepared: PreparedClaim) -> str | None:
-        """Return why no pod can be using the claim; None if one can, or if the API server does not say.
+        """Return why no pod can be using a claim; None if one can, or if unknown.
+
+        The reason is unknown if the API server does not answer.
 
         If one can, ``used`` is called.
         """
@@ -244,8 +246,8 @@ class Reconciler:
             return "no pod uses it"
 
         # ``reservedFor`` are the pods that may use the claim. It may have been allocated again since it was prepared.
-        allocated = {(r.device, r.share_id) for r in claim.results if r.pool == self._node}
-        if not {(d.device, d.share_id) for d in prepared.devices} <= allocated:
+        allocated = {(result.device, result.share_id) for result in claim.results if result.pool == self._node}
+        if not {(device.device, device.share_id) for device in prepared.devices} <= allocated:
             return "it is allocated to other devices"
         # The claim may have been released, or prepared again, while the API server was asked.
         prepared_now = self._preparer.get(prepared.uid)

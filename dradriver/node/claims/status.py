@@ -159,7 +159,7 @@ def body(
     now: datetime.datetime,
     idle_since: datetime.datetime | None = None,
 ) -> dict[str, Any]:
-    """Return the body that is applied to a claim's status, with an entry for each prepared device.
+    """Return the body that is applied to a claim's status, with an entry per device.
 
     The data of a part names it, because the API has it nowhere else for a claim that is not pinned. A MIG instance has
     ``profile``, ``placement`` and its own ``uuid``, a share has ``cores`` (percent) and ``memory``, and both have

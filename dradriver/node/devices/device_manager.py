@@ -119,7 +119,9 @@ class DeviceManager:
         return self._control.driver() if self._control is not None else ""
 
     async def undo(self, made: Made, ledger: Sequence[Made]) -> None:
-        """Undo a device that the manager made; one that is gone is fine. One in use is waited for a little.
+        """Undo a device that the manager made.
+
+        A device that does not exist any more is no error. The call waits a short time for a device in use.
 
         Args:
             made: What was made, or may have been.
@@ -129,14 +131,14 @@ class DeviceManager:
             InUseError: A process is on it.
             NotYetError: The hardware refused, which is its cause, or did not answer.
         """
-        kind, control = self._of(made)
+        device_kind, control = self._of(made)
         # Other devices on the same GPU, which the kind must leave alone.
-        beside = [entry for entry in ledger if entry.uuid == made.uuid and entry.key != made.key]
+        others_on_gpu = [entry for entry in ledger if entry.uuid == made.uuid and entry.key != made.key]
         loop = asyncio.get_running_loop()
         until = loop.time() + self._in_use_s
         while True:
             try:
-                return await self._answer(lambda: kind.undo(control, made, beside), made.device)
+                return await self._answer(lambda: device_kind.undo(control, made, others_on_gpu), made.device)
             except HardwareError as error:
                 if _is_gone(error):
                     logger.warning("device %s is gone with its GPU: %s", made.device, error)

@@ -3,7 +3,7 @@
 machine_watch       reads the machine again and again, and tells of changes
 simulated_machine   a profile's machine in place of a real one
 simulated_failures  what is broken on a simulated machine
-slots               which slot each GPU is in, which is its number
+gpu_slots           which slot each GPU is in, which is its number
 sysfs               NUMA nodes, CPU and name of the server, from /sys and /proc
 pci                 the PCI tree of /sys
 nic_discovery       network cards in one reading of /sys

@@ -40,13 +40,14 @@ def of_machine(machine: Machine) -> list[Linked]:
 def lost(gpus: Iterable[Linked], *, whole: bool = True) -> dict[str, tuple[Fault, ...]]:
     """Return the link fault of each GPU that has fewer links than a sibling, by uuid.
 
-    A GPU without any is one that has no bridge, unless its siblings hang on switches: these reach every GPU. One that
-    is not there, be it lost, dead since the start or a virtual machine's, takes its neighbours' direct links with it,
-    and these are not ill for that. Nobody may know of it: as many direct links as one GPU has, missing in all, may be
-    those to it.
+    - A GPU without links has no NVLink bridge, which is no fault. But switches reach every GPU: if its siblings are on
+      switches, it has a fault.
+    - A GPU that is missing (lost, dead since the start, or given to a virtual machine) takes the direct links of its
+      neighbours with it. These neighbours are healthy. Perhaps it is not known that a GPU is missing. So if no more
+      direct links are missing in all than one GPU has, they may be the links to a missing GPU.
 
     Args:
-        gpus: GPUs that are used whole: what is in MIG mode has no peers.
+        gpus: GPUs that are used whole. A GPU in MIG mode has no peers.
         whole: Whether no GPU of the server is known to be missing.
     """
     # Direct links to a GPU that is missing are no fault; links to switches are.

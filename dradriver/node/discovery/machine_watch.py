@@ -12,7 +12,7 @@ from dradriver.errors import DriverError
 from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.discovery import Discovery
-from dradriver.node.discovery.slots import Slots
+from dradriver.node.discovery.gpu_slots import Slots
 from dradriver.node.errors import RestartError
 from dradriver.node.threads import beside
 from dradriver.topology.machine import Machine

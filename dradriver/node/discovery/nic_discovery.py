@@ -63,6 +63,7 @@ def _with_gone(found: list[FoundNic], kept: KeptNics, tree: PciTree, *, rdma: bo
 
 
 def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
+    """Return the NICs that are RDMA devices (InfiniBand, RoCE and EFA)."""
     # RDMA devices by name, with the bus id of the card that each is on.
     folder = root / "sys/class/infiniband"
     busids = {name: busid for name in sysfs.entries(folder) if (busid := tree.above(folder / name / "device"))}
@@ -70,12 +71,13 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
     cards = []
     for name, busid in busids.items():
         ports = [folder / name / "ports" / port for port in sysfs.entries(folder / name / "ports")]
-        up = [port for port in ports if "DOWN" not in sysfs.text(port / "state")]  # one that is down says 10 Gb/s
+        # A port that is down has a rate, too: 10 Gb/s.
+        active_ports = [port for port in ports if "DOWN" not in sysfs.text(port / "state")]
         layer = next(filter(None, (sysfs.text(port / "link_layer") for port in ports)), "")
-        kind = "efa" if tree.vendor(busid) == _AMAZON else _LAYERS.get(layer, "")
-        rates = [float(rate[1]) for port in up if (rate := _RATE.match(sysfs.text(port / "rate")))]
+        nic_kind = "efa" if tree.vendor(busid) == _AMAZON else _LAYERS.get(layer, "")
+        rates = [float(rate[1]) for port in active_ports if (rate := _RATE.match(sysfs.text(port / "rate")))]
         interfaces = [sysfs.text(port / "gid_attrs/ndevs/0") for port in ports]
-        members = next((them for interface in interfaces if (them := _members(root, interface))), ())
+        members = next((found_members for interface in interfaces if (found_members := _members(root, interface))), ())
 
         # 8 Gbit/s are 1 GB/s. Members are the interfaces of a bond.
         cards.append(
@@ -85,7 +87,7 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
                 name=name,
                 busid=busid,
                 scalable=nic_functions.scalable(folder / name / "device"),
-                kind=kind,
+                kind=nic_kind,
                 gbps=max(rates, default=0) / 8,
                 members=members,
                 names=names,
@@ -95,6 +97,7 @@ def _rdma(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
 
 
 def _ethernet(root: Path, tree: PciTree, kept: KeptNics) -> list[FoundNic]:
+    """Return the NICs that are Ethernet interfaces; the interfaces of a bond are one NIC."""
     # Interfaces of cards by name, without representors (the host's end of a function in switchdev mode).
     folder = root / "sys/class/net"
     busids = {
@@ -146,11 +149,14 @@ def _nic(
     members: Sequence[str],
     names: dict[str, str],
 ) -> FoundNic:
-    """Return a NIC; ``names`` has each PCI function's NIC, for the parents of virtual and scalable functions."""
+    """Return a NIC with the PCI functions that it sends through.
+
+    ``names`` has each PCI function's NIC, for the parents of virtual and scalable functions.
+    """
     # The cards that it sends through (several of a bond), their NUMA nodes, and the physical function of a virtual one.
     net = root / "sys/class/net"
-    through = [card for member in members if (card := _card(tree, net / member))] or [busid] * bool(busid)
-    nodes = {seat.numa if (seat := tree.seat(card)) else None for card in through}
+    functions = [card for member in members if (card := _card(tree, net / member))] or [busid] * bool(busid)
+    nodes = {place.numa if (place := tree.seat(card)) else None for card in functions}
     physical = busid if scalable else tree.above(root / "sys/bus/pci/devices" / busid / "physfn") if busid else ""
     nic = Nic(
         name=name,
@@ -161,7 +167,7 @@ def _nic(
         parent=names.get(physical, physical),
         members=tuple(members),
     )
-    return FoundNic(nic, tuple(through), scalable)
+    return FoundNic(nic, tuple(functions), scalable)
 
 
 def _card(tree: PciTree, interface: Path) -> str:

@@ -59,21 +59,21 @@ class Simulated:
         folder: Path,
         seen: Callable[[Gpu], Gpu] = lambda gpu: gpu,
         loaded: Callable[[], str] = str,
-        given: Mapping[str, Callable[[Gpu], Edits]] = MappingProxyType({}),
+        edits_of: Mapping[str, Callable[[Gpu], Edits]] = MappingProxyType({}),
     ) -> None:
         """Read the machine once.
 
         Args:
             source: A profile or a file.
             node: The node's name.
-            folder: Where it stands what is broken.
+            folder: The folder with the files that say what is broken.
             seen: Gives a GPU of NVIDIA as it is now, changed as claims and administrators do.
             loaded: Says which boot, and which load of the driver, this is.
-            given: Says what a container is given of a GPU, by its vendor's word; nothing for one that is not named.
+            edits_of: By vendor: a function that returns what a container gets for a GPU. Nothing for other vendors.
         """
         self._whole = load.read_machine(source, seed=node)
         self.vendor = self._whole.vendor
-        self._given = given.get(self.vendor.word)
+        self._given = edits_of.get(self.vendor.word)
 
         # Files in which an administrator or a test says which GPUs are lost, and which processes and work they have.
         self._lost = folder / LOST
@@ -149,9 +149,9 @@ class Simulated:
         self.faults = {gpu.uuid: (*named.get(gpu.uuid, ()), *short.get(gpu.uuid, ())) for gpu in left.gpus}
         return left
 
-    def _numbered(self, left: Machine) -> Machine:
-        """Return what is left of the machine with the numbers that the driver gave when it was loaded."""
-        present = {gpu.uuid for gpu in left.gpus}
+    def _numbered(self, remaining: Machine) -> Machine:
+        """Return the remaining machine, with the numbers that its driver gave the GPUs."""
+        present = {gpu.uuid for gpu in remaining.gpus}
         missing = frozenset(gpu.uuid for gpu in self._whole.gpus) - present
 
         # Which GPUs were missing when the driver was loaded: by this process, else by the file.
@@ -169,11 +169,11 @@ class Simulated:
                 atomic_files.write(self._enumerated_file, msgspec.json.encode(enumerated), durable=False)
                 self._is_noted = True
         if not enumerated.without:
-            return left
+            return remaining
         numbered = (gpu.uuid for gpu in self._whole.gpus if gpu.uuid not in enumerated.without)
         numbers = {uuid: number for number, uuid in enumerate(numbered)}
-        gpus = tuple(msgspec.structs.replace(gpu, index=numbers[gpu.uuid]) for gpu in left.gpus)
-        return msgspec.structs.replace(left, gpus=gpus)
+        gpus = tuple(msgspec.structs.replace(gpu, index=numbers[gpu.uuid]) for gpu in remaining.gpus)
+        return msgspec.structs.replace(remaining, gpus=gpus)
 
     def _links_lost(self, machine: Machine) -> dict[str, tuple[Fault, ...]]:
         """Return the fault of each GPU that has fewer links than it should: others' GPUs do not all have as many."""

@@ -78,9 +78,11 @@ def numa_nodes(root: Path) -> tuple[NumaNode, ...]:
 
 
 def cpu(root: Path, *, proc_root: Path | None = None) -> tuple[Cpu | None, bool | None]:
-    """Return by /sys and /proc the model of the server's first CPU, or None, and whether it is a virtual machine.
+    """Return the model of the server's first CPU, and whether it is a virtual machine.
 
-    An x86 CPU has a flag for that. For others the firmware's words decide; None where it has none.
+    Both come from /sys and /proc, and are None if unknown.
+
+    An x86 CPU has a flag for virtual machines. For others the firmware's texts decide.
 
     Args:
         root: Where the host's /sys is.

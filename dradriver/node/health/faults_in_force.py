@@ -69,10 +69,10 @@ class Record:
         self._over: dict[tuple[str, str], tuple[float, float]] = {}  # when, and how long it had to be gone
 
     def tell(self, source: str, faults: Faults) -> None:
-        """Update the faults in force by what a source sees now; what the source does not see any more is over for it.
+        """Update the faults in force by what a source sees now.
 
-        It must look regularly: a fault comes into force when it was seen for a while, and ends when it was gone for a
-        while.
+        If a source does not see a fault any more, the fault is over for that source. A source must look regularly: a
+        fault comes into force when it was seen for a while, and ends when it was gone for a while.
 
         Args:
             source: Who looks, such as "driver".

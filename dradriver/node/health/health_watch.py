@@ -123,7 +123,7 @@ class HealthWatch:
         self._tell_lost()
 
     def adopt(self, published: Collection[LostGpu], earlier: Machine | None = None) -> None:
-        """Take over into the health watch the GPUs that an earlier agent published as lost and this agent has not seen.
+        """Take over the lost GPUs that an earlier agent published and this one never saw.
 
         A GPU that was replaced is left out. Another GPU at its PCI address has replaced it only if that GPU was not on
         the node before: addresses move to other GPUs when the bus is numbered again. Before the first reading the

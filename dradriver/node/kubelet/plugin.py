@@ -19,7 +19,7 @@ from dradriver.event import Event
 from dradriver.node import metrics
 from dradriver.node.errors import SetupError
 from dradriver.node.kubelet import sockets
-from dradriver.node.kubelet.health import VERSIONS, HealthStream
+from dradriver.node.kubelet.gpu_health_service import VERSIONS, HealthStream
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.kubelet.sockets import SocketPaths
 from dradriver.node.protos.dra.v1 import dra_pb2_grpc
@@ -113,11 +113,12 @@ class Plugin:
 
     @contextlib.asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
-        """Serve DRA before registration, as the kubelet dials it at once, and stop in the opposite order.
+        """Serve the kubelet: DRA before registration; stop in the opposite order.
 
-        A kubelet hangs up within a second after the registration socket is gone, whatever is under way, and the pod
-        whose prepare that was waits for more than a minute. So calls end first. In a rolling update no new ones come:
-        the kubelet calls the instance that registered last.
+        The kubelet calls DRA as soon as the plugin is registered. A kubelet hangs up within a second after the
+        registration socket is gone, even if a call is under way, and the pod of an interrupted prepare call waits for
+        more than a minute. So calls end first. In a rolling update no new calls come: the kubelet calls the instance
+        that registered last.
         """
         dra, registration = grpc.aio.server(), grpc.aio.server()
         dra_pb2_grpc.add_DRAPluginServicer_to_server(self._service, dra)  # type: ignore[no-untyped-call]

@@ -62,30 +62,30 @@ def identity(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-async def remove_dead(own: SocketPaths) -> None:
+async def remove_dead(paths: SocketPaths) -> None:
     """Remove the plugin's sockets of earlier instances that no process listens on.
 
     Raises:
         SetupError: A living process listens on a path of ours.
         OSError: A folder cannot be made.
     """
-    for path in (own.registration, own.dra):
+    for path in (paths.registration, paths.dra):
         path.parent.mkdir(parents=True, exist_ok=True)
-    sockets = {
-        *own.registration.parent.glob(f"{names.DRIVER}-*-reg.sock"),
-        *own.dra.parent.glob("dra-*.sock"),
+    candidates = {
+        *paths.registration.parent.glob(f"{names.DRIVER}-*-reg.sock"),
+        *paths.dra.parent.glob("dra-*.sock"),
     }
 
     # A process that has just started may not listen yet: look again, and whether it is the same socket file.
-    dead = {path: identity(path) for path in sockets if _refuses(path)}
+    dead = {path: identity(path) for path in candidates if _refuses(path)}
     if dead:
         await asyncio.sleep(_SURE_S)
-    for path, was in dead.items():
-        if identity(path) == was and _refuses(path):
+    for path, earlier_identity in dead.items():
+        if identity(path) == earlier_identity and _refuses(path):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
                 logger.info("removed the dead socket %s", path)
-    for path in (own.registration, own.dra):
+    for path in (paths.registration, paths.dra):
         if identity(path) is not None:
             raise SetupError(f"{path}: another process serves this socket; give each instance a --pod-uid of its own")
 

@@ -55,10 +55,13 @@ def main(argv: list[str]) -> int:
 
 
 async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, path: str = PATH) -> None:
-    """Run for the MPS main program the daemons that the node agent wants, one for each shared GPU, until cancelled.
+    """Run the MPS daemons that the node agent wants, until cancelled.
+
+    There is one daemon for each shared GPU. The agent writes the wanted daemons as files; the supervisor starts, checks
+    and ends the daemons.
 
     Args:
-        state_dir: Folder of the node agent, with the wanted daemons as files.
+        state_dir: Folder of the node agent.
         driver_root: Root of the file system with the driver's programs; None for this process's own.
         health_port: TCP port that serves health.
         path: Folders in which programs are searched, as in the variable ``PATH``.
@@ -77,28 +80,29 @@ async def run(state_dir: Path, driver_root: Path | None, *, health_port: int, pa
         MpsFolder(state_dir / "mps", boot=boot_id()),
         lambda gpu, folder: Daemon(gpu, folder, root=driver_root, path=path),
     )
-    # Files are read in one thread, and each daemon has a thread of its own, because a call may hang in the driver.
+    # A call of a daemon may hang in the driver. So each daemon has a thread of its own, and files are read in another.
     files_thread, daemon_threads = Thread("mps"), dict[str, Thread]()
-    checks: dict[str, tuple[asyncio.Task[None], float]] = {}  # by daemon: its last check, and when that began
-    files_read_at = time.monotonic()
+    last_checks: dict[str, tuple[asyncio.Task[None], float]] = {}  # by daemon: its last check, and when that began
+    last_read_s = time.monotonic()
 
     def is_alive() -> bool:
-        return time.monotonic() - files_read_at < HANGS_S
+        return time.monotonic() - last_read_s < HANGS_S
 
     async with serve_health(health_port, ready=is_alive, alive=is_alive), asyncio.TaskGroup() as group:
         try:
             while True:
+                # 1. Read which daemons are wanted. If that takes too long, this process counts as hanging.
                 wanted_daemons = await files_thread.run(supervisor.wanted)
-                files_read_at = time.monotonic()
-                for name, wanted in wanted_daemons.items():
-                    # A new check if the last one of this daemon is over; else it may hang.
-                    check, began_at = checks.get(name, (None, 0.0))
-                    if check is None or check.done():
+                last_read_s = time.monotonic()
+                # 2. Check each daemon. If its last check is not over after ``HANGS_S``, it hangs: the agent is told.
+                for name, wanted_daemon in wanted_daemons.items():
+                    last_check, began_at = last_checks.get(name, (None, 0.0))
+                    if last_check is None or last_check.done():
                         thread = daemon_threads.setdefault(name, Thread(f"mps {name}"))
-                        look = functools.partial(supervisor.look, name, wanted)
-                        checks[name] = group.create_task(thread.run(look)), files_read_at
-                    elif files_read_at - began_at > HANGS_S:
-                        await files_thread.run(functools.partial(supervisor.hangs, name, wanted))
+                        look = functools.partial(supervisor.look, name, wanted_daemon)
+                        last_checks[name] = group.create_task(thread.run(look)), last_read_s
+                    elif last_read_s - began_at > HANGS_S:
+                        await files_thread.run(functools.partial(supervisor.hangs, name, wanted_daemon))
                 await asyncio.sleep(LOOK_S)
         finally:
             supervisor.leave()

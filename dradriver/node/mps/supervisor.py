@@ -132,37 +132,39 @@ class Supervisor:
         for name in {*self._kept, *self._answers}:
             self._folder.answer_none(name)
 
-    def _keep(self, name: str, wanted: Wanted) -> None:
-        """Start, restart or check the daemon of one GPU, so that it serves as wanted, and answer the node agent."""
+    def _keep(self, name: str, wanted_daemon: Wanted) -> None:
+        """Start, restart or check the daemon of a GPU, and answer the node agent."""
         # 1. What is kept of the daemon: what it serves. A change of what is wanted makes it be started again.
         kept = self._kept.get(name)
-        if kept is None or kept.wanted.gpu != wanted.gpu:
+        if kept is None or kept.wanted.gpu != wanted_daemon.gpu:
             self._folder.answer_later(name)  # in the place of an answer of a process before this one
-            kept = self._kept[name] = _Kept(wanted, self._daemon(wanted.gpu, self._folder.of(wanted.gpu)))
-        elif kept.wanted != wanted:
-            kept.wanted, kept.serves = wanted, False
+            kept = self._kept[name] = _Kept(
+                wanted_daemon, self._daemon(wanted_daemon.gpu, self._folder.of(wanted_daemon.gpu))
+            )
+        elif kept.wanted != wanted_daemon:
+            kept.wanted, kept.serves = wanted_daemon, False
 
         # 2. A daemon that died is started again, after a pause if that happens often.
         if kept.serves and not kept.daemon.alive():
             kept.serves = False
             died = "died, and its clients with it; it is started again"
-            logger.error("MPS of GPU %s %s", wanted.gpu, died)
-            self._pause(name, wanted, first_s=0.0)
-            self._tell(name, wanted, f"the daemon {died}")
-            if self._pauses_for(name, wanted):
+            logger.error("MPS of GPU %s %s", wanted_daemon.gpu, died)
+            self._pause(name, wanted_daemon, first_s=0.0)
+            self._tell(name, wanted_daemon, f"the daemon {died}")
+            if self._pauses_for(name, wanted_daemon):
                 return
 
         # 3. Start it, or check from time to time that its limits are as they should be.
         if not kept.serves:
-            kept.daemon.start(wanted.server)
+            kept.daemon.start(wanted_daemon.server)
             kept.serves, kept.trouble, kept.checked_s = True, "", self._clock()
-            logger.info("MPS serves shares of GPU %s: %s", wanted.gpu, wanted.server)
+            logger.info("MPS serves shares of GPU %s: %s", wanted_daemon.gpu, wanted_daemon.server)
         elif self._clock() - kept.checked_s >= CHECK_S:
             self._check(name, kept)
 
         # 4. Remove what ended clients left, and answer the node agent.
         self._tidy(name, kept)
-        self._answer(name, msgspec.structs.replace(wanted, trouble=kept.trouble))
+        self._answer(name, msgspec.structs.replace(wanted_daemon, trouble=kept.trouble))
         if not kept.trouble:
             self._said.pop(name, None)
 

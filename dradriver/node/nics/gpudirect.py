@@ -66,6 +66,7 @@ def answer(root: Path, vendor: Vendor, *, proc_root: Path | None = None) -> Answ
 
 
 def _nvidia(root: Path, proc_root: Path, release: str) -> Answer:
+    """Return whether GPUDirect RDMA works with NVIDIA's driver, and what would help."""
     for file in _NVIDIA_PEER:
         if sysfs.text(root / file):
             return Answer(YES, f"/{file} is there")

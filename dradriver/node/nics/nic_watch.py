@@ -19,7 +19,7 @@ from dradriver.node import metrics
 from dradriver.node.discovery import sysfs
 from dradriver.node.nics import gpudirect, ports, troubles
 from dradriver.node.nics.gpudirect import ANSWERS, Answer
-from dradriver.node.nics.history import History
+from dradriver.node.nics.port_history import History
 from dradriver.node.nics.ports import NicState
 from dradriver.node.nics.troubles import SEVERE, At, Trouble
 from dradriver.node.threads import beside

@@ -140,18 +140,19 @@ def _names(root: Path) -> list[str]:
 
 
 def _nic(folder: Path, name: str) -> NicState:
+    """Return the state of a card and its ports, from its folder in /sys."""
     device = folder / "device"
     numbers = sorted(int(port) for port in sysfs.entries(folder / "ports") if _PORT.fullmatch(port))
     numbers = numbers[:_MOST_PORTS]
 
     # The link layer of each port (InfiniBand or Ethernet), and the interfaces of the Ethernet ones.
-    layers = [_text(folder / "ports" / str(n) / "link_layer") for n in numbers]
+    layers = [_text(folder / "ports" / str(number) / "link_layer") for number in numbers]
     interfaces = _Interfaces(device, several=layers.count(ETHERNET) > 1)
     try:
-        parts = (folder / "device").resolve().parts
+        path_parts = (folder / "device").resolve().parts
     except (OSError, RuntimeError):  # RuntimeError: links in a circle
-        parts = ()
-    pci = next((part for part in reversed(parts) if is_bus_id(part)), "")
+        path_parts = ()
+    pci = next((path_part for path_part in reversed(path_parts) if is_bus_id(path_part)), "")
     ids = [_text(device / file) for file in ("vendor", "device")]
     return NicState(
         name=name,
@@ -161,7 +162,8 @@ def _nic(folder: Path, name: str) -> NicState:
         firmware=_text(folder / "fw_ver"),
         function=nic_functions.is_function(device),
         ports=tuple(
-            _port(folder / "ports" / str(n), n, layer, interfaces) for n, layer in zip(numbers, layers, strict=True)
+            _port(folder / "ports" / str(number), number, layer, interfaces)
+            for number, layer in zip(numbers, layers, strict=True)
         ),
     )
 

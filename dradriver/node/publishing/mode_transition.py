@@ -33,7 +33,7 @@ from dradriver.api.slices.slice_features import SliceFeatures
 from dradriver.kube.backoff import wait_s
 from dradriver.node.errors import NotYetError
 from dradriver.node.publishing.remembered_modes import Remembered
-from dradriver.node.vendors.nvidia.devices.share import Sharing
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Sharing
 from dradriver.topology.machine import Gpu, Machine
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,9 @@ class ModeTransitions:
         able: SliceFeatures,
         allocated: Collection[str] | None = None,
     ) -> dict[str, list[dict[str, Any]]]:
-        """Decide the mode in which each GPU is published, and return the taints of those that wait, by uuid.
+        """Decide the mode in which each GPU is published; return taints by uuid.
+
+        A GPU whose change of mode has to wait gets a taint.
 
         Args:
             machine: The machine.
@@ -217,7 +219,9 @@ class ModeTransitions:
     def _may_change(
         self, gpu: Gpu, kept_off: Collection[str], used: Collection[str] | None, allocated: Collection[str] | None
     ) -> bool:
-        """Return whether a waiting GPU may change now; if only the API server's answer is missing, ask for it.
+        """Return whether a waiting GPU may change now.
+
+        If only the API server's answer is missing, this asks for it.
 
         Args:
             gpu: The GPU.
@@ -262,11 +266,11 @@ class ModeTransitions:
         return Mode(mig=mode.mig)
 
 
-def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mode]:
+def published(current_slices: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mode]:
     """Return the modes in which GPUs are published now, by uuid.
 
     Args:
-        found: This driver's slices of the node.
+        current_slices: This driver's slices of the node.
         machine: The node's machine; other GPUs in the slices are ignored.
     """
     # By uuid: memory, the mode by the first device that says one, GPUs published whole, and GPUs that claims share.
@@ -274,7 +278,7 @@ def published(found: Iterable[ResourceSlice], machine: Machine) -> dict[str, Mod
     modes: dict[str, Mode] = {}
     whole: set[str] = set()
     divisible: set[str] = set()  # published as one device that several claims share
-    for resource_slice in found:
+    for resource_slice in current_slices:
         for device in resource_slice.spec.devices:
             uuid = device.text("uuid") or device.text("parentUUID")
             if uuid in memory and modes.get(uuid, Mode()).whole:

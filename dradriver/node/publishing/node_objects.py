@@ -14,7 +14,7 @@ from dradriver.event import Event
 from dradriver.kube.client import Client
 from dradriver.kube.reflector import Change, Reflector
 from dradriver.kube.resources import NODES, RESOURCE_SLICES
-from dradriver.node.discovery.slots import Published
+from dradriver.node.discovery.gpu_slots import Published
 from dradriver.node.vendors.nvidia.discovery import driver_release
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine

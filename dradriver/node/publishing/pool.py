@@ -56,8 +56,8 @@ def keep_times(wanted: Sequence[Object], found: Sequence[Object]) -> list[Object
 
 
 def writes(
-    wanted: Sequence[Object],
-    found: Sequence[Object],
+    desired: Sequence[Object],
+    current: Sequence[Object],
     *,
     least_generation: int = 0,
     tolerated: Mapping[str, frozenset[str]],
@@ -65,35 +65,36 @@ def writes(
     """Return the writes that turn the existing slices of a pool into the wanted ones.
 
     Args:
-        wanted: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
-        found: This driver's slices of this node, as the API server has them.
+        desired: The pool's slices, as ``api.slices.resource_slices.build`` makes them.
+        current: This driver's slices of this node, as the API server has them.
         least_generation: The lowest pool generation to write: that of the last write if the content is the same, else
             one more. Consumers may have seen that generation although its slices were deleted since.
         tolerated: By slice name: the fields that the API server does not keep as wanted.
     """
     # 1. The existing slices that have the wanted content.
-    existing = {obj["metadata"]["name"]: obj for obj in found}
+    existing = {current_slice["metadata"]["name"]: current_slice for current_slice in current}
     unchanged = [
-        obj
-        for obj in wanted
-        if (old := existing.get(obj["metadata"]["name"])) is not None
-        and differences(obj, old) <= tolerated.get(obj["metadata"]["name"], _NO_DIFFERENCES)
+        desired_slice
+        for desired_slice in desired
+        if (current_slice := existing.get(desired_slice["metadata"]["name"])) is not None
+        and differences(desired_slice, current_slice)
+        <= tolerated.get(desired_slice["metadata"]["name"], _NO_DIFFERENCES)
     ]
 
     # 2. All slices of a pool have one generation. It grows only if the content of an existing slice changes.
-    newest = max((_generation(obj) for obj in found), default=0)
-    has_changed = len(unchanged) < sum(obj["metadata"]["name"] in existing for obj in wanted)
+    newest = max(map(_generation, current), default=0)
+    has_changed = len(unchanged) < sum(desired_slice["metadata"]["name"] in existing for desired_slice in desired)
     generation = max(newest + 1 if has_changed else newest, least_generation, 1)
 
     # 3. The writes. Slices that are not wanted are deleted.
     create, update = [], []
-    for obj in wanted:
-        old = existing.pop(obj["metadata"]["name"], None)
-        if old is None:
-            create.append(_with_generation(obj, generation))
-        elif obj not in unchanged or _generation(old) != generation:
-            update.append(_replacing(old, _with_generation(obj, generation)))
-    delete = [(name, old["metadata"]["resourceVersion"]) for name, old in existing.items()]
+    for desired_slice in desired:
+        current_slice = existing.pop(desired_slice["metadata"]["name"], None)
+        if current_slice is None:
+            create.append(_with_generation(desired_slice, generation))
+        elif desired_slice not in unchanged or _generation(current_slice) != generation:
+            update.append(_replacing(current_slice, _with_generation(desired_slice, generation)))
+    delete = [(name, current_slice["metadata"]["resourceVersion"]) for name, current_slice in existing.items()]
     return Writes(create=create, update=update, delete=delete, generation=generation)
 
 

@@ -53,14 +53,14 @@ def look(root: Path) -> Present:
     forks = 0
     for busid in sysfs.entries(devices):
         # PCI class and vendor id. A class of displays or of compute devices is a GPU.
-        kind, made_by = tree.pci_class(busid), tree.vendor(busid)
-        forks += made_by == _HYGON and kind.startswith((_DISPLAY, *_COMPUTES))
+        pci_class, made_by = tree.pci_class(busid), tree.vendor(busid)
+        forks += made_by == _HYGON and pci_class.startswith((_DISPLAY, *_COMPUTES))
         vendor = {_NVIDIA: NVIDIA, _AMD: AMD}.get(made_by)
-        if vendor is None or not kind.startswith((_DISPLAY, *_COMPUTES)):
+        if vendor is None or not pci_class.startswith((_DISPLAY, *_COMPUTES)):
             continue
         gpu_counts[vendor] += 1
         is_product = vendor is AMD and sysfs.text(devices / busid / "device").removeprefix("0x") in amd_products.PARTS
-        if is_product or kind.startswith(_COMPUTES):
+        if is_product or pci_class.startswith(_COMPUTES):
             large.add(vendor)
 
     # 2. Choose. If there are GPUs for data centres, only they count. AMD is chosen if all GPUs that count are AMD's.

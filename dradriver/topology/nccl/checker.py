@@ -209,7 +209,7 @@ def _check_numaid(cpu: Element, lines: dict[int, int], notes: Notes) -> None:
 
 
 def _check_cpu(cpu: Element, notes: Notes) -> None:
-    """Check what a ``<cpu>`` element says of its processor, and that it says enough for NCCL to use the file."""
+    """Check what a ``<cpu>`` element says of its processor, and that NCCL can use it."""
     arch, vendor, mask = cpu.get("arch"), cpu.get("vendor"), cpu.get("affinity")
     # Only x86 CPUs have vendor, family and model. A file without ``arch`` is checked as one of an x86 CPU.
     intel_or_amd = arch in (None, "x86_64")

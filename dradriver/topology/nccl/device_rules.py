@@ -71,7 +71,9 @@ def _gpu_children(pci: Element) -> list[Element]:
 
 
 def _check_pci(pci: Element, seen: dict[str, Element], notes: Notes) -> None:
-    """Check a ``<pci>`` element: its bus id, class, speed, children, and the ids that NCCL needs above NICs.
+    """Check a ``<pci>`` element.
+
+    This checks its bus id, class, speed and children, and the ids that NCCL needs above NICs.
 
     Args:
         pci: The element.

@@ -85,7 +85,9 @@ def add_devices(parent: Element, place: Place, devices: Devices, *, above: int |
 
 
 def _add_pci(element: Element, place: Place, above: int | None, devices: Devices) -> None:
-    """Add a ``<pci>`` element to ``devices`` as a GPU, a NIC or a switch, and walk the elements below a switch.
+    """Add a ``<pci>`` element to ``devices`` as a GPU, a NIC or a switch.
+
+    The elements below a switch are added, too.
 
     Args:
         element: The element.

@@ -190,7 +190,9 @@ def _blocks(entry: BlocksEntry, gpus: int) -> Blocks:
 
 
 def _check_places(profile: Profile) -> None:
-    """Check that GPUs and NICs are on listed NUMA nodes, and that each root complex and each CPU is on one node.
+    """Check that GPUs and NICs are on listed NUMA nodes.
+
+    Each root complex and each CPU must be on one node.
 
     Raises:
         TopologyError: With the field, its value and what is allowed there.

@@ -15,7 +15,9 @@ def paths(
     nic_paths: Sequence[Sequence[PathType]],
     numas: Sequence[int | None],
 ) -> tuple[tuple[PathType, ...], ...]:
-    """Return the inferred PCIe paths of all pairs of GPUs, g x g: visible ones, else the nearest that can be proved.
+    """Return the inferred PCIe paths of all pairs of GPUs, g x g.
+
+    A pair has its visible path, else the nearest that can be proved.
 
     In a tree two devices are never farther apart than the farthest step of any way between them. So a pair is PIX if
     both are PIX to one NIC, and PHB if one is PIX and the other PHB to it. One common NUMA node counts as a step of

@@ -27,7 +27,7 @@ ALL: Final = (
 """Values that give each account all rights that it can have."""
 LEAST: Final = "tests/unit/chart/test_rights.py::test_least_privilege_of_the_controller"
 RELEASE_OWNER: Final = "dradriver/controller/writing/release_owner.py"
-SEATS: Final = "dradriver/controller/writing/seat_slice.py"
+SEATS: Final = "dradriver/controller/writing/gang_barrier_slice.py"
 CLAIMS: Final = "dradriver/controller/writing/api_writer.py"
 STOLEN: Final = "tests/contract/test_stolen_tokens.py"
 GANGS: Final = "tests/contract/test_gang_policies.py"

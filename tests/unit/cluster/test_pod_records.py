@@ -13,7 +13,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
-from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.pod_resources import request_of
 from dradriver.cluster.records import pod_records
 from dradriver.cluster.records.pod_records import Foreign
 from dradriver.kube import codec

@@ -17,7 +17,7 @@ from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.base.allocating_driver import NVIDIA, OURS, bound, current_ledger
 from dradriver.controller.controller import Controller
 from dradriver.controller.main import LEASE, Options, main, parse, serve
-from dradriver.controller.writing import seat_slice
+from dradriver.controller.writing import gang_barrier_slice
 from dradriver.kube.client import Client
 from dradriver.kube.resources import DEVICE_CLASSES, LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
@@ -206,7 +206,7 @@ async def test_a_leader_publishes_the_seats_and_follows_the_charts_class(running
 async def test_only_gangs_wait_until_a_new_leader_knows_of_seats(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat_slice, "FIRST_LOOK_S", 60.0)
+    monkeypatch.setattr(gang_barrier_slice, "FIRST_LOOK_S", 60.0)
     cluster, answers = running.cluster, asyncio.Event()
     cluster.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}})
     running.api.fail(method="GET", path=f"/deviceclasses/{gang_barrier_device.CLASS}$", mode="hold", until=answers)
@@ -227,7 +227,7 @@ async def test_only_gangs_wait_until_a_new_leader_knows_of_seats(
 async def test_gangs_of_a_leader_that_cannot_find_out_of_seats_go_without_after_a_while(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seat_slice, "FIRST_LOOK_S", 0.1)
+    monkeypatch.setattr(gang_barrier_slice, "FIRST_LOOK_S", 0.1)
     cluster = running.cluster
     running.api.fail(
         method="GET", path=f"/deviceclasses/{gang_barrier_device.CLASS}$", mode="hold", until=asyncio.Event()

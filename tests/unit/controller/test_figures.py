@@ -14,7 +14,7 @@ from dradriver.api.policies.gpu_modes import Mode
 from dradriver.api.policies.gpu_prices import Price, Prices
 from dradriver.api.slices import resource_slices
 from dradriver.controller import metrics
-from dradriver.controller.loop.figures import Figures
+from dradriver.controller.loop.cluster_gauges import Figures
 from dradriver.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes.addoncluster import AddOnCluster
 from tests.fakes.gpucluster import GpuCluster

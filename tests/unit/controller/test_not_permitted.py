@@ -12,7 +12,7 @@ from dradriver.api.gangs.suspendable_owners import Suspendable
 from dradriver.controller.owners.evict_pods import delete, evict
 from dradriver.controller.owners.owner_suspension import suspend
 from dradriver.controller.owners.topmost_owner import Top
-from dradriver.controller.writing.outcome import RefusedError
+from dradriver.controller.writing.write_outcome import RefusedError
 from dradriver.kube.client import ApiError, Client
 from tests.fakes.control_plane.jobs import JOBS
 from tests.fakes.gpucluster import GpuCluster

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from dradriver.controller.writing.outcome import Outcome, outcome
+from dradriver.controller.writing.write_outcome import Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.client import ApiError, Unreachable
 from dradriver.kube.errors import from_status

@@ -67,6 +67,18 @@ async def test_what_a_budget_refused_leaves_the_minute_to_others(when: str) -> N
     assert cluster.ending() == ["low-b"]
 
 
+async def test_an_eviction_without_an_answer_counts_as_one() -> None:
+    cluster = await bounded("ab")
+    cluster.client.lose["evict"] = 1
+    cluster.pod("first", 8, priority=10, **on("a"))
+    async with working(cluster):
+        while not cluster.ending():
+            await asyncio.sleep(0.01)
+        cluster.pod("second", 8, priority=10, **on("b"))
+        await asyncio.sleep(20)
+    assert cluster.ending() == ["low-a"]
+
+
 async def test_a_plan_that_its_pod_does_not_need_any_more_leaves_the_minute_to_others() -> None:
     cluster = await bounded("ab")
     cluster.client.refuse["evict"] = [ApiError(503, "ServiceUnavailable", "not now")] * 3

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.cluster.cache.cluster_cache import Picture
-from dradriver.controller.writing.seat_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
+from dradriver.controller.writing.gang_barrier_slice import AGAIN_S, NO_CLASS, WITHOUT, SeatSlice, recorder
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.resources import DEVICE_CLASSES, EVENTS, RESOURCE_SLICES
 from tests import schema

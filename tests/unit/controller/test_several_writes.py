@@ -7,8 +7,8 @@ import functools
 
 import pytest
 
-from dradriver.controller.writing.outcome import MovedOnError
 from dradriver.controller.writing.several_writes import each
+from dradriver.controller.writing.write_outcome import MovedOnError
 from dradriver.kube.client import ApiError
 
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from dradriver.kube.client import Client
-from dradriver.kube.leader import LeaderElector
+from dradriver.kube.leader import ElectionLease, LeaderElector, Timings
 from dradriver.kube.leader_thread import Progress, Work, elect
 from dradriver.kube.resources import LEASES
 from tests.fakes.apistore import Store
@@ -39,8 +39,8 @@ class Counted(StoreClient):
 
 
 def elector(client: Counted, **options: Any) -> LeaderElector:
-    times = {"lease_duration_s": 15, "renew_deadline_s": 10, "retry_period_s": 0.01}
-    return LeaderElector(cast("Client", client), namespace="ns", name="x", identity="a", **times | options)
+    options = {"timings": Timings(retry_period_s=0.01)} | options
+    return LeaderElector(cast("Client", client), ElectionLease("ns", "x"), identity="a", **options)
 
 
 def holder(store: Store) -> str:
@@ -73,8 +73,8 @@ async def test_a_loop_that_hangs_loses_the_lease_and_its_process_is_ended() -> N
         assert ended.wait(LIMIT_S), "the lease stays with a leader that hangs"
         was_ended.set()
 
-    times = {"lease_duration_s": 1, "renew_deadline_s": 0.1}
-    made = elector(client, makes_progress=progress.is_recent, end_process=lambda _: ended.set(), **times)
+    timings = Timings(lease_duration_s=1, renew_deadline_s=0.1, retry_period_s=0.01)
+    made = elector(client, makes_progress=progress.is_recent, end_process=lambda _: ended.set(), timings=timings)
     running = asyncio.ensure_future(elect(made.run, work))
     await was_ended.wait()
     running.cancel()

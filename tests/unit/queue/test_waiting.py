@@ -19,7 +19,7 @@ from dradriver.api.pod.annotations import Annotations
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.cluster.nodes.node_table import NodeTable
 from dradriver.cluster.nodes.pod_demands import Ask
-from dradriver.cluster.nodes.requests import Amounts
+from dradriver.cluster.nodes.pod_resources import Amounts
 from dradriver.queue.pending import Member, PendingWorkload
 from dradriver.queue.rechecks import OLDEST, OTHERS
 from dradriver.queue.tenant_turns import MOST_IN_VAIN

@@ -63,32 +63,32 @@ class AmdGpus:
         Args:
             root: Where the host's /sys is.
             proc_root: Where the host's /proc is; None for this process's own where ``root`` has none.
-            base: Brings GPUs into containers: one that it cannot is left out. None leaves none out.
+            base: Brings GPUs into containers. A GPU that it cannot bring is left out. None leaves none out.
             nics: The network cards that an agent before this one saw.
         """
         self._root = root
         self._proc_root = proc_root
         self._base = base
         self._nics = KeptNics() if nics is None else nics
-        self._steady = Debounce()
+        self._debounce = Debounce()  # holds back a change of the machine until several readings show it
         self._ras = Ras()
         self._nodes: Mapping[str, KfdNode] = {}
-        self._seen: dict[str, str] = {}  # bus ids of all GPUs that ever were, by uuid
-        self._links: Mapping[tuple[str, str], int] = {}  # of pairs, by uuid, as they were last told
+        self._seen: dict[str, str] = {}  # by uuid: the bus ids of all GPUs that any reading found
+        self._links: Mapping[tuple[str, str], int] = {}  # by pair of uuids: their links, by the last reading
         self._silent = 0  # readings in a row in which nodes of the driver did not answer
         self._told: tuple[Problem, ...] = ()
         self.refused: str | None = None
-        self._load: DriverLoad | None = None  # of which the last reading is
+        self._load: DriverLoad | None = None  # the load of the kernel module in which the last reading was made
 
     def edits(self, gpu: Gpu) -> Edits:
         """Return the CDI id of an AMD GPU in the specification of this node's GPUs, which brings its device nodes."""
         return Edits(cdi=(cdi_id(gpu.uuid),))
 
     def read(self) -> Machine:
-        """Return the machine with AMD's GPUs as it is now; each problem is logged when it appears.
+        """Return the machine with AMD's GPUs as it is now; log new problems.
 
         Raises:
-            SetupError: It cannot be read now, which says nothing of its GPUs.
+            SetupError: The machine cannot be read now. Its GPUs may be well.
         """
         # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded anew meanwhile.
         began_s = time.monotonic()
@@ -96,41 +96,45 @@ class AmdGpus:
         has_proc = os.path.exists(self._root / sysfs.CPUINFO)
         proc_root = self._proc_root or (self._root if has_proc else Path("/"))
         try:
-            read = amd_reading.discover(self._root, proc_root=proc_root, earlier=self._links, kept=self._nics)
+            reading = amd_reading.discover(self._root, proc_root=proc_root, earlier=self._links, kept=self._nics)
         except OSError as error:
             raise SetupError(f"the host's {self._root / 'sys'} cannot be looked at: {error}") from error
 
-        # 2. A node that does not answer may do so next time. After some readings what did answer counts.
-        self._silent = self._silent + 1 if read.silent else 0
+        # 2. ``silent`` counts nodes of the driver that gave no properties. They may do so next time. After ``READINGS``
+        #    such readings, those that answered are enough.
+        self._silent = self._silent + 1 if reading.silent else 0
         if 0 < self._silent < READINGS:
-            self._tell(read.problems)
-            raise SetupError(f"{read.silent} of the driver's nodes did not say what they are")
-        self.refused = read.refused
-        self._nodes, self.read_s = read.nodes, began_s
+            self._tell(reading.problems)
+            raise SetupError(f"{reading.silent} of the driver's nodes did not say what they are")
+        self.refused = reading.refused
+        self._nodes, self.read_s = reading.nodes, began_s
 
         # 3. The links. The next reading uses them for GPUs whose links it cannot read.
-        uuids = [gpu.uuid for gpu in read.machine.gpus]
-        rows = zip(uuids, read.machine.links, strict=True)
+        uuids = [gpu.uuid for gpu in reading.machine.gpus]
+        rows = zip(uuids, reading.machine.links, strict=True)
         self._links = {(a, b): count for a, row in rows for b, count in zip(uuids, row, strict=True)}
 
-        # 4. The faults. A GPU that was seen before and is still on the bus has the fault that the driver lacks it. If
-        #    another GPU is at its bus id now, it is gone.
-        # ``nodes`` is by uuid: what the driver (KFD) says of each GPU that it has.
-        pci_of = {uuid: node.pci for uuid, node in read.nodes.items()}
-        taken = set(pci_of.values())
-        self._seen = {uuid: pci for uuid, pci in self._seen.items() if pci not in taken} | pci_of
-        away = [uuid for uuid, pci in self._seen.items() if uuid not in read.nodes and self._device(pci).exists()]
-        self.faults = dict.fromkeys(away, (_AWAY,)) | {uuid: self._faults(read, uuid) for uuid in read.nodes}
+        # 4. The faults. ``nodes`` has, by uuid, the GPUs that the driver (KFD) knows. If a GPU that was seen before is
+        #    on the bus and unknown to the driver, that is its fault. If another GPU has its bus id now, it is gone.
+        pci_of = {uuid: node.pci for uuid, node in reading.nodes.items()}
+        pcis_in_use = set(pci_of.values())
+        self._seen = {uuid: pci for uuid, pci in self._seen.items() if pci not in pcis_in_use} | pci_of
+        on_bus = [uuid for uuid, pci in self._seen.items() if self._device(pci).exists()]
+        unknown_to_driver = [uuid for uuid in on_bus if uuid not in reading.nodes]
+        self.faults = dict.fromkeys(unknown_to_driver, (_AWAY,)) | {
+            uuid: self._faults(reading, uuid) for uuid in reading.nodes
+        }
 
         # 5. The GPUs that can be handed out.
-        machine, left_out = self._usable(read)
+        machine, left_out = self._usable(reading)
         self._load = load
         if self.is_stale():
             raise SetupError("the driver was loaded anew while its GPUs were read")
-        self._tell((*read.problems, *left_out))
+        self._tell((*reading.problems, *left_out))
 
-        # Some changes count only when several readings show them.
-        return self._steady.machine(machine) if machine.gpus else machine
+        # ``Debounce`` holds a change back until several readings show it, unless the GPUs themselves have changed.
+        # Without any GPU there is nothing to hold back.
+        return self._debounce.machine(machine) if machine.gpus else machine
 
     def is_stale(self) -> bool:
         """Return whether the last reading of AMD's GPUs is stale: amdgpu was loaded again since.

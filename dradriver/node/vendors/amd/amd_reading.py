@@ -81,7 +81,9 @@ def discover(
     earlier: Mapping[tuple[str, str], int] = MappingProxyType({}),
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Read the machine and its AMD GPUs from /sys; without the driver the machine has no GPUs.
+    """Return a reading of the machine and its AMD GPUs from /sys.
+
+    Without the driver the machine has no GPUs.
 
     Args:
         root: Folder that contains the host's /sys.
@@ -216,13 +218,16 @@ def _machine(
         earlier: See ``discover``.
         kept: See ``discover``.
     """
-    # A seat is where /sys has a device in the PCI tree: root complex and switches. PCIe paths follow from it.
+    # Where /sys has each GPU in the PCI tree: root complex and switches. PCIe paths follow from that.
     tree = PciTree(root)
     nodes = sysfs.numa_nodes(root)
     with_cpus = [node.id for node in nodes if node.cpus]
     numas = [_numa(gpu, tree, topology.cpus, with_cpus) for gpu in gpus]
-    seats = [tree.seat(gpu.pci) for gpu in gpus]
-    places = tuple(Place(numa=numa) if seat is None else seat.place for seat, numa in zip(seats, numas, strict=True))
+    pci_places = [tree.seat(gpu.pci) for gpu in gpus]
+    places = tuple(
+        Place(numa=numa) if pci_place is None else pci_place.place
+        for pci_place, numa in zip(pci_places, numas, strict=True)
+    )
     nics = nic_discovery.read_nics(root, tree, problems, kept)
     links = _links(gpus, problems, earlier)
 
@@ -255,10 +260,13 @@ def _machine(
 
 
 def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, minors: Drm) -> Gpu:
-    """Return the GPU of a KFD node. The built-in product table fills in what the driver does not say."""
+    """Return the GPU of a KFD node.
+
+    The built-in product table fills in what the driver does not say.
+    """
     device = root / "sys/bus/pci/devices" / gpu.pci
     # The table entry of the PCI device id, and the place in the PCI tree; either may be missing.
-    product_entry, seat = PARTS.get(gpu.device), tree.seat(gpu.pci)
+    product_entry, pci_place = PARTS.get(gpu.device), tree.seat(gpu.pci)
     board = sysfs.text(device / "product_name")
     if not _TEXT.fullmatch(board):
         board = ""
@@ -279,7 +287,7 @@ def _gpu(root: Path, index: int, gpu: KfdNode, tree: PciTree, numa: int | None, 
         uuid=gpu.uuid,
         minor=minors.render or 0,
         pci=gpu.pci,
-        pcie_root=None if seat is None else seat.root,
+        pcie_root=None if pci_place is None else pci_place.root,
         numa=numa,
         product=product,
         board="" if board == product else board,

@@ -39,9 +39,12 @@ class AmdSpecification:
         self._on_host = on_host.rstrip("/")
 
     def keep(self, gpus: Mapping[str, Drm]) -> dict[str, str]:
-        """Write the CDI specification of all AMD GPUs with device nodes; return why others are left out, by uuid.
+        """Write the CDI specification of all AMD GPUs that have device nodes.
 
-        Where there is none, no container starts by the numbers of before: they may be another GPU's by then.
+        Returns why other GPUs are left out, by uuid.
+
+        Without any GPU the file is removed. Else a container could start with old device numbers, which may belong to
+        another GPU by now.
 
         Args:
             gpus: The numbers of each GPU's device nodes, by uuid.

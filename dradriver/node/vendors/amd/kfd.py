@@ -120,13 +120,16 @@ def read(root: Path) -> Kfd | None:
 
 
 def _gpu(folder: Path, number: int, properties: Mapping[str, int]) -> KfdNode:
-    # Numbers that cannot be count as not told.
+    """Return the GPU that a folder of the driver (KFD) describes.
+
+    A number that is impossible counts as unknown, and its name is in ``odd``.
+    """
     impossible = [key for key, most in _MOST.items() if properties.get(key, 0) > most]
-    known = {key: value for key, value in properties.items() if key not in impossible}
+    valid = {key: value for key, value in properties.items() if key not in impossible}
 
     # A PCI address: 8 bits of bus, 5 of device, 3 of function. Memory of the GPU is in banks.
-    location = known.get("location_id", 0) & 0xFFFF
-    render = known.get("drm_render_minor", 0)
+    location = valid.get("location_id", 0) & 0xFFFF
+    render = valid.get("drm_render_minor", 0)
     banks = [_properties(folder / "mem_banks" / name / "properties") for name in sysfs.entries(folder / "mem_banks")]
     memory = sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _GPU_MEMORY)
     if memory > MOST_BYTES:
@@ -136,16 +139,16 @@ def _gpu(folder: Path, number: int, properties: Mapping[str, int]) -> KfdNode:
     return KfdNode(
         number=number,
         gpu_id=sysfs.number(folder / "gpu_id") or 0,
-        unique_id=known.get("unique_id", 0),
-        pci=f"{known.get('domain', 0):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
-        device=f"{known.get('device_id', 0):04x}",
-        gfx=_gfx(known.get("gfx_target_version", 0)),
+        unique_id=valid.get("unique_id", 0),
+        pci=f"{valid.get('domain', 0):04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        device=f"{valid.get('device_id', 0):04x}",
+        gfx=_gfx(valid.get("gfx_target_version", 0)),
         render=render or None,
-        memory_mib=(memory or known.get("local_mem_size", 0)) >> 20,
-        hive=known.get("hive_id", 0),
+        memory_mib=(memory or valid.get("local_mem_size", 0)) >> 20,
+        hive=valid.get("hive_id", 0),
         links=links,
         cpus=cpus,
-        vendor=f"{vendor:04x}" if (vendor := known.get("vendor_id", 0)) else "",
+        vendor=f"{vendor:04x}" if (vendor := valid.get("vendor_id", 0)) else "",
         odd=tuple(impossible),
     )
 

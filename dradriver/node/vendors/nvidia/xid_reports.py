@@ -103,27 +103,30 @@ class XidReports:
         return {xid: "ignore" if xid in over else word for xid, word in severities.items()}
 
     def take(self, text: str, at_s: float) -> None:
-        """Take one record of the kernel's log, which may report an XID; ``at_s`` is of the log's clock."""
+        """Take a record of the kernel's log, which may report an XID.
+
+        ``at_s`` is the time of the record by the log's clock.
+        """
         if text.startswith(_LOADED):
             self._noted.clear()  # another driver, or the same one started anew
             self._switches.loaded()
             return
         self._switches.take(text, at_s)
-        line = _XID.match(text)
-        if line is None:
+        match = _XID.match(text)
+        if match is None:
             return
-        busid, number = f"{int(line[1], 16):04x}:{line[2].lower()}:{line[3].lower()}.0", int(line[4])
+        busid, number = f"{int(match[1], 16):04x}:{match[2].lower()}:{match[3].lower()}.0", int(match[4])
         asks = xids.recovery(number)
-        if number == RECOVERY_CHANGED and (action := _ACTION.search(line[5])) is not None:
+        if number == RECOVERY_CHANGED and (action := _ACTION.search(match[5])) is not None:
             if int(action[1], 16) == 0:
                 self._noted.pop(busid, None)  # nothing needs to be done any more, the driver says
                 return
             asks = action[2]
         if busid not in self._noted and len(self._noted) >= _MOST_GPUS:
             return
-        some = self._noted.setdefault(busid, {})
-        some[xids.read(number, line[5])] = _Noted(at_s, asks)
-        if len(some) > _MOST_XIDS:
-            word = self._in_force(some)
-            _, *later = some  # the first is what the taint says
-            del some[max(later, key=lambda xid: (_WORDS.index(word[xid]), -some[xid].last_s))]
+        noted_xids = self._noted.setdefault(busid, {})
+        noted_xids[xids.read(number, match[5])] = _Noted(at_s, asks)
+        if len(noted_xids) > _MOST_XIDS:
+            word = self._in_force(noted_xids)
+            _, *later = noted_xids  # the first is what the taint says
+            del noted_xids[max(later, key=lambda xid: (_WORDS.index(word[xid]), -noted_xids[xid].last_s))]

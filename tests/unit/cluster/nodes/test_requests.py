@@ -21,7 +21,7 @@ from dradriver.api.base.pods import (
     Toleration,
 )
 from dradriver.cluster.nodes.pod_demands import MOST, OVERSIZE, Ask, ask_of
-from dradriver.cluster.nodes.requests import request_of
+from dradriver.cluster.nodes.pod_resources import request_of
 
 
 def container(restart_policy: str | None = None, **requests: str) -> Container:

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from dradriver.api.slices.lost_gpus import LostGpu
+from dradriver.node.discovery.gpu_slots import Published, Slots
 from dradriver.node.discovery.simulated_machine import Simulated, without
-from dradriver.node.discovery.slots import Published, Slots
 from dradriver.topology import machine_codec, profiles
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, machine

@@ -14,8 +14,8 @@ import grpc
 import grpc.aio
 import pytest
 
+from dradriver.node.health.cdi_runtime_check import OFF, SOCKETS, RuntimeWatch, trouble
 from dradriver.node.health.faults_in_force import Record
-from dradriver.node.health.runtime import OFF, SOCKETS, RuntimeWatch, trouble
 from dradriver.node.protos.runtime import runtime_pb2, runtime_pb2_grpc
 from dradriver.topology import profiles
 from tests import needs

@@ -14,7 +14,7 @@ from dradriver.errors import DriverError
 from dradriver.node.discovery.simulated_machine import without
 from dradriver.node.faults import Fault
 from dradriver.node.health.faults_in_force import Standing
-from dradriver.node.kubelet.health import AGAIN_S, MOST_TEXT, HealthStream
+from dradriver.node.kubelet.gpu_health_service import AGAIN_S, MOST_TEXT, HealthStream
 from dradriver.node.protos.health.v1 import health_pb2 as v1
 from dradriver.node.protos.health.v1 import health_pb2_grpc as v1_grpc
 from dradriver.node.protos.health.v1alpha1 import health_pb2 as v1alpha1

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from dradriver.node.kubelet import sockets
-from dradriver.node.kubelet.health import HealthStream
+from dradriver.node.kubelet.gpu_health_service import HealthStream
 from dradriver.node.kubelet.plugin import Plugin
 from dradriver.node.kubelet.service import DraService
 from dradriver.node.kubelet.sockets import SocketPaths

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dradriver.node.nics import ports
-from dradriver.node.nics.history import History
+from dradriver.node.nics.port_history import History
 from tests.fakes.nic_tree import DOWN, INIT, UP, NicTree
 
 EVERY_S = 15.0

@@ -71,8 +71,10 @@ class Mig:
         self._switched = switched
         self._told: set[tuple[str, int, Placed]] = set()
 
-    def find(self, machine: Machine, wish: AllocatedDevice) -> Found[MigRequest] | None:
-        """Return the GPU and the MIG request of an allocated device; None if the device is not made of MIG slices.
+    def find(self, machine: Machine, allocated: AllocatedDevice) -> Found[MigRequest] | None:
+        """Return the GPU and the MIG request of an allocated device.
+
+        None if the device is not made of MIG slices.
 
         The device is a published MIG placement, or slices of a GPU. All slices of a GPU without a profile are the whole
         GPU, if it can leave MIG mode: in MIG mode it has no NVLink.
@@ -81,16 +83,16 @@ class Mig:
             NotYetError: The driver has not told the GPU's MIG profiles yet.
         """
         # A device of a whole GPU's name has slices as capacities; the name of a placement has profile and start.
-        gpu = named(machine, wish.device)
+        gpu = named(machine, allocated.device)
         if gpu is None:
-            return _placement(machine, wish.device)
-        if names.CAPACITY_MEMORY_SLICES not in wish.consumed:
+            return _placement(machine, allocated.device)
+        if names.CAPACITY_MEMORY_SLICES not in allocated.consumed:
             return None
 
         # The claim's configuration can name the profile (and the start on each GPU) that the controller chose.
-        pin = wish.config.mig.get(wish.request) if wish.config is not None else None
+        pin = allocated.config.mig.get(allocated.request) if allocated.config is not None else None
         memory, compute = (
-            quantity.whole(wish.consumed.get(key, "0"))
+            quantity.whole(allocated.consumed.get(key, "0"))
             for key in (names.CAPACITY_MEMORY_SLICES, names.CAPACITY_COMPUTE_SLICES)
         )
         request = MigRequest(memory=memory, compute=compute)
@@ -130,29 +132,29 @@ class Mig:
 
         # 1. What takes room on the GPU: instances that exist, and those that agents have noted and not made yet.
         # ``existing`` are the GPU's instances by number. ``driver`` is the present load of the driver, with which
-        # instances of an earlier load are gone. ``owned`` are placements that agents made.
+        # instances of an earlier load are gone. ``made_by_agents`` are placements that agents made.
         existing, driver = _instances(control, gpu), control.driver()
-        noted = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
-        owned = [entry.wanted.placed for entry in noted if entry.in_load(driver)]
-        self._tell(gpu, {number: placed for number, placed in existing.items() if placed not in owned})
+        entries = [entry for entry in beside if isinstance(entry.wanted, MigPlace)]
+        made_by_agents = [entry.wanted.placed for entry in entries if entry.in_load(driver)]
+        self._tell(gpu, {number: placed for number, placed in existing.items() if placed not in made_by_agents})
         limits = binding_limits(profiles)
-        room = mig_packing.taken(profiles, {*existing.values(), *(entry.wanted.placed for entry in noted)})
+        room = mig_packing.taken(profiles, {*existing.values(), *(entry.wanted.placed for entry in entries)})
 
         # 2. Devices with a pinned start, some of which are published instances that exist already.
         places: list[MigPlace | None] = [None] * len(intents)
         without_start: list[tuple[int, MigProfile]] = []
-        for n, intent in enumerate(intents):
+        for index, intent in enumerate(intents):
             profile, start = mig_packing.requested(profiles, intent.device, intent.wanted), intent.wanted.start
             if start is None:
-                without_start.append((n, profile))
+                without_start.append((index, profile))
                 continue
             # A request that names the profile is for an instance that is published as a device of its own.
-            at, is_published = Placed(profile.id, start), intent.wanted.profile is not None
+            position, is_published = Placed(profile.id, start), intent.wanted.profile is not None
             # Use the instance that is there. If it has gone it is made again, but only if this GPU's are made at all.
-            if is_published and at in existing.values() and at not in owned:
-                places[n] = MigPlace.of(profile, start, found=True)
+            if is_published and position in existing.values() and position not in made_by_agents:
+                places[index] = MigPlace.of(profile, start, found=True)
                 continue
-            if is_published and at not in existing.values() and not self._made(gpu):
+            if is_published and position not in existing.values() and not self._made(gpu):
                 raise NotYetError(
                     f"device {intent.device}: MIG instance {profile.name} at {start} is gone, and none is made for "
                     f"pods on this GPU; make it again: nvidia-smi mig -i {gpu} -cgi {profile.id}:{start} -C"
@@ -161,26 +163,26 @@ class Mig:
                 known = ", ".join(map(str, profile.starts))
                 raise ClaimError(f"device {intent.device}: {profile.name} cannot start at {start}; it can at {known}")
             if not room.fits(profile, start, limits):
-                obstacle = mig_packing.in_the_way(at, profiles, existing, owned)
+                obstacle = mig_packing.in_the_way(position, profiles, existing, made_by_agents)
                 raise DeviceBusyError(f"device {intent.device}: {obstacle}")
             room = room.put(profile, start, limits)
-            places[n] = MigPlace.of(profile, start)
+            places[index] = MigPlace.of(profile, start)
 
         # 3. The others, packed together.
         starts = mig_packing.pack(profiles, room, [profile for _, profile in without_start])
         if starts is None:
             profile_names = ", ".join(profile.name for _, profile in without_start)
-            obstacle = mig_packing.in_the_way(None, profiles, existing, owned)
+            obstacle = mig_packing.in_the_way(None, profiles, existing, made_by_agents)
             raise DeviceBusyError(f"GPU {gpu} has no room for {profile_names}: {obstacle}")
-        for (n, profile), start in zip(without_start, starts, strict=True):
-            places[n] = MigPlace.of(profile, start)
+        for (index, profile), start in zip(without_start, starts, strict=True):
+            places[index] = MigPlace.of(profile, start)
         return [place for place in places if place is not None]
 
     def make(self, control: Control, made: MigChange) -> Iterator[MigChange]:
-        """Make a MIG device: the GPU instance, then its compute instance; turn MIG mode on if that needs no reset.
+        """Make a MIG device: the GPU instance, then its compute instance.
 
-        The GPU instance's number is noted before it has a compute instance; and where its place was taken meanwhile,
-        that there is none of ours.
+        MIG mode is turned on first if that needs no reset. Each yielded state is written to the ledger: the number of
+        the GPU instance before its compute instance is made, or that there is no instance because its place was taken.
         """
         # A published instance is there already, and is used as it is.
         if made.wanted.found:
@@ -204,18 +206,21 @@ class Mig:
         yield msgspec.structs.replace(made, done=_done(control, made, instance, compute))
 
     def undo(self, control: Control, made: MigChange, beside: Sequence[Made]) -> None:
-        """Destroy a MIG device from the inside out, and end MIG mode with the last if that needs no reset.
+        """Destroy the instances of a MIG device, and end MIG mode if it was the last.
 
-        An instance at its place that has another number or uuid is somebody else's. Without a number, of what an agent
-        was killed at, the place tells it, which was free when the intent was written: of an instance that has nothing
-        in it, since the number is noted before the compute instance is made.
+        ``beside`` has the other devices that agents made on this GPU. MIG mode stays on if it ends only with a reset.
+
+        An instance at the same place with another number or uuid belongs to another program. If the agent was killed
+        before the number was written, the place alone tells: it was free when the intent was written. Then only an
+        instance without a compute instance is destroyed, because the number is written before a compute instance is
+        made.
         """
         # Instances end with a load of the driver, and those that were found are not this agent's to destroy.
         driver = control.driver()
         if made.wanted.found or not made.in_load(driver):
             return
-        for instance, at in _instances(control, made.uuid).items():
-            if at != made.wanted.placed:
+        for instance, position in _instances(control, made.uuid).items():
+            if position != made.wanted.placed:
                 continue
             if _is_own(control, made, instance):
                 _destroy(control, made.uuid, instance)

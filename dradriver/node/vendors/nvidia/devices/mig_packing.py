@@ -75,7 +75,7 @@ def taken(profiles: Sequence[MigProfile], placed: Iterable[Placed]) -> Room:
 
 
 def requested(profiles: Sequence[MigProfile], device: str, asked: MigRequest) -> MigProfile:
-    """Return the MIG profile that a claim requests by id, by name, or by slices of a GPU, for packing.
+    """Return the MIG profile that a claim requests by id, by name, or by slices.
 
     Args:
         profiles: The GPU's profiles.

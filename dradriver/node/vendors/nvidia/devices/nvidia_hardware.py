@@ -14,8 +14,8 @@ from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.threads import Thread
 from dradriver.node.vendors.nvidia.devices.capabilities import Capabilities, DriverCapabilities, SimulatedCapabilities
 from dradriver.node.vendors.nvidia.devices.mig_devices_made import Mig
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Mps, Sharing, TimeSliced
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
-from dradriver.node.vendors.nvidia.devices.share import Mps, Sharing, TimeSliced
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu
 from dradriver.node.vendors.nvidia.discovery import base_specification
 from dradriver.node.vendors.nvidia.discovery.driver_root import dev_root, on_host

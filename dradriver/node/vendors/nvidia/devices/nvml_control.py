@@ -27,7 +27,7 @@ from dradriver.node.errors import HardwareError
 from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices.control_session import Session
 from dradriver.node.vendors.nvidia.discovery import binding
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)
@@ -82,9 +82,10 @@ class NvmlControl:
             return nvml.mig_mode(nvml.device(gpu))
 
     def set_mig_mode(self, gpu: str, on: bool) -> None:
-        """Turn MIG mode on or off by NVML control if that needs no reset, which NVML would leave pending silently.
+        """Turn MIG mode on or off if that needs no reset.
 
-        Where it is off a mode that waits for a reset is taken back, as an agent leaves it that is killed in this call.
+        NVML itself would accept a change that needs a reset, and leave it pending. If the mode is off and such a change
+        is pending (an agent was killed in this call), the change is cancelled.
         """
         call = "nvmlDeviceSetMigMode"
         with self._session() as nvml:
@@ -94,10 +95,10 @@ class NvmlControl:
                     _stay_off(nvml, gpu)
                 return
             if not _resetless(nvml, device):
-                said = (
+                text = (
                     f"GPU {gpu} changes its MIG mode at a reset only: nvidia-smi -i {gpu} -mig {int(on)}, then reset it"
                 )
-                raise HardwareError(call, RESET_REQUIRED, said)
+                raise HardwareError(call, RESET_REQUIRED, text)
             # Processes would lose the GPU.
             if nvml.ask("nvmlDeviceGetComputeRunningProcesses", device):
                 raise HardwareError(call, IN_USE, f"processes are on GPU {gpu}")

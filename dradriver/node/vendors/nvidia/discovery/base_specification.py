@@ -123,7 +123,9 @@ class BaseSpecification:
         self._gone = self._path.with_suffix(_GONE)  # marks that time for the next agent; runtimes ignore the file
 
     def keep(self, machine: Machine) -> dict[str, str]:
-        """Write the base specification with every whole GPU; return the reasons for those that are missing, by uuid.
+        """Write the base CDI specification; return why GPUs are missing, by uuid.
+
+        It has every whole GPU.
 
         GPUs in MIG mode are not in it: toolkits from 1.18 on leave them out, and their parts need the device ``driver``
         alone. The file is made again if it lacks a GPU or describes one wrongly. If that does not help, it is made
@@ -249,7 +251,9 @@ class BaseSpecification:
             os.close(descriptor)
 
     def _make(self, gpus: list[Gpu], driver_version: str) -> dict[str, str]:
-        """Write the file from the best source; return a reason for each GPU and ``DRIVER``, used for missing ones.
+        """Write the file from the best source; return a reason for each GPU and ``DRIVER``.
+
+        A reason is used if its GPU is missing.
 
         The best source is the first that has all GPUs and the common device, else the one with the most GPUs.
         """

@@ -128,7 +128,7 @@ class Specification:
         return any(device.name == name for device in self._typed.devices)
 
     def devices(self, gpus: Iterable[Gpu], driver_version: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the CDI devices that are these GPUs, and why the other GPUs have none, both by uuid.
+        """Return the CDI devices of GPUs, and why other GPUs have none, by uuid.
 
         Args:
             gpus: GPUs that are handed out whole.

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
 from dradriver.topology.check import MOST_OF_AN_ENGINE, MOST_PROFILES, check_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.identifiers import is_mig_profile
@@ -32,11 +32,15 @@ Ask = Callable[..., Any]
 
 
 def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, ...]:
-    """Return the profiles that have a place on a GPU, the smallest first; none where the product has no MIG.
+    """Return the MIG profiles that have a place on a GPU, the smallest first.
 
-    Some are left out, and said: one whose name is of a form that is not known, a newer driver's, which asks for more
-    than a size; one whose name another has, for claims say a name; and what a GPU has too many of. Numbers that cannot
-    be make all of it nonsense.
+    The result is empty if the product has no MIG. These profiles are left out and logged:
+
+    - A profile whose name has a form that is not known. A newer driver may use it for more than a size.
+    - A profile with the name of another one: claims request profiles by name.
+    - Profiles beyond ``MOST_PROFILES``.
+
+    A number that is impossible makes all answers invalid.
 
     Args:
         calls: Asks the library.
@@ -44,7 +48,7 @@ def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, .
         infos: What ``infos`` returned for it.
 
     Raises:
-        NvmlError: A question failed, or was answered by nonsense.
+        NvmlError: A question failed, or an answer is invalid.
     """
     by_name: dict[str, MigProfile] = {}
     for info in infos:
@@ -57,7 +61,7 @@ def read(calls: NvmlCalls, gpu: object, infos: list[Any]) -> tuple[MigProfile, .
             _tell(profile.id, f"the GPU has more than {MOST_PROFILES}")
         else:
             by_name[profile.name] = profile
-    return tuple(sorted(by_name.values(), key=lambda one: (one.compute, one.size, one.name)))
+    return tuple(sorted(by_name.values(), key=lambda profile: (profile.compute, profile.size, profile.name)))
 
 
 def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
@@ -66,8 +70,10 @@ def infos(calls: NvmlCalls, gpu: object) -> list[Any]:
     return enumerated(calls.ask, "nvmlDeviceGetGpuInstanceProfileInfoV", known, gpu)
 
 
-def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> list[Any]:
-    """Return all answers of NVML to a question about each number of an enumeration, such as that of MIG profiles.
+def enumerated(ask: Ask, query: str, known: int, subject: object, *further_arguments: object) -> list[Any]:
+    """Return all answers of NVML to a question about each number of an enumeration.
+
+    MIG profiles, for example, are an enumeration.
 
     A gap says "not supported" or "invalid argument" (go-nvlib, VisitMigProfiles). Only the latter, and beyond all
     numbers that are known, is the end: a newer library may know more of them.
@@ -76,24 +82,24 @@ def enumerated(ask: Ask, query: str, known: int, of: object, *more: object) -> l
         ask: Asks the library.
         query: The question.
         known: How many numbers ``nvidia-ml-py`` knows.
-        of: What is asked about.
-        more: The question's further arguments.
+        subject: What is asked about.
+        further_arguments: The question's further arguments.
 
     Raises:
         NvmlError: It failed, or every number is an invalid argument: then something else is.
     """
     answers: list[Any] = []
-    gaps = 0
+    unsupported = 0
     for number in range(_MOST_NUMBERS):
         try:
-            answers.append(ask(query, of, number, *more))
+            answers.append(ask(query, subject, number, *further_arguments))
         except NvmlError as error:
             if error.code not in (INVALID_ARGUMENT, NOT_SUPPORTED):
                 raise
             # A number that the library does not know is "invalid argument"; one without an answer "not supported".
-            gaps += error.code == NOT_SUPPORTED
+            unsupported += error.code == NOT_SUPPORTED
             if error.code == INVALID_ARGUMENT and number >= known:
-                if not answers and not gaps:
+                if not answers and not unsupported:
                     raise
                 break
     return answers
@@ -107,7 +113,10 @@ def listed(ask: Ask, query: str, form: Any, most: int, of: object, profile: int)
 
 
 def _profile(calls: NvmlCalls, gpu: object, info: Any) -> MigProfile | None:
-    """Return a profile with its placements; None where the GPU has none for it, or its name is none that is known."""
+    """Return a profile with its placements; None if the GPU cannot have it.
+
+    It is also None if the form of the profile's name is not known.
+    """
     form = calls.module.c_nvmlGpuInstancePlacement_t
     # 1. The placements: first memory slice and size of each. A profile has one size.
     try:

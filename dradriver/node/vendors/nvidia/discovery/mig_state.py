@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dradriver.api.slices import mig_devices
-from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
 from dradriver.topology.identifiers import is_mig_uuid
 from dradriver.topology.machine import MigDevice, MigProfile
 
@@ -60,6 +60,7 @@ def read(nvml: Nvml, gpu: Handle, query: NvmlQuery, *, on: bool) -> Mig:
 
 
 def _devices(nvml: Nvml, gpu: Handle, query: NvmlQuery) -> tuple[MigDevice, ...]:
+    """Return the MIG devices of a GPU, from the slots that are not empty."""
     # ``ask`` returns ``default`` if NVML fails; codes in ``quiet`` are no failure. A slot may be empty.
     empty = frozenset({NOT_FOUND, INVALID_ARGUMENT})
     devices = []

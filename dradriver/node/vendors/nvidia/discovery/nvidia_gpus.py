@@ -28,14 +28,14 @@ from dradriver.node.vendors.nvidia.discovery import (
     nvidia_work,
 )
 from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.failed_queries import Answers
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     DRIVER_MISMATCH,
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
     Nvml,
     NvmlError,
 )
-from dradriver.node.vendors.nvidia.discovery.nvml_query import Answers
 from dradriver.node.vendors.nvidia.discovery.nvml_session import Session
 from dradriver.topology.machine import Gpu, Machine
 
@@ -150,35 +150,36 @@ class Hardware:
         self._session.end()
 
     def _read(self, nvml: Nvml) -> Machine:
+        """Return the machine as NVML describes it now; update the faults."""
         # 1. Read. The driver's load is noted before, so that ``is_stale`` sees whether it was loaded again meanwhile.
         self._worked = True
         load = self._load_now()
         began_s = time.monotonic()
         proc_root = self._host_root if os.path.exists(self._host_root / sysfs.CPUINFO) else Path("/")
-        read = nvidia_reading.discover(
+        reading = nvidia_reading.discover(
             nvml, root=self._host_root, proc_root=proc_root, answers=self._answers, kept=self._nics
         )
-        self._session.lost(read.lost)
+        self._session.lost(reading.lost)
 
         # 2. A GPU that did not say who it is may do so next time. After some readings what did answer counts.
-        gpus = read.machine.gpus
-        self._incomplete = self._incomplete + 1 if read.silent or not (gpus or read.lost) else 0
+        gpus = reading.machine.gpus
+        self._incomplete = self._incomplete + 1 if reading.silent or not (gpus or reading.lost) else 0
         if 0 < self._incomplete < READINGS:
-            self._tell(read.problems)
-            raise SetupError(f"{read.silent or 'all'} GPUs did not say who they are")
+            self._tell(reading.problems)
+            raise SetupError(f"{reading.silent or 'all'} GPUs did not say who they are")
 
         # 3. The faults, and the GPUs that were reset: what was known of those is asked again.
         self._answers.forget({gpu.uuid for gpu in gpus})
-        self.faults, self.sound, self.read_s = read.faults, read.sound, began_s
-        self.reset = self._were_reset(read)
+        self.faults, self.sound, self.read_s = reading.faults, reading.sound, began_s
+        self.reset = self._were_reset(reading)
         self._answers.unsettle(self.reset)
 
         # 4. The GPUs that the CDI specification names, and so a container can have.
-        machine, unnamed = self._usable(read.machine)
+        machine, unnamed = self._usable(reading.machine)
         self._load = load
         if self.is_stale():
             raise SetupError("the driver was loaded anew while its GPUs were read")
-        self._tell((*read.problems, *unnamed))
+        self._tell((*reading.problems, *unnamed))
         return self._debounce.machine(machine)
 
     def _were_reset(self, read: nvidia_reading.Reading) -> frozenset[str]:

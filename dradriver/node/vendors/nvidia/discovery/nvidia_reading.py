@@ -17,9 +17,9 @@ from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.vendors.nvidia.discovery import binding, condition, nvlink_matrix
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, Answers, NvmlQuery
 from dradriver.node.vendors.nvidia.discovery.gpu_facts import GpuFacts, Gpus, read_gpus
-from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, Nvml, NvmlError
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import INVALID_ARGUMENT, Nvml, NvmlError
 from dradriver.topology import peer_access
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType
@@ -89,7 +89,9 @@ def discover(
     answers: Answers | None = None,
     kept: KeptNics | None = None,
 ) -> Reading:
-    """Return a reading of the machine with NVIDIA's GPUs by an open NVML, and by /sys and /proc of the host.
+    """Return a reading of the machine with NVIDIA's GPUs.
+
+    It comes from an open NVML, and from /sys and /proc of the host.
 
     Args:
         nvml: The open library.
@@ -164,7 +166,7 @@ def _describe(
     # 1. Where GPUs and NICs are, and how they are linked.
     driver_query = NvmlQuery("machine", problems, answers, who=_DRIVER)
     tree = PciTree(root)
-    # A seat is where /sys has a device in the PCI tree: root complex, switches and NUMA node. Paths follow from it.
+    # ``tree.seat`` returns where /sys has a device in the PCI tree: root complex, switches and NUMA node. Paths follow.
     for gpu in gpus:
         if gpu.pci and tree.seat(gpu.pci) is None:
             text = f"{root / 'sys'} does not know {gpu.pci}; NUMA node and NIC paths stay unknown"
@@ -174,11 +176,13 @@ def _describe(
     # Links of each pair, and the pairs of GPUs that refuse peer access although links join them.
     matrix, refused = nvlink_matrix.link_matrix(nvml, gpus, switched, problems, answers)
     nodes = sysfs.numa_nodes(root)
-    seats = [tree.seat(gpu.pci) for gpu in gpus]
-    numas = [_numa(nvml, gpu, seat, nodes, problems, answers) for gpu, seat in zip(gpus, seats, strict=True)]
+    pci_places = [tree.seat(gpu.pci) for gpu in gpus]
+    numas = [
+        _numa(nvml, gpu, pci_place, nodes, problems, answers) for gpu, pci_place in zip(gpus, pci_places, strict=True)
+    ]
     places = tuple(
-        Place(numa=numa) if seat is None else msgspec.structs.replace(seat, numa=numa).place
-        for seat, numa in zip(seats, numas, strict=True)
+        Place(numa=numa) if pci_place is None else msgspec.structs.replace(pci_place, numa=numa).place
+        for pci_place, numa in zip(pci_places, numas, strict=True)
     )
 
     # Adds a problem if the GPUs are in several multi-node NVLink fabrics, or some in none.
@@ -244,7 +248,9 @@ def _link_faults(
     *,
     all_present: bool,
 ) -> dict[str, tuple[Fault, ...]]:
-    """Return the faults of NVLinks by the GPU's uuid: links that are down, and pairs without peer access.
+    """Return the faults of NVLinks by GPU uuid.
+
+    A fault is a link that is down, or a pair without peer access.
 
     Args:
         nvml: The open library.

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dradriver.node.discovery.problem import Problem
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, Answers, NvmlQuery
 from dradriver.node.vendors.nvidia.discovery.gpu_facts import GpuFacts, Link
-from dradriver.node.vendors.nvidia.discovery.nvml import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
 from dradriver.topology.peer_access import Pair
 
 Matrix = tuple[tuple[int, ...], ...]
@@ -40,10 +40,10 @@ def _ends_in_switch(link: Link, here: set[str], pci_class: Callable[[str], str])
 def link_matrix(
     nvml: Nvml, gpus: Sequence[GpuFacts], switched: Sequence[int], problems: list[Problem], answers: Answers
 ) -> tuple[Matrix, list[Pair]]:
-    """Return g x g numbers of NVLinks: direct ones, and over switches the smaller of both sides' links.
+    """Return the number of NVLinks of each pair, and the pairs without peer access.
 
-    A pair that NVML knows to have no peer access over NVLink (a fault, a fabric manager that does not run or has other
-    partitions, MIG mode) has 0. Such pairs of positions are returned, too.
+    The numbers are a g x g matrix. Over switches the smaller number of both GPUs counts. A pair that NVML knows to have
+    no peer access over NVLink (a fault, a fabric manager that does not run or has other partitions, MIG mode) has 0.
     """
     # Of each GPU, how many links lead to each bus id.
     direct = [Counter(link.remote for link in _to_gpus(gpu)) for gpu in gpus]

@@ -65,27 +65,27 @@ class OwnToolkit:
         wrong: OSError | None = None
         for copies in self._copies:
             try:
-                at = self._copy_programs(copies / self._build())
+                copied = self._copy_programs(copies / self._build())
             except OSError as error:
                 wrong = wrong or error
                 continue
-            closed = self._first_closed_folder(at)
-            if not closed:
-                usable = [("", at)]
+            closed_folder = self._first_closed_folder(copied)
+            if not closed_folder:
+                usable = [("", copied)]
                 break
-            usable.append((closed, at))
+            usable.append((closed_folder, copied))
         if not usable:
             raise wrong or OSError(errno.ENOENT, "no folder for the hooks' programs")
-        closed, at = usable[0]
-        if closed and closed != self._said:
+        closed_folder, copied = usable[0]
+        if closed_folder and closed_folder != self._said:
             logger.warning(
                 "%s is closed to others on the host: pods in a user namespace (hostUsers: false) cannot start, for the "
                 "hooks' programs are below it",
-                closed,
+                closed_folder,
             )
-        self._said = closed
-        options = (f"--ldconfig-path={at / LDCONFIG}", f"--disable-hook={_WITHOUT}")
-        return Toolkit(str(self._folder / PROGRAM), Path("/"), str(at / HOOK), self._host, options)
+        self._said = closed_folder
+        options = (f"--ldconfig-path={copied / LDCONFIG}", f"--disable-hook={_WITHOUT}")
+        return Toolkit(str(self._folder / PROGRAM), Path("/"), str(copied / HOOK), self._host, options)
 
     def _copy_programs(self, at: Path) -> Path:
         """Copy the programs into a folder and return it; those that are there as they should be are left.

@@ -24,7 +24,7 @@ from dradriver.node.lock import take
 from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices import nvidia_hardware
 from dradriver.node.vendors.nvidia.devices.capabilities import SimulatedCapabilities
-from dradriver.node.vendors.nvidia.devices.share import Sharing
+from dradriver.node.vendors.nvidia.devices.mps_and_time_slicing import Sharing
 from dradriver.node.vendors.nvidia.devices.simulated_control import SimulatedGpu, State
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World

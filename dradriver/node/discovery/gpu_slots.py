@@ -123,7 +123,7 @@ class Slots:
         self._unread = frozenset(journal.unreadable_keys())
 
     def _number(self, machine: Machine) -> Machine:
-        """Return the machine with the slots of its GPUs as their numbers, and write new slots into the table.
+        """Return the machine with its GPUs numbered by their slots; write new slots.
 
         A GPU whose slot is unknown, because entries of the table cannot be read, gets a number that no slot has.
         ``numbers`` is by uuid; the table is by slot number.

@@ -1,4 +1,4 @@
-"""The slice that has the seats of gangs: made and kept while this replica leads, and whether it can be relied on.
+"""The ResourceSlice with the gang barrier devices: kept while this replica leads, and whether gangs can rely on it.
 
 A server before 1.36 drops what makes a seat keep its pod, without a word. So nothing is stored before a dry run has
 come back whole. The slice belongs to the chart's DeviceClass of seats, so that it goes when the chart does.
@@ -19,7 +19,7 @@ from dradriver.api.base import gang_barrier_device
 from dradriver.api.base.objects import Metadata
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
-from dradriver.controller.writing.outcome import Outcome, outcome
+from dradriver.controller.writing.write_outcome import Outcome, outcome
 from dradriver.errors import DriverError
 from dradriver.kube.backoff import wait_s
 from dradriver.kube.client import ApiError, Client

@@ -7,7 +7,7 @@ from typing import Final, TypeVar, TypeVarTuple, cast
 
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.vendors.nvidia.discovery import library_sessions
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     DEPRECATED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -121,9 +121,9 @@ class NvmlQuery:
     def ask(
         self, query: Callable[[*Ts], T], *arguments: *Ts, default: T, quiet: frozenset[int] = UNSUPPORTED, at: str = ""
     ) -> T:
-        """Return NVML's answer to a query; if the query fails, the last good answer; ``default`` without any.
+        """Return NVML's answer to a query; if it fails, the last good answer or ``default``.
 
-        A product that does not know the question never answered it, so it is told nothing old.
+        A product that does not support the query never answered it, so there is no old answer.
 
         Args:
             query: A method of ``Nvml``.
@@ -135,7 +135,7 @@ class NvmlQuery:
         # A lost GPU is asked nothing more: each call may take long.
         if self.lost:
             return default
-        what = query.__name__
+        query_name = query.__name__
         try:
             answer = query(*arguments)
         except NvmlError as error:
@@ -144,9 +144,9 @@ class NvmlQuery:
                 return default
             self.failed = True
             self.note(error.query, f"{error.said} ({error.code})", at=at)
-            return self._answers.last(self.who, what, at, default) if self.who and not self.lost else default
+            return self._answers.last(self.who, query_name, at, default) if self.who and not self.lost else default
         if self.who:
-            self._answers.keep(self.who, what, at, answer)
+            self._answers.keep(self.who, query_name, at, answer)
         return answer
 
     def ask_once(

@@ -1,4 +1,4 @@
-"""What comes of a write that does not go well, and what a failure says: of the server, the moment, or the object."""
+"""What the answer to a failed write means: trouble of the server, of the moment, or of the object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is, who has it and what is waited for, counted now and then for metrics while this replica leads."""
+"""Gauges of the cluster: GPUs, their users and waiting pods, counted now and then while this replica leads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns a claim that pods share: it ends with the last of them, so each is written into it before it is lifted."""
+"""Owner references of claims that pods share: each pod is added before its gate is removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dradriver.api.claims import claim_builder
 from dradriver.api.claims.pins import Claim, Key
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.records import ClaimRecord, claim_record
-from dradriver.controller.writing.outcome import MovedOnError
+from dradriver.controller.writing.write_outcome import MovedOnError
 from dradriver.kube.client import ApiError, Client, PatchKind
 from dradriver.kube.resources import RESOURCE_CLAIMS
 

@@ -55,10 +55,10 @@ class History:
         self._troubles: dict[tuple[At, str], Trouble] = {}
 
     def add(self, nics: Sequence[NicState], now_s: float) -> tuple[Trouble, ...]:
-        """Add a reading to the ports' history, and return what is wrong with ports, in the words of when it began.
+        """Add a reading to the ports' history, and return what is wrong with ports.
 
-        A trouble ends once less than half of what it began with is left of the last hour, or once the port is switched
-        off.
+        The text of a trouble stays the one from when it began. A trouble ends once less than half of what it began with
+        is left of the last hour, or once the port is switched off.
 
         Args:
             nics: The reading.
@@ -80,11 +80,13 @@ class History:
         for at, steps in self._steps.items():
             while steps and steps[0].when <= now_s - HOUR_S:
                 steps.popleft()
-            for kind, judge in ((FLAPPING, _losses), (ERRORS, _errors)):
-                known_trouble = self._troubles.get((at, kind))
+            for trouble_kind, judge in ((FLAPPING, _losses), (ERRORS, _errors)):
+                known_trouble = self._troubles.get((at, trouble_kind))
                 reason = judge(at, steps, now_s, _LEFT if known_trouble else 1.0)
                 if reason:
-                    troubles[at, kind] = known_trouble or Trouble(at, kind, reason, _CURES[kind])
+                    troubles[at, trouble_kind] = known_trouble or Trouble(
+                        at, trouble_kind, reason, _CURES[trouble_kind]
+                    )
         self._steps = {at: steps for at, steps in self._steps.items() if steps}
         self._troubles = troubles
         return tuple(troubles.values())
