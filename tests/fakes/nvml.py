@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from dradriver.node.vendors.nvidia.discovery import binding, library_sessions
-from dradriver.node.vendors.nvidia.discovery.nvml import Nvml
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import Nvml
 from dradriver.topology.machine import Gpu, Machine, MigProfile, PathType
 from dradriver.topology.nccl import nccl_bandwidths
 from tests import needs

@@ -478,13 +478,15 @@ async def test_a_thousand_nodes(opens: Opens) -> None:
 
 FITS = """() => {
   const wide = (box) => box.scrollWidth > box.clientWidth + 1 || box.getBoundingClientRect().right > innerWidth + 1;
-  const places = [document.documentElement, ...document.querySelectorAll("#detail, #detail .wide")];
-  return places.filter((box) => box.offsetParent !== null && wide(box)).map((box) => box.id || box.className);
+  const places = [document.documentElement, ...document.querySelectorAll("#detail, .wide")];
+  const clipped = places.filter((box) => box.offsetParent !== null && wide(box));
+  return clipped.map((box) => `${box.id || box.innerText}: ${box.scrollWidth}`);
 }"""
 
 
 @pytest.mark.parametrize("width", [1440, 390])
 async def test_no_part_of_an_opened_node_is_clipped(cluster: GpuCluster, opens: Opens, width: int) -> None:
+    taint(cluster, "n1", 5)
     cluster.node("rack", "gb200-nvl72-rack")
     cluster.node("sixteen", "dgx2-v100")
     cluster.rival("a" * 120, "rack", range(5))
@@ -502,10 +504,14 @@ async def test_no_part_of_an_opened_node_is_clipped(cluster: GpuCluster, opens: 
             await expect(page.locator("#detail-title")).to_have_text(f"{node}: {title}")
             await expect(page.locator("#detail-body svg[role=img]:visible")).to_have_count(1)
             assert await page.evaluate(FITS) == []
-        await page.evaluate("location.hash = 'node=rack'")
+        await page.evaluate("location.hash = 'tab=health&node=rack'")
         rows = page.locator("#detail-body table").nth(1).locator("tbody tr")
         await expect(rows).to_have_count(2)
         await expect(rows.last).to_have_text("5-71never placed: the machine has 72 GPUs, and at most 16 are supported")
+        for tab, text in (("health", "tainted gpu.topology/xid:NoSchedule"), ("free", "Sets of whole GPUs")):
+            await page.evaluate(f"location.hash = 'tab={tab}'")
+            await expect(page.locator("main")).to_contain_text(text)
+            assert await page.evaluate(FITS) == []
 
 
 async def test_the_header_says_whether_something_is_broken(cluster: GpuCluster, opens: Opens) -> None:
@@ -524,7 +530,7 @@ async def test_the_header_says_whether_something_is_broken(cluster: GpuCluster, 
         await page.locator(".stat-unhealthy").click()
         await expect(page.get_by_role("tab", name="Health")).to_have_attribute("aria-selected", "true")
         rows = page.locator("main table", has_text="Nodes that take no new pods").locator("tbody tr")
-        await expect(rows).to_contain_text(["n10cordoned", "racknever placed: the machine has 72 GPUs"])
+        await expect(rows).to_contain_text(["n10cordoned80", "racknever placed: the machine has 72 GPUs"])
 
 
 async def test_what_is_chosen_stands_in_the_address(cluster: GpuCluster, opens: Opens) -> None:

@@ -25,9 +25,11 @@ def health(live: Live) -> Document:
                 (mig_gpus if gpu.is_in_mig_mode else blocked_gpus).append(row)
         blocked_gpus += [words(name, f"GPU{lost.index}", f"lost: {lost.described}", "") for lost in view.lost]
         if why := live.closed(name):  # why the node takes no new pods; empty if it does
-            closed_nodes.append(words(name, why, str(len(view.gpus)), str(len(view.free))))
+            closed_nodes.append(
+                words(name, why, str(len(view.gpus)), str(sum(bool(gpu.taken_by) for gpu in view.gpus)))
+            )
     gone = sorted(live.gone.values(), key=lambda node: natural(node.name))
-    closed_nodes += [words(node.name, node.why, str(len(node.gpus)), "0") for node in gone]
+    closed_nodes += [words(node.name, node.why, str(len(node.gpus)), str(len(node.gpus))) for node in gone]
 
     # 2. The sentence above them.
     blocked_text = {0: "no GPU is out of service", 1: "1 GPU is out of service"}.get(
@@ -38,7 +40,7 @@ def health(live: Live) -> Document:
     )
 
     gpu_columns = tuple(map(Column, ("node", "GPU", "why", "held by")))
-    node_columns = (Column("node"), Column("why"), Column("GPUs", number=True), Column("free", number=True))
+    node_columns = (Column("node"), Column("why"), Column("GPUs", number=True), Column("held", number=True))
     blocks: list[Block] = [
         Notes(lines=(Cell(f"{blocked_text}; {closed_text}"),)),
         Table(title="GPUs out of service", columns=gpu_columns, rows=tuple(blocked_gpus)),

@@ -16,7 +16,7 @@ from dradriver.node.devices.device_kinds import AllocatedDevice, Found
 from dradriver.node.devices.device_manager import DeviceManager
 from dradriver.node.devices.whole_gpus import Whole, named
 from dradriver.node.errors import DeviceBusyError, NotYetError, OccupiedError, SetupError
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from dradriver.topology.machine import Machine
 from tests.fakes.node import NODE, claim, device, edits, machine, result, uuid
 from tests.fakes.preparing import World

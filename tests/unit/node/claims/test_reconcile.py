@@ -13,7 +13,7 @@ from dradriver.kube.errors import ApiError, Unreachable
 from dradriver.node.claims.claim_reader import GET_S
 from dradriver.node.claims.reconcile import AGAIN_S, Reconciler
 from dradriver.node.errors import DeviceBusyError, SetupError
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from tests.fakes.node import NODE, claim, device, result, uuid
 from tests.fakes.preparing import World
 from tests.fakes.reconciling import UNUSED, passes, reconciler

@@ -6,7 +6,7 @@ from typing import Any
 
 from dradriver.node.vendors.nvidia.discovery import library_sessions, mig_profiles
 from dradriver.node.vendors.nvidia.discovery.binding import Library
-from dradriver.node.vendors.nvidia.discovery.nvml import FUNCTION_NOT_FOUND, NOT_SUPPORTED, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import FUNCTION_NOT_FOUND, NOT_SUPPORTED, NvmlError
 from dradriver.topology.machine import MigProfile
 
 

@@ -27,7 +27,7 @@ from dradriver.node.errors import HardwareError
 from dradriver.node.mps.mps_files import MpsFolder, Server
 from dradriver.node.vendors.nvidia.devices.control_session import Session
 from dradriver.node.vendors.nvidia.discovery import binding
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from dradriver.topology.machine import MigProfile
 
 logger = logging.getLogger(__name__)

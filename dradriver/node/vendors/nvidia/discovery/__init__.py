@@ -5,9 +5,9 @@ nvidia_reading      one reading of a machine with NVIDIA's GPUs, from NVML and /
 driver_release      when the driver must be closed, so that it can be replaced
 driver_root         paths below the root of the driver's file system, and as the host's own
 device_nodes        makes the driver's device nodes in the agent's own /dev
-nvml                the interface: what may be asked of NVML, with types
-nvml_query          asks NVML what may fail: facts, and last good answers
-binding             answers what nvml asks, by nvidia-ml-py (pynvml)
+nvml_interface      the interface: what may be asked of NVML, with types
+failed_queries      asks NVML what may fail: facts, and last good answers
+binding             answers the questions of nvml_interface by nvidia-ml-py (pynvml)
 nvml_calls          calls of functions of pynvml, whose answers are believed only where they can be true
 library_sessions    sessions of NVML's library, with handles and answers kept while any is open
 library             which file NVML's library is, and whether it was replaced

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dradriver.node.vendors.nvidia.discovery import library, library_sessions, mig_profiles
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls, bounded, sure
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     FABRIC_COMPLETED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -25,7 +26,6 @@ from dradriver.node.vendors.nvidia.discovery.nvml import (
     NvmlError,
     Sample,
 )
-from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls, bounded, sure
 from dradriver.topology.machine import MigProfile, PathType
 
 _ANCESTORS: Final = {  # nvmlGpuTopologyLevel_t; two GPUs of one board (0) share its switch

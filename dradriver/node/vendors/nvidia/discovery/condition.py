@@ -8,8 +8,14 @@ import msgspec
 
 from dradriver.node.faults import Fault
 from dradriver.node.repairs import RECOVERIES
-from dradriver.node.vendors.nvidia.discovery.nvml import FABRIC_IN_PROGRESS, INVALID_ARGUMENT, Fabric, Handle, Nvml
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
+    FABRIC_IN_PROGRESS,
+    INVALID_ARGUMENT,
+    Fabric,
+    Handle,
+    Nvml,
+)
 
 _QUIET: Final = NEWER | {INVALID_ARGUMENT}
 

@@ -9,7 +9,8 @@ import msgspec
 
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.vendors.nvidia.discovery import mig_state
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, UNSUPPORTED, Answers, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     INVALID_ARGUMENT,
     REMOTE_GPU,
     REMOTE_UNKNOWN,
@@ -18,7 +19,6 @@ from dradriver.node.vendors.nvidia.discovery.nvml import (
     Nvml,
     NvmlError,
 )
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, UNSUPPORTED, Answers, NvmlQuery
 from dradriver.topology.identifiers import is_bus_id
 from dradriver.topology.machine import MigDevice, MigProfile
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.node.vendors.nvidia.discovery.driver_root import inside
-from dradriver.node.vendors.nvidia.discovery.nvml import LIBRARY, LIBRARY_NOT_FOUND, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import LIBRARY, LIBRARY_NOT_FOUND, NvmlError
 
 # Where the driver's installers put libraries, below the root of whatever file system holds the driver.
 _FOLDERS: Final = (

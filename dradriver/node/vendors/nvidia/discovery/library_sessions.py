@@ -3,7 +3,7 @@
 The library counts sessions (nvml.h, nvmlInit_v2), and whoever begins one while another is open gets what that one sees.
 So a handle is good for all of them until the last ends, whatever becomes of its GPU: that of a lost one says so. The
 handle of a MIG device is none of these: it ends with the device (nvmlDeviceGetMigDeviceHandleByIndex). Answers may be
-wrong at times, so they also end when readings ask for facts anew (``nvml_query.Answers``).
+wrong at times, so they also end when readings ask for facts anew (``failed_queries.Answers``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from dradriver.node.vendors.nvidia.discovery.nvml import Handle
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import Handle
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
 from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, NvmlError
 from dradriver.topology.check import MOST_OF_AN_ENGINE, MOST_PROFILES, check_profile
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.identifiers import is_mig_profile

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from dradriver.api.slices import mig_devices
-from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import INVALID_ARGUMENT, NOT_FOUND, Handle, Nvml
 from dradriver.topology.identifiers import is_mig_uuid
 from dradriver.topology.machine import MigDevice, MigProfile
 

@@ -28,14 +28,14 @@ from dradriver.node.vendors.nvidia.discovery import (
     nvidia_work,
 )
 from dradriver.node.vendors.nvidia.discovery.base_specification import BaseSpecification
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.failed_queries import Answers
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     DRIVER_MISMATCH,
     DRIVER_NOT_LOADED,
     LIBRARY_NOT_FOUND,
     Nvml,
     NvmlError,
 )
-from dradriver.node.vendors.nvidia.discovery.nvml_query import Answers
 from dradriver.node.vendors.nvidia.discovery.nvml_session import Session
 from dradriver.topology.machine import Gpu, Machine
 

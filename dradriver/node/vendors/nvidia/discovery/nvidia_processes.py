@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
     NOT_FOUND,

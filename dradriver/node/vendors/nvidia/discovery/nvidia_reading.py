@@ -17,9 +17,9 @@ from dradriver.node.discovery.problem import Problem
 from dradriver.node.errors import SetupError
 from dradriver.node.faults import Fault, Faults
 from dradriver.node.vendors.nvidia.discovery import binding, condition, nvlink_matrix
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, Answers, NvmlQuery
 from dradriver.node.vendors.nvidia.discovery.gpu_facts import GpuFacts, Gpus, read_gpus
-from dradriver.node.vendors.nvidia.discovery.nvml import INVALID_ARGUMENT, Nvml, NvmlError
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import INVALID_ARGUMENT, Nvml, NvmlError
 from dradriver.topology import peer_access
 from dradriver.topology.check import check
 from dradriver.topology.machine import Gpu, Machine, NumaNode, PathType

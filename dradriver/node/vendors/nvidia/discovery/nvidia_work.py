@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
-from dradriver.node.vendors.nvidia.discovery.nvml import Handle, Nvml, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import Handle, Nvml, NvmlError
 
 T = TypeVar("T")
 

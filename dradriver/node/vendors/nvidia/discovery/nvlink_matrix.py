@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dradriver.node.discovery.problem import Problem
+from dradriver.node.vendors.nvidia.discovery.failed_queries import NEWER, Answers, NvmlQuery
 from dradriver.node.vendors.nvidia.discovery.gpu_facts import GpuFacts, Link
-from dradriver.node.vendors.nvidia.discovery.nvml import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
-from dradriver.node.vendors.nvidia.discovery.nvml_query import NEWER, Answers, NvmlQuery
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import REMOTE_GPU, REMOTE_SWITCH, REMOTE_UNKNOWN, Nvml
 from dradriver.topology.peer_access import Pair
 
 Matrix = tuple[tuple[int, ...], ...]

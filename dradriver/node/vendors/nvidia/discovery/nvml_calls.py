@@ -8,7 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dradriver.node.vendors.nvidia.discovery.nvml import LIBRARY, LIBRARY_NOT_FOUND, UNKNOWN, Handle, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
+    LIBRARY,
+    LIBRARY_NOT_FOUND,
+    UNKNOWN,
+    Handle,
+    NvmlError,
+)
 
 
 class NvmlCalls:

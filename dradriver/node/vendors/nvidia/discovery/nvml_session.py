@@ -13,7 +13,7 @@ from typing import Final
 
 from dradriver.node.discovery import sysfs
 from dradriver.node.vendors.nvidia.discovery import binding, library_sessions
-from dradriver.node.vendors.nvidia.discovery.nvml import Nvml
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import Nvml
 from dradriver.topology.identifiers import is_bus_id
 
 _BOUND: Final = "sys/bus/pci/drivers/nvidia"

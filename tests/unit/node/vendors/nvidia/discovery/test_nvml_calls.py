@@ -16,9 +16,9 @@ from dradriver.node.errors import HardwareError
 from dradriver.node.mps.mps_files import MpsFolder
 from dradriver.node.vendors.nvidia.devices.nvml_control import NvmlControl
 from dradriver.node.vendors.nvidia.discovery import binding, library_sessions
+from dradriver.node.vendors.nvidia.discovery.failed_queries import STANDS
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import READINGS, Hardware
-from dradriver.node.vendors.nvidia.discovery.nvml import GPU_IS_LOST, NOT_FOUND, NvmlError
-from dradriver.node.vendors.nvidia.discovery.nvml_query import STANDS
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import GPU_IS_LOST, NOT_FOUND, NvmlError
 from tests.fakes import nvml, nvml_counts
 from tests.fakes.hardware import Server
 from tests.fakes.instances import in_mig_mode

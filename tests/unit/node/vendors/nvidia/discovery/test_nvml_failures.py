@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dradriver.errors import DriverError
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from dradriver.topology.machine import Machine, MigDevice
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without

@@ -13,7 +13,7 @@ import pytest
 
 from dradriver.node.vendors.nvidia.discovery import library
 from dradriver.node.vendors.nvidia.discovery.library import find_library
-from dradriver.node.vendors.nvidia.discovery.nvml import LIBRARY, NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import LIBRARY, NvmlError
 from dradriver.topology import machine_codec
 from tests.fakes import nvml
 from tests.fakes.hardware import Server

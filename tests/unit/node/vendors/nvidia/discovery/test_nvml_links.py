@@ -9,7 +9,7 @@ import pytest
 
 from dradriver.node.vendors.nvidia.discovery import binding
 from dradriver.node.vendors.nvidia.discovery.nvidia_reading import discover
-from dradriver.node.vendors.nvidia.discovery.nvml import Handle, Nvml
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import Handle, Nvml
 from dradriver.topology.machine import PathType
 from tests.fakes import nvml
 from tests.fakes.hardware import Server, said, without

@@ -16,9 +16,9 @@ from dradriver.api.slices import resource_slices
 from dradriver.node.claims.prepare_plan import plan
 from dradriver.node.errors import DeviceMissingError
 from dradriver.node.vendors.nvidia.discovery import binding, mig_profiles, nvidia_reading
+from dradriver.node.vendors.nvidia.discovery.failed_queries import Answers
 from dradriver.node.vendors.nvidia.discovery.nvidia_reading import Reading
 from dradriver.node.vendors.nvidia.discovery.nvml_calls import NvmlCalls
-from dradriver.node.vendors.nvidia.discovery.nvml_query import Answers
 from dradriver.topology import machine_codec
 from dradriver.topology.check import MOST_PROFILES
 from dradriver.topology.machine import MigDevice

@@ -11,7 +11,7 @@ import pytest
 from dradriver.node.discovery.simulated_machine import Simulated
 from dradriver.node.errors import SetupError
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from tests.fakes import nvml
 from tests.fakes.hardware import Server
 from tests.fakes.node import NODE, uuid

@@ -13,7 +13,7 @@ from dradriver.node.discovery.simulated_machine import Simulated
 from dradriver.node.errors import SetupError
 from dradriver.node.gpu_work import UNKNOWN, GpuWork
 from dradriver.node.vendors.nvidia.discovery.nvidia_gpus import Hardware
-from dradriver.node.vendors.nvidia.discovery.nvml import NvmlError
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import NvmlError
 from dradriver.topology import profiles
 from dradriver.topology.machine import MigDevice
 from tests.fakes import nvml

@@ -7,7 +7,7 @@ from typing import Final, TypeVar, TypeVarTuple, cast
 
 from dradriver.node.discovery.problem import Problem
 from dradriver.node.vendors.nvidia.discovery import library_sessions
-from dradriver.node.vendors.nvidia.discovery.nvml import (
+from dradriver.node.vendors.nvidia.discovery.nvml_interface import (
     DEPRECATED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
