@@ -148,7 +148,7 @@ QUESTIONS: Final = (
         ),
         ("gputopo free", "gputopo defrag"),
     ),
-    Question("Why does this pod wait?", (), ("gputopo explain POD -n NAMESPACE", "kubectl describe pod POD")),
+    Question("Why does this pod wait?", (), ("gputopo explain NAMESPACE/POD", "kubectl describe pod POD")),
     Question(
         "How long do pods wait, by size and by team?",
         (
@@ -325,7 +325,7 @@ QUESTIONS: Final = (
                 (("sum by (kind) (gpu_topology_node_faults{<node>}) > 0 or vector(0)", "{{kind}}"),),
             ),
         ),
-        ("gputopo topo --cluster",),
+        ("gputopo health",),
     ),
     Question(
         "Which processes use GPUs outside of any claim?",

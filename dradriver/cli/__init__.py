@@ -2,8 +2,8 @@
 
 * ``main``: the command and its sub-commands, each imported when it is run.
 * A module for each sub-command, of the same name: ``defrag``, ``explain``, ``fault``, ``free``,
-  ``idle``, ``lint``, ``nccl``, ``plan``, ``policies``, ``queue``, ``quota``, ``serve``, ``simulate``, ``slices``,
-  ``tenants``, ``topo``, ``uninstall``, ``usage``, ``verify``. Each has its options, and what it prints.
+  ``health``, ``idle``, ``lint``, ``nccl``, ``plan``, ``policies``, ``queue``, ``quota``, ``serve``, ``simulate``,
+  ``slices``, ``tenants``, ``topo``, ``uninstall``, ``usage``, ``verify``. Each has its options, and what it prints.
 * ``completion``: shell completion of ``kubectl gputopo``.
 * ``inputs``: files that a user names, and numbers that a user gives.
 * ``period``: the stretch of time that a user names for ``usage``.

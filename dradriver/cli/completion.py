@@ -43,17 +43,21 @@ def lines(command: click.Command, words: Sequence[str]) -> list[str]:
 
 
 def pods(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Return the names of our pods as completions of a word; none if the cluster does not answer."""
+    """Return the names of our pods as completions of a word; none if the cluster does not answer.
+
+    A word that begins with a namespace and a slash is completed by pods of that namespace.
+    """
     import asyncio
 
+    namespace, slash, start = incomplete.rpartition("/")
     try:
-        known = asyncio.run(_pods(ctx.params))
+        known = asyncio.run(_pods(ctx.params, namespace))
     except (DriverError, OSError, TimeoutError):
         return []
-    return [CompletionItem(name) for name in sorted(known) if name.startswith(incomplete)][:MOST]
+    return [CompletionItem(f"{namespace}{slash}{name}") for name in sorted(known) if name.startswith(start)][:MOST]
 
 
-async def _pods(params: dict[str, Any]) -> list[str]:
+async def _pods(params: dict[str, Any], namespace: str) -> list[str]:
     import asyncio
 
     from dradriver.api.base import names
@@ -64,7 +68,7 @@ async def _pods(params: dict[str, Any]) -> list[str]:
 
     kubeconfig = params.get("kubeconfig")
     server = access.server(Path(kubeconfig) if kubeconfig else None, params.get("context"))
-    namespace = params.get("namespace") or server.namespace
+    namespace = namespace or params.get("namespace") or server.namespace
     async with asyncio.timeout(TIMEOUT_S), Client(server, user_agent="gputopo") as client:
         ours, _ = await client.list(PODS, namespace=namespace, label_selector=names.LABEL, type=Pod)
     return [pod.metadata.name for pod in ours]

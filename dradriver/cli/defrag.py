@@ -1,4 +1,4 @@
-"""``gputopo defrag --dry-run``: the moves of pods that would free sets of GPUs. It moves nothing."""
+"""``gputopo defrag``: the moves of pods that would free sets of GPUs. It moves nothing."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from dradriver.cli.cluster.listed_cluster import read_whole
 from dradriver.cli.cluster.moves import Goes, Move, Simulation
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.pods.gpu_time import owner_of
+from dradriver.counted import counted
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Table, report, words
@@ -87,7 +88,7 @@ class Defrag(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would be moved, which is all that this does.")
+@click.option("--dry-run", is_flag=True, hidden=True, expose_value=False)
 @click.option("--gpus", type=click.IntRange(2, 16), default=8, show_default=True, help="GPUs of the sets to be freed.")
 @click.option("--sets", type=click.IntRange(1, 64), default=4, show_default=True, help="How many sets are looked for.")
 @server_options
@@ -95,7 +96,6 @@ class Defrag(msgspec.Struct, frozen=True, kw_only=True):
 @driver_namespace_option
 @output_options
 def defrag(
-    dry_run: bool,
     gpus: int,
     sets: int,
     kubeconfig: str | None,
@@ -105,13 +105,13 @@ def defrag(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say which pods would have to go elsewhere so that sets of GPUs become free, those first that lose least by it.
+    """Say which pods would have to go elsewhere so that sets of GPUs become free; it moves none.
+
+    Those come first that lose least by it.
 
     Each has a place elsewhere as the controller would give it one: by its own words, with CPU, memory and slots, a gang
     as a whole. Not moved are pods that the scheduler alone placed, that share a claim, or that have parts of GPUs.
     """
-    if not dry_run:
-        raise click.UsageError("nothing here moves pods: write --dry-run")
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     file = given_policies(policies_file)
     plan = asyncio.run(_read(server, file, driver_namespace, size=gpus, most=sets))
@@ -171,7 +171,8 @@ def document(plan: Defrag) -> Document:
     """Return what ``gputopo defrag`` prints: the moves of pods, and the sets of GPUs that they free."""
     lines = [Cell(_said(plan.size, entry)) for entry in plan.freed]
     if not lines:
-        lines = [Cell(f"no moves free a set of {plan.size} GPUs; {plan.movable} pods and gangs may move")]
+        movable = counted(plan.movable, "pod or gang", "pods and gangs")
+        lines = [Cell(f"no moves free a set of {plan.size} GPUs; {movable} may move")]
     blocks: list[Block] = [Notes(lines=tuple(lines))]
     columns = (
         Column("product"),
@@ -194,4 +195,6 @@ def _goes(entry: Moved) -> str:
     names = ", ".join(f"{entry.namespace}/{pod}" for pod in entry.pods)
     what = f"the gang {names}" if entry.gang else names
     made = f"made anew by {entry.owner}" if entry.owner else "which nothing makes anew"
-    return f"{what} ({entry.gpus} GPUs, {entry.gpu_hours:g} GPU-hours so far, {made}) moved to {nodes}"
+    return (
+        f"{what} ({counted(entry.gpus, 'GPU')}, {counted(entry.gpu_hours, 'GPU-hour')} so far, {made}) moved to {nodes}"
+    )

@@ -13,36 +13,38 @@ from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.base.pods import Pod
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import access, cluster_reading, policies_in_force
+from dradriver.cli.cluster import access, cluster_reading, policies_in_force, workload_names
 from dradriver.cli.cluster.cluster_options import (
-    all_namespaces_option,
     driver_namespace_option,
-    namespace_option,
+    namespace_options,
+    only_namespace,
     output_options,
     policies_option,
     server_options,
 )
+from dradriver.cli.cluster.workload_names import WorkloadName
 from dradriver.cli.completion import pods
 from dradriver.cli.explainer import explain_document
 from dradriver.cli.explainer.model import Subject
 from dradriver.cli.explainer.subject import subject
 from dradriver.cli.inputs import given_policies
+from dradriver.counted import counted
 from dradriver.kube.client import ApiError, Client, Unreachable
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS
 from dradriver.view.output import show, show_as, warn
+from dradriver.view.terminal_text import plain
 
 
 @click.command()
-@click.argument("pod", required=False, shell_complete=pods)
-@namespace_option
-@all_namespaces_option
+@click.argument("workload", required=False, shell_complete=pods)
+@namespace_options("The namespace; else the context's.")
 @server_options
 @policies_option
 @driver_namespace_option
 @output_options
 def explain(
-    pod: str | None,
+    workload: str | None,
     namespace: str | None,
     all_namespaces: bool,
     kubeconfig: str | None,
@@ -52,20 +54,21 @@ def explain(
     output: str,
     no_color: bool,
 ) -> None:
-    """Say why POD waits: what it asks for, what is free, who holds the rest, its turn; or what it got.
+    """Say why a pod waits: what it asks for, what is free, who holds the rest, its turn; or what it got.
 
-    The controller's own decision is made again from what the cluster says now; nothing is written. Without POD all
-    pods that wait are listed, the oldest first, static ones among them.
+    WORKLOAD is POD, NAMESPACE/POD, KIND/NAME (such as job/train or gang/train) or NAMESPACE/KIND/NAME. Of several pods
+    the first that waits is explained, with its gang. Without WORKLOAD all pods that wait are listed, the oldest first,
+    static ones among them.
+
+    The controller's own decision is made again from what the cluster says now; nothing is written.
     """
-    if all_namespaces and (pod is not None or namespace is not None):
-        raise click.UsageError("-A lists the pods that wait in all namespaces; leave out POD and -n")
-    name = "" if pod is None else pod.removeprefix("pod/").removeprefix("pods/")
-    if pod is not None and (not name or "/" in name or name in (".", "..")):
-        raise click.UsageError(f"{pod!r} is no pod's name; give the name alone, and the namespace by -n")
+    if all_namespaces and workload is not None:
+        raise click.UsageError("-A lists the pods that wait in all namespaces; leave out WORKLOAD, or -A")
+    wanted = None if workload is None else workload_names.read(workload, namespace)
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    pod_namespace = None if all_namespaces else namespace or server.namespace  # None for all
-    if pod_namespace is None or not name:
-        subjects = asyncio.run(_read_waiting(server, pod_namespace))
+    if wanted is None:
+        only = only_namespace(namespace, all_namespaces=all_namespaces, usual=server.namespace)
+        subjects = asyncio.run(_read_waiting(server, only))
         show_as(
             output,
             document=lambda: explain_document.waiting(subjects),
@@ -74,26 +77,31 @@ def explain(
         )
         return
     policies = given_policies(policies_file)  # None without a file: then those in force are read
-    asyncio.run(
-        _print_explanation(server, pod_namespace, name, policies, driver_namespace, output=output, no_color=no_color)
-    )
+    asyncio.run(_print_explanation(server, wanted, policies, driver_namespace, output=output, no_color=no_color))
 
 
 async def _read_waiting(server: ServerConfig, namespace: str | None) -> list[Subject]:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        labelled = await cluster_reading.listed(
-            client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL
-        )
-    ours = [pod for pod in labelled if pod.placed or pod.static]
-    waiting = [pod for pod in ours if not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)]
-    waiting.sort(key=lambda pod: (pod.metadata.creation_timestamp or "", pod.metadata.uid))
-    return [subject(pod) for pod in waiting]
+        labelled = await _labelled(client, server, namespace)
+    waiting = [pod for pod in labelled if (pod.placed or pod.static) and _is_waiting(pod)]
+    return [subject(pod) for pod in sorted(waiting, key=_age)]
+
+
+async def _labelled(client: Client, server: ServerConfig, namespace: str | None) -> list[Pod]:
+    return await cluster_reading.listed(client, server, PODS, Pod, namespace=namespace, label_selector=names.LABEL)
+
+
+def _is_waiting(pod: Pod) -> bool:
+    return not (pod.finished or pod.spec.node_name or pod.metadata.deletion_timestamp)
+
+
+def _age(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid
 
 
 async def _print_explanation(
     server: ServerConfig,
-    namespace: str,
-    name: str,
+    workload: WorkloadName,
     policies: Policies | None,
     driver_namespace: str | None,
     *,
@@ -102,9 +110,12 @@ async def _print_explanation(
 ) -> None:
     """Print why a pod waits, or what it got. A table comes in two parts, because reading the cluster takes a while."""
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        pod = await _read(client, server, namespace, name)
+        pod, *others = await _read(client, server, workload)
         pod_subject = subject(pod)  # what the pod itself says: state, request, conditions
         if output == "table":
+            if others:
+                name = plain(pod.metadata.name)
+                click.echo(f"{workload.words} has {counted(len(others) + 1, 'pod')}; this is {name}", err=True)
             show(explain_document.head(pod_subject), no_color=no_color)
             sys.stdout.flush()
         # Imported here: loading it takes longer than reading the pod.
@@ -127,13 +138,24 @@ async def _print_explanation(
     )
 
 
-async def _read(client: Client, server: ServerConfig, namespace: str, name: str) -> Pod:
+async def _read(client: Client, server: ServerConfig, workload: WorkloadName) -> list[Pod]:
+    """Return the pods of a workload, at first the one to explain: the oldest that waits, else the oldest."""
+    namespace = workload.namespace or server.namespace
+    if workload.kind != workload_names.POD:
+        labelled = await _labelled(client, server, namespace)
+        pods = [pod for pod in labelled if workload_names.is_of(pod, workload)]
+        if not pods:
+            raise cluster_reading.ClusterError(
+                f"{server.url}: namespace {namespace} has no pod of {workload.words} that this driver places; "
+                "gputopo explain -A lists the pods that wait"
+            )
+        return sorted(pods, key=lambda pod: (not _is_waiting(pod), *_age(pod)))
     try:
-        return await client.get(PODS, name, namespace=namespace, type=Pod)
+        return [await client.get(PODS, workload.name, namespace=namespace, type=Pod)]
     except ApiError as error:
         if error.not_found:
             raise cluster_reading.ClusterError(
-                f"{server.url}: namespace {namespace} has no pod {name}; name another namespace with -n"
+                f"{server.url}: namespace {namespace} has no pod {workload.name}; name another namespace with -n"
             ) from error
         raise cluster_reading.refused(error, server, PODS, namespace=namespace) from error
     except Unreachable as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import msgspec
 
-from dradriver.node.discovery import simulated_failures
+from dradriver.node.discovery import simulated_failures, simulated_machine
 from dradriver.node.discovery.simulated_failures import Failure
+from dradriver.node.errors import SetupError
 from dradriver.node.faults import KINDS
 
 _NODE = click.option("--node", required=True, help="The simulated node's name.")
@@ -22,7 +24,8 @@ _FOLDER = click.option(
 def fault() -> None:
     """Break GPUs of a simulated node, and mend them; run it where the node agent runs.
 
-    It writes a file, <dir>/<node>.json, which the agent reads every ten seconds.
+    It writes a file, <dir>/<node>.json, which the agent reads every ten seconds. Other machines than those of a demo
+    are refused.
     """
 
 
@@ -40,7 +43,7 @@ def fail(
     """Break GPU (gpu-3, or its uuid): what is broken already stays so."""
     if not (links or xid is not None or lost or kinds):
         raise click.UsageError("say what is broken: --nvlink, --xid, --lost or --fault")
-    file, name = simulated_failures.path(folder, node), simulated_failures.name(gpu)
+    (name,), file = _names(folder, node, (gpu,)), simulated_failures.path(folder, node)
     broken = dict(simulated_failures.read(file))
     old = broken.get(name, Failure())
     broken[name] = msgspec.structs.replace(
@@ -59,7 +62,20 @@ def fail(
 @_FOLDER
 def heal(node: str, gpus: tuple[str, ...], folder: Path) -> None:
     """Mend these GPUs, or all."""
-    file = simulated_failures.path(folder, node)
-    names = {simulated_failures.name(gpu) for gpu in gpus}
+    names, file = _names(folder, node, gpus), simulated_failures.path(folder, node)
     left = {name: failure for name, failure in simulated_failures.read(file).items() if names and name not in names}
     simulated_failures.write(file, left)
+
+
+def _names(folder: Path, node: str, gpus: Sequence[str]) -> list[str]:
+    """Return how the file of simulated failures names GPUs of a node.
+
+    Raises:
+        SetupError: The node is no simulated one, or has no such GPU.
+    """
+    uuids = simulated_machine.gpus_of(folder, node)
+    names = [simulated_failures.name(gpu) for gpu in gpus]
+    known = {*uuids, *(f"gpu-{number}" for number in range(len(uuids)))}
+    if unknown := [name for name in names if name not in known]:
+        raise SetupError(f"node {node} has no GPU {unknown[0]}; it has gpu-0 to gpu-{len(uuids) - 1}")
+    return names

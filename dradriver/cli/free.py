@@ -12,16 +12,22 @@ import msgspec
 from dradriver import __version__
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli.cluster import access, policies_in_force
-from dradriver.cli.cluster.cluster_options import driver_namespace_option, policies_option, server_options
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    output_formats,
+    policies_option,
+    server_options,
+)
 from dradriver.cli.cluster.free_gpus import FreeGpus, free_gpus
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import read_whole
 from dradriver.cli.inputs import given_policies
 from dradriver.cluster.views.gone_node_views import AGENT_GONE
+from dradriver.counted import counted
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Bars, Block, Cell, Column, Document, Notes, Panel, Table, Tone, report, words
-from dradriver.view.output import FORMATS, show_as, warn
+from dradriver.view.output import show_as, warn
 
 _MOST_NODES: Final = 5  # that are named
 
@@ -31,11 +37,7 @@ _MOST_NODES: Final = 5  # that are named
 @server_options
 @policies_option
 @driver_namespace_option
-@click.option(
-    "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True,
-    help="svg and html draw how many sets there are.",
-)  # fmt: skip
-@click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
+@output_formats("svg", "html", said="svg and html draw how many sets there are.")
 def free(
     namespace: str | None,
     kubeconfig: str | None,
@@ -67,10 +69,14 @@ async def _read(server: ServerConfig, namespace: str, file: Policies | None, dri
 
 def document(left: FreeGpus) -> Document:
     """Return what ``gputopo free`` prints: free sets of GPUs by size, and what is free in parts."""
-    closed = f"; {left.closed} more are not ready or closed to new pods" if left.closed else ""
-    promised = f"; {left.promised} are promised to pods that are not bound yet" if left.promised else ""
-    others = f"; {left.for_others} more are free for other tenants alone" if left.for_others else ""
-    title = f"{left.free} of {left.gpus} GPUs are free on {left.nodes} nodes{others}{promised}{closed}"
+    closed = f"; {counted(left.closed, 'more is', 'more are')} not ready or closed to new pods" if left.closed else ""
+    are_promised = counted(left.promised, "is promised", "are promised")
+    promised = f"; {are_promised} to pods that are not bound yet" if left.promised else ""
+    more = counted(left.for_others, "more is", "more are")
+    others = f"; {more} free for other tenants alone" if left.for_others else ""
+    are = "is" if left.free == 1 else "are"
+    nodes = counted(left.nodes, "node")
+    title = f"{left.free} of {counted(left.gpus, 'GPU')} {are} free on {nodes}{others}{promised}{closed}"
     blocks: list[Block] = [Notes(lines=(Cell(title),))]
     if left.agents_gone:
         nodes = ", ".join(left.agents_gone[:_MOST_NODES]) + ", ..." * (len(left.agents_gone) > _MOST_NODES)

@@ -16,8 +16,8 @@ from dradriver.api.claims.pins import Claim
 from dradriver.api.policies.policy_sections import DEFAULTS
 from dradriver.cli.cluster import access
 from dradriver.cli.cluster.cluster_options import (
-    all_namespaces_option,
-    namespace_option,
+    namespace_options,
+    only_namespace,
     output_options,
     server_options,
 )
@@ -25,6 +25,7 @@ from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.cluster.policies_in_force import InForce
 from dradriver.cluster.gpus.gpu_parts import gpus_of
 from dradriver.controller.features.idle_workloads import timeout_s
+from dradriver.counted import counted
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Cell, Column, Document, Notes, Table, report, words
@@ -67,8 +68,7 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@namespace_option
-@all_namespaces_option
+@namespace_options("Only this namespace; else all.")
 @server_options
 @output_options
 def idle(
@@ -82,12 +82,11 @@ def idle(
     """List pods whose GPUs have done nothing for five minutes or longer, by the GPU-hours that makes.
 
     Nothing means a utilization of 0, as the nodes' agents have said it; of whom they do not know, nothing is said: MIG
-    slices with a process, shares by MPS while others work on the GPU. Without -n all namespaces are listed.
+    slices with a process, shares by MPS while others work on the GPU.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    idle = asyncio.run(_read(server))
-    if namespace is not None and not all_namespaces:
-        idle = [entry for entry in idle if entry.namespace == namespace]
+    only = only_namespace(namespace, all_namespaces=all_namespaces)
+    idle = [entry for entry in asyncio.run(_read(server)) if only in (None, entry.namespace)]
     show_as(output, document=lambda: document(idle), data=lambda: msgspec.to_builtins(idle), no_color=no_color)
 
 
@@ -141,7 +140,8 @@ def document(idle: list[Idle]) -> Document:
     if not idle:
         return report(Notes(lines=(Cell("no pod's GPUs are known to be idle"),)))
     total = sum(entry.gpu_hours for entry in idle)
-    title = f"{sum(entry.gpus for entry in idle):g} GPUs are idle, {total:.1f} GPU-hours so far"
+    are_idle = counted(sum(entry.gpus for entry in idle), "GPU is idle", "GPUs are idle")
+    title = f"{are_idle}, {total:.1f} GPU-hours so far"
     columns = (
         Column("namespace"), Column("pod"), Column("GPUs", number=True), Column("product"), Column("idle since"),
         Column("for", number=True), Column("GPU-hours", number=True), Column("idle-timeout"), Column("ends"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import click
 import msgspec
@@ -11,6 +11,7 @@ from dradriver.cli.cluster.cluster_options import allocating_driver_option, outp
 from dradriver.cli.inputs import called, content, policies_of
 from dradriver.cli.linter.admission_results import Result, results
 from dradriver.cli.linter.manifest_documents import DocumentError, documents
+from dradriver.counted import counted
 from dradriver.process.policies_file import PoliciesFile
 from dradriver.view.document import Cell, Document, Notes, Tone, report
 from dradriver.view.output import show_as, show_documents
@@ -18,7 +19,8 @@ from webhook.admission import Admission
 
 
 @click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.argument("files", metavar="[FILE]...", nargs=-1)
+@click.option("-f", "--filename", "more_files", multiple=True, metavar="FILE", help="The same; may be repeated.")
 @click.option(
     "--policies", "policies_file", metavar="FILE",
     help="The policies file: what names in it stand for. No cluster is asked: without it the defaults count.",
@@ -26,7 +28,14 @@ from webhook.admission import Admission
 @click.option("--translate", is_flag=True, help="The namespaces are labelled gpu.topology/translate=true.")
 @allocating_driver_option
 @output_options
-def lint(files: Sequence[str], policies_file: str | None, translate: bool, output: str, no_color: bool) -> None:
+def lint(
+    files: Sequence[str],
+    more_files: Sequence[str],
+    policies_file: str | None,
+    translate: bool,
+    output: str,
+    no_color: bool,
+) -> None:
     """Say whether the webhook would admit the pods and claims in FILE... (- is standard input), and as what.
 
     Pods, and whatever has a pod's template in it: Deployments, Jobs, CronJobs, JobSets, LeaderWorkerSets, PyTorchJobs,
@@ -35,7 +44,9 @@ def lint(files: Sequence[str], policies_file: str | None, translate: bool, outpu
 
     Exit status: 0 all are admitted, 1 some are not, or cannot be read, 2 wrong usage.
     """
-    contents = [(name, content(name)) for name in files]
+    if not (files or more_files):
+        raise click.UsageError("name a FILE, or - for standard input")
+    contents = [(name, content(name)) for name in (*files, *more_files)]
     # The webhook's own code is asked, with the policies of the file and without a controller.
     policies = PoliciesFile()
     policies.in_force = policies_of(policies_file)
@@ -43,10 +54,11 @@ def lint(files: Sequence[str], policies_file: str | None, translate: bool, outpu
     outcomes: list[Result] = []
     troubles: list[str] = []
     for name, text in contents:
-        try:
-            outcomes += _linted(text, called(name), admission, translate)
-        except DocumentError as error:
-            troubles.append(str(error))
+        for document in documents(text, called(name)):
+            if isinstance(document, DocumentError):
+                troubles.append(str(document))
+            else:
+                outcomes += results(document, admission, translate=translate)
     if output == "yaml":
         show_documents([outcome.pod for outcome in outcomes if outcome.pod is not None])
         # Standard output has the YAML alone: errors and warnings go to stderr.
@@ -62,11 +74,6 @@ def lint(files: Sequence[str], policies_file: str | None, translate: bool, outpu
         )
     if troubles or any(outcome.errors for outcome in outcomes):
         raise click.exceptions.Exit(1)
-
-
-def _linted(text: bytes, source: str, admission: Admission, translate: bool) -> Iterator[Result]:
-    for document in documents(text, source):
-        yield from results(document, admission, translate=translate)
 
 
 def _document(outcomes: Sequence[Result], troubles: Sequence[str]) -> Document:
@@ -89,7 +96,7 @@ def _lines(outcomes: Sequence[Result], troubles: Sequence[str]) -> list[Cell]:
     ours = sum(outcome.ours for outcome in outcomes)
     refused = sum(bool(outcome.errors) for outcome in outcomes)
     warned = sum(len(outcome.warnings) for outcome in outcomes)
-    count = f"{len(outcomes)} objects and templates, {ours} of them for this driver"
-    summary = f"{count}: {refused} refused, {warned} warnings"
-    lines.append(Cell(summary + (f"; {len(troubles)} not readable to their end" if troubles else "")))
+    count = f"{counted(len(outcomes), 'object or template', 'objects and templates')}, {ours} of them for this driver"
+    summary = f"{count}: {refused} refused, {counted(warned, 'warning')}"
+    lines.append(Cell(summary + (f"; {counted(len(troubles), 'document')} not readable" if troubles else "")))
     return lines

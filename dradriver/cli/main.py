@@ -16,6 +16,7 @@ _COMMANDS = {  # name: one line of help; the command is dradriver.cli.<name>:<na
     "explain": "Say why a pod waits, who holds what it wants, and what it got.",
     "fault": "Break GPUs of a simulated node, and mend them.",
     "free": "Show what is free in a cluster: sets of GPUs by size and quality, shares, MIG slices.",
+    "health": "List unhealthy GPUs with the repair, and nodes without an agent; the exit status says if there are any.",
     "idle": "List pods whose GPUs do nothing, the dearest first.",
     "lint": "Check manifests as the webhook would: refused or admitted, and as what.",
     "nccl": "NCCL topology files: write, check, explain whether one is needed.",

@@ -21,7 +21,11 @@ from dradriver.allocator.choice.phrases import wanted
 from dradriver.api.base.quantity import whole
 from dradriver.api.policies.policy_sections import DEFAULTS, Policies
 from dradriver.cli import plan_parts
-from dradriver.cli.cluster.cluster_options import driver_namespace_option, namespace_option, server_options
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    output_options,
+    server_options,
+)
 from dradriver.cli.machine_source import SOURCES, nccl_version_option, warn_of
 from dradriver.cli.plan_question import PlanError, Question, free_gpus, numbers, request, with_facts_moved
 from dradriver.cli.policies import load
@@ -29,7 +33,7 @@ from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.view.document import Document, report, table
-from dradriver.view.output import safe_json, show
+from dradriver.view.output import safe_json, show_as
 
 
 class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -92,10 +96,10 @@ class Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 @click.option("--cores", default="", metavar="PERCENT", help="A share by its compute: 25.")
 @click.option("--mig-profile", default="", metavar="NAME", help="A MIG slice for each container: 1g.10gb.")
 @click.option("--parts", default="", metavar="LIST", help="Parts that are on GPUs already: 0:0.5,3:1g.10gb@6.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_options
 @click.option("--gang", metavar="PODSxGPUS", help="Where so many pods would go in the cluster: 8x8, 4-8x8.")
 @click.option("--near", default="", metavar="LEVEL", help="Of a gang: what must hold all: leaf; or: preferred leaf.")
-@namespace_option
+@click.option("-n", "--namespace", metavar="NAME", help="Of a gang: its namespace; else the context's.")
 @server_options
 @driver_namespace_option
 @click.option("--batch", is_flag=True, help="Questions as JSON lines from stdin, answers as JSON lines, in order.")
@@ -108,6 +112,7 @@ def plan(
     required: str,
     preferred: str,
     output: str,
+    no_color: bool,
     batch: bool,
     file: str | None,
     include: str,
@@ -171,7 +176,7 @@ def plan(
         }  # fmt: skip
         pod_question = msgspec.structs.replace(question, gpus=plan_gang.gpus(gang, machine_options))
         where = plan_gang.Where(kubeconfig, context, driver_namespace, namespace)
-        plan_gang.run(gang, pod_question, near, file=file_policies, where=where, output=output)
+        plan_gang.run(gang, pod_question, near, file=file_policies, where=where, output=output, no_color=no_color)
         return
 
     # 4. Else choose GPUs of one machine. If the machine's source does not say the product, the CPUs or NCCL's version,
@@ -179,16 +184,22 @@ def plan(
     #    the request.
     machine, question = with_facts_moved(read_machine(question.machine), question, policies)
     warn_of(machine)
-    if output == "json":
-        click.echo(as_line(reply(machine, question, policies)))
-        return
+    show_as(
+        output,
+        document=lambda: _document_of(machine, question, policies),
+        data=lambda: msgspec.to_builtins(reply(machine, question, policies)),
+        no_color=no_color,
+    )
+
+
+def _document_of(machine: Machine, question: Question, policies: Policies) -> Document:
+    """Return what ``gputopo plan`` prints for people about GPUs of a machine."""
     gpu_request = request(question, policies)
     if isinstance(gpu_request, Whole):
         choice = choose(machine, free_gpus(machine, question), gpu_request)
-        show(document(machine, gpu_request, choice, estimate(machine, question, choice)))
-    else:
-        part_choice = plan_parts.choose_parts(machine, question.free, question.parts, gpu_request)
-        show(plan_parts.document(machine, gpu_request, part_choice))
+        return document(machine, gpu_request, choice, estimate(machine, question, choice))
+    part_choice = plan_parts.choose_parts(machine, question.free, question.parts, gpu_request)
+    return plan_parts.document(machine, gpu_request, part_choice)
 
 
 def reply(machine: Machine, question: Question, policies: Policies) -> Answer | plan_parts.PartAnswer:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-import msgspec
 
 from dradriver import __version__
 from dradriver.allocator import GangChoice, GangRequest, NoPlaceError, Whole, place_gang
@@ -21,10 +20,11 @@ from dradriver.cli.cluster.free_gpus import open_nodes
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene, read_whole
 from dradriver.cli.plan_question import Question, request
+from dradriver.counted import counted
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.view.document import Column, Document, Table, report, table, words
-from dradriver.view.output import safe_json, show, warn
+from dradriver.view.output import show_as, warn
 from dradriver.view.terminal_text import plain
 
 _SIZE = re.compile(r"(?a:(?:(\d{1,4})-)?(\d{1,4})x(\d{1,2}))")
@@ -56,7 +56,16 @@ class Where(NamedTuple):
     namespace: str | None
 
 
-def run(text: str, question: Question, near: str, *, file: Policies | None, where: Where, output: str) -> None:
+def run(
+    text: str,
+    question: Question,
+    near: str,
+    *,
+    file: Policies | None,
+    where: Where,
+    output: str,
+    no_color: bool,
+) -> None:
     """Print where a gang of pods would go in the cluster, for ``gputopo plan --gang``.
 
     Args:
@@ -65,7 +74,8 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, wher
         near: The network level that must hold all pods, as in the annotation: ``leaf``, ``preferred leaf``.
         file: The policies of the user's file. None takes those that the driver uses.
         where: The cluster, and the namespace whose GPUs count.
-        output: ``table`` or ``json``.
+        output: The format.
+        no_color: Whether to print without colours.
 
     Raises:
         ClusterError: The cluster cannot be read.
@@ -86,10 +96,7 @@ def run(text: str, question: Question, near: str, *, file: Policies | None, wher
     is_required = bool(near) and level == near  # without the word "preferred"
     gang = GangRequest(pod=pod_request, pods=most_pods, least_pods=least_pods, near=level, near_required=is_required)
     choice = place(scene, gang, where.namespace or server.namespace)
-    if output == "json":
-        click.echo(safe_json(msgspec.json.encode(data(choice)).decode()))
-    else:
-        show(document(gang, choice))
+    show_as(output, document=lambda: document(gang, choice), data=lambda: data(choice), no_color=no_color)
 
 
 def _size(text: str) -> tuple[int | None, int, int]:
@@ -149,8 +156,11 @@ def data(choice: GangChoice) -> dict[str, Any]:
 def document(request: GangRequest, choice: GangChoice) -> Document:
     """Return what ``gputopo plan --gang`` prints for people about where the gang would go."""
     rows = [
-        ("asked", f"{request.pods} pods with {wanted(request.pod)} each"),
-        ("placed", f"{len(choice.pods)} pods on {len(choice.nodes)} nodes of one {plain(choice.reach)}"),
+        ("asked", f"{counted(request.pods, 'pod')} with {wanted(request.pod)} each"),
+        (
+            "placed",
+            f"{counted(len(choice.pods), 'pod')} on {counted(len(choice.nodes), 'node')} of one {plain(choice.reach)}",
+        ),
     ]
     if choice.busbw_gbps:
         rows.append(("busbw", f"{choice.busbw_gbps:g} GB/s, the slowest of them"))

@@ -10,6 +10,7 @@ import click
 
 from dradriver.api.policies.policies_reader import PoliciesError, notes, read
 from dradriver.api.policies.policy_sections import MOST_BYTES, Policies, plain
+from dradriver.cli.cluster.cluster_options import output_formats
 from dradriver.view.document import Cell, Document, Notes, Tone, report
 from dradriver.view.output import show_as
 
@@ -23,11 +24,8 @@ def policies() -> None:
 
 @policies.command()
 @click.argument("file")
-@click.option(
-    "-o", "--output", type=click.Choice(("table", "json", "yaml")), default="table", show_default=True,
-    help="json and yaml hold what is in force with this file, defaults included.",
-)  # fmt: skip
-def check(file: str, output: str) -> None:
+@output_formats(said="json and yaml hold what is in force with this file, defaults included.")
+def check(file: str, output: str, no_color: bool) -> None:
     """Say whether the driver takes FILE (- is standard input), and what in it has no effect yet.
 
     Exit status: 0 it does, 1 it does not (what is wrong, with the line).
@@ -43,6 +41,7 @@ def check(file: str, output: str) -> None:
         output,
         document=lambda: _document(source, good, trouble),
         data=lambda: _data(good, trouble),
+        no_color=no_color,
     )
     if good is None:
         raise click.exceptions.Exit(1)

@@ -17,9 +17,10 @@ from dradriver.api.vocabulary import container_limits
 from dradriver.cli import tenant_quotas
 from dradriver.cli.cluster import access, cluster_reading
 from dradriver.cli.cluster.cluster_options import (
-    all_namespaces_option,
     allocating_driver_option,
-    namespace_option,
+    namespace_options,
+    only_namespace,
+    output_formats,
     server_options,
 )
 from dradriver.cli.inputs import called, content, policies_of
@@ -68,8 +69,7 @@ def quota() -> None:
 
 @quota.command()
 @click.argument("file", required=False)
-@namespace_option
-@all_namespaces_option
+@namespace_options("The namespace; else the context's.")
 @server_options
 @allocating_driver_option
 @click.option(
@@ -79,7 +79,7 @@ def quota() -> None:
     help="Instead, print quotas for the caps of this policies file's tenants.",
 )
 @click.option("--replace", is_flag=True, help="Leave out what the quota counted before; else it counts both.")
-@click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
+@output_formats(usual="yaml")
 def convert(
     file: str | None,
     namespace: str | None,
@@ -89,6 +89,7 @@ def convert(
     policies_file: str | None,
     replace: bool,
     output: str,
+    no_color: bool,
 ) -> None:
     """Print the quotas in FILE (- is standard input), or in the cluster without one, so that they count claims.
 
@@ -97,19 +98,19 @@ def convert(
     """
     if file is not None and (namespace or all_namespaces or kubeconfig or context):
         raise click.UsageError("FILE, or a cluster by -n, -A, --kubeconfig and --context; not both")
-    if namespace and all_namespaces:
-        raise click.UsageError("-n or -A; not both")
     if policies_file is not None:
         if file is not None or namespace or all_namespaces or kubeconfig or context or replace:
             raise click.UsageError("--policies makes quotas of its own: give no others, no cluster and no --replace")
-        _print_tenant_quotas(policies_file, output)
+        _print_tenant_quotas(policies_file, output, no_color=no_color)
         return
 
     if file is not None:
         old_quotas = _quotas_of_file(file)
     else:
         server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-        old_quotas = asyncio.run(_quotas_of_cluster(server, None if all_namespaces else namespace or server.namespace))
+        old_quotas = asyncio.run(
+            _quotas_of_cluster(server, only_namespace(namespace, all_namespaces=all_namespaces, usual=server.namespace))
+        )
     conversions = [converted for old in old_quotas if (converted := convert_quota(old, replace=replace)) is not None]
     for conversion in conversions:
         for note in conversion.notes:
@@ -129,10 +130,11 @@ def convert(
             output,
             document=lambda: report(table("quota", "counts", rows=rows)),
             data=lambda: {"apiVersion": "v1", "kind": "List", "items": quotas},
+            no_color=no_color,
         )
 
 
-def _print_tenant_quotas(policies_file: str, output: str) -> None:
+def _print_tenant_quotas(policies_file: str, output: str, *, no_color: bool) -> None:
     """Print the quotas of a policies file's tenants."""
     tenants = tenant_quotas.of_policies(policies_of(policies_file))
     for tenant in tenants:
@@ -149,14 +151,18 @@ def _print_tenant_quotas(policies_file: str, output: str) -> None:
         output,
         document=lambda: report(table("tenant", "counts", rows=rows)),
         data=lambda: {"apiVersion": "v1", "kind": "List", "items": quotas},
+        no_color=no_color,
     )
 
 
 def _quotas_of_file(file: str) -> list[dict[str, Any]]:
-    try:
-        return [document.data for document in documents(content(file), called(file)) if document.data["kind"] == KIND]
-    except DocumentError as error:
-        raise click.ClickException(plain(str(error))) from error
+    quotas = []
+    for document in documents(content(file), called(file)):
+        if isinstance(document, DocumentError):
+            raise click.ClickException(plain(str(document)))
+        if document.data["kind"] == KIND:
+            quotas.append(document.data)
+    return quotas
 
 
 async def _quotas_of_cluster(server: ServerConfig, namespace: str | None) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from dradriver.cli import simulate_tables
+from dradriver.cli.cluster.cluster_options import output_options
 from dradriver.cli.inputs import Number
 from dradriver.cli.simulator import mixed_replay, order_figures, policy_replay, shaped_jobs, trace
 from dradriver.cli.simulator.job_sizes import JobSizes
@@ -25,13 +26,14 @@ from dradriver.cli.simulator.placement_policies import GANGS, POLICIES
 from dradriver.cli.simulator.policy_replay import Replay, Result
 from dradriver.cli.simulator.published_shapes import SHAPES
 from dradriver.cli.simulator.trace import Job
+from dradriver.counted import counted
 from dradriver.errors import DriverError
 from dradriver.topology.load import read_machine
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 from dradriver.view import svg
 from dradriver.view.document import Document
-from dradriver.view.output import show
+from dradriver.view.output import show_as
 
 _POLICY_NAMES: Final = list(dict.fromkeys((*POLICIES, *MIXED)))
 _ALL: Final = "all"
@@ -85,7 +87,7 @@ class SimulationError(DriverError):
 @click.option("--declared", type=Number(0, 1), help="With --order: share of jobs that declare a duration. [default: 0]")
 @click.option("--tenants", metavar="WEIGHTS", help="With --order: whose jobs they are, such as 4,2,1,1. [default: 1]")
 @click.option("--plot", "picture", type=click.Path(path_type=Path), help="Write the figures as an SVG picture.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_options
 def simulate(
     sources: tuple[str, ...],
     nodes: int,
@@ -103,6 +105,7 @@ def simulate(
     tenants: str | None,
     picture: Path | None,
     output: str,
+    no_color: bool,
 ) -> None:
     """Replay jobs over a simulated cluster under several policies, or in several orders, and compare them.
 
@@ -156,7 +159,7 @@ def simulate(
             )
         requests = mixed_replay.drawn(jobs, machines, load=load, parts=parts, seed=seed)
         part_results = [mixed_replay.replay(machines, requests, policy=policy) for policy in policies or tuple(MIXED)]
-        _show(part_results, simulate_tables.of_parts(part_results), output=output)
+        _show(part_results, simulate_tables.of_parts(part_results), output=output, no_color=no_color)
         return
 
     # 3. Else, jobs of whole GPUs: of a trace, of a published shape, or random ones.
@@ -180,7 +183,7 @@ def simulate(
     job_count = jobs if trace_jobs is None else len(trace_jobs)
     source = "" if shape is None else f" of {shape}"
     average = "" if seeds == 1 else f", mean of {seeds} seeds"
-    title = f"{job_count} jobs{source} on {nodes} x {', '.join(sources)}{average}"
+    title = f"{counted(job_count, 'job')}{source} on {nodes} x {', '.join(sources)}{average}"
 
     # 4. Replay them in each order of the queue (--order), or else under each placement policy.
     if orders:
@@ -191,13 +194,18 @@ def simulate(
         )  # fmt: skip
         if picture is not None:
             _write(picture, simulate_tables.picture_of_orders(order_results, title=title))
-        _show(order_results, simulate_tables.of_orders(order_results, tenants=len(weights)), output=output)
+        _show(
+            order_results,
+            simulate_tables.of_orders(order_results, tenants=len(weights)),
+            output=output,
+            no_color=no_color,
+        )
         return
 
     results = _under_policies(machines, draw_jobs, seed_range, policies=policies, communication=communication)
     if picture is not None:
         _write(picture, simulate_tables.picture_of_policies(results, title=title))
-    _show(results, simulate_tables.of_policies(results), output=output)
+    _show(results, simulate_tables.of_policies(results), output=output, no_color=no_color)
 
 
 def _vendor(machines: Sequence[Machine]) -> Vendor:
@@ -223,11 +231,11 @@ def _fitting(jobs: Sequence[Job], sizes: JobSizes, *, gpus: int) -> list[Job]:
     """
     for job in jobs:
         if job.gpus > gpus:
-            raise SimulationError(f"job {job.number} asks for {job.gpus} GPUs; the cluster has {gpus}")
+            raise SimulationError(f"job {job.number} asks for {counted(job.gpus, 'GPU')}; the cluster has {gpus}")
         if job.gpus > sizes.most:
             raise SimulationError(
-                f"job {job.number} asks for {job.gpus} GPUs; the largest that these machines have a place for has "
-                f"{sizes.most}"
+                f"job {job.number} asks for {counted(job.gpus, 'GPU')}; the largest that these machines have "
+                f"a place for has {sizes.most}"
             )
     return [msgspec.structs.replace(job, gpus=sizes.fitting(job.gpus)) for job in jobs]
 
@@ -345,11 +353,8 @@ def _weights(text: str) -> list[float]:
     return weights
 
 
-def _show(results: Sequence[msgspec.Struct], document: Document, *, output: str) -> None:
-    if output == "json":
-        click.echo(msgspec.json.encode(results).decode())
-    else:
-        show(document)
+def _show(results: Sequence[msgspec.Struct], document: Document, *, output: str, no_color: bool) -> None:
+    show_as(output, document=lambda: document, data=lambda: msgspec.to_builtins(results), no_color=no_color)
 
 
 def _write(path: Path, document: Document) -> None:

@@ -10,6 +10,7 @@ import click
 
 from dradriver.api.policies.gpu_modes import Mode, mode_of
 from dradriver.api.slices import resource_slices
+from dradriver.cli.cluster.cluster_options import output_formats
 from dradriver.cli.inputs import policies_of
 from dradriver.cli.machine_source import machine_options, read
 from dradriver.topology.machine import Machine
@@ -29,7 +30,7 @@ _NAME: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9
     "--policies", "policies_file", metavar="FILE",
     help="The policies file: which GPUs are cut up or shared. No cluster is asked: without it the defaults count.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(("yaml", "json", "table")), default="yaml", show_default=True)
+@output_formats(usual="yaml")
 def slices(
     source: str | None,
     driver_root: Path | None,
@@ -39,6 +40,7 @@ def slices(
     labels: tuple[str, ...],
     policies_file: str | None,
     output: str,
+    no_color: bool,
 ) -> None:
     """Print the ResourceSlices that the node agent would publish for a machine, as an API server of 1.36 keeps them.
 
@@ -55,6 +57,7 @@ def slices(
         output,
         document=lambda: report(table("slice", "device", "type", "product", rows=_rows(resource_slices))),
         data=lambda: {"apiVersion": "v1", "kind": "List", "items": resource_slices},
+        no_color=no_color,
     )
 
 

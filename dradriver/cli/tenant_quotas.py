@@ -11,6 +11,7 @@ import msgspec
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OURS, current_ledger
 from dradriver.api.policies.policy_sections import Policies
+from dradriver.counted import counted
 from dradriver.view.terminal_text import plain
 
 KIND: Final = "ResourceQuota"
@@ -71,7 +72,7 @@ def of_tenant(tenant: str, namespaces: Collection[str], caps: Mapping[str, float
         device_classes = current_ledger().vendor_of.keys()  # of the driver that allocates the GPUs
         counts |= {DEVICES.format(device_class): str(whole_gpus) for device_class in device_classes}
         if max_gpus != whole_gpus:
-            notes.append(f"a quota counts whole devices: {whole_gpus} of {max_gpus:g} GPUs")
+            notes.append(f"a quota counts whole devices: {whole_gpus} of {counted(max_gpus, 'GPU')}")
     products = sorted(product for product in caps if product != ANY)
     if products:
         notes.append(f"no quota counts one product's GPUs: what it may have of {', '.join(products)} is not bounded")

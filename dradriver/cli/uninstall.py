@@ -20,7 +20,8 @@ from dradriver.api.base.dra_objects import ResourceClaim
 from dradriver.api.base.objects import Metadata, Part
 from dradriver.api.base.pods import Gate
 from dradriver.cli.cluster import access, cluster_reading
-from dradriver.cli.cluster.cluster_options import output_options, server_options
+from dradriver.cli.cluster.cluster_options import namespace_options, only_namespace, output_options, server_options
+from dradriver.counted import counted
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
@@ -89,9 +90,17 @@ class Dependent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
+@namespace_options("Only this namespace; else all.")
 @server_options
 @output_options
-def uninstall(kubeconfig: str | None, context: str | None, output: str, no_color: bool) -> None:
+def uninstall(
+    namespace: str | None,
+    all_namespaces: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    output: str,
+    no_color: bool,
+) -> None:
     """List the pods that need the driver, before or after an uninstallation, and say what to do. It deletes nothing.
 
     helm uninstall runs this command first, and stops if a pod is listed. After an uninstallation that was forced it
@@ -100,7 +109,8 @@ def uninstall(kubeconfig: str | None, context: str | None, output: str, no_color
     Exit status: 0 no pod needs the driver, 1 pods do, or the cluster cannot be read, 2 wrong usage.
     """
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
-    found = asyncio.run(_read(server))
+    only = only_namespace(namespace, all_namespaces=all_namespaces)
+    found = [one for one in asyncio.run(_read(server)) if only in (None, one.namespace)]
     show_as(output, document=lambda: document(found), data=lambda: msgspec.to_builtins(found), no_color=no_color)
     if found:
         raise click.exceptions.Exit(1)
@@ -163,7 +173,7 @@ def document(found: list[Dependent]) -> Document:
     columns = (Column("namespace"), Column("pod"), Column("state"), Column("node"), Column("owner"))
     rows = tuple(words(one.namespace, one.pod, one.state.value, one.node, one.owner or "none") for one in found)
     states = [state for state in State if any(one.state is state for one in found)]
-    count = "1 pod needs" if len(found) == 1 else f"{len(found)} pods need"
+    count = counted(len(found), "pod needs", "pods need")
     return report(
         Notes(lines=(Cell(f"{count} the driver. docs/install.md#uninstall has more."),)),
         Table(columns=columns, rows=rows),

@@ -16,7 +16,13 @@ from dradriver.api.claims.idleness import moment
 from dradriver.api.policies.policy_sections import Policies
 from dradriver.cli import usage_files
 from dradriver.cli.cluster import access, cluster_reading, policies_in_force
-from dradriver.cli.cluster.cluster_options import FORMATS, driver_namespace_option, server_options
+from dradriver.cli.cluster.cluster_options import (
+    driver_namespace_option,
+    namespace_options,
+    only_namespace,
+    output_formats,
+    server_options,
+)
 from dradriver.cli.cluster.cluster_reading import ClusterError
 from dradriver.cli.cluster.tenant_usage import Own
 from dradriver.cli.inputs import given_policies
@@ -32,7 +38,6 @@ from dradriver.view.output import show_as, warn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_EVERY: Final = (*(each for each in FORMATS if each != "yaml"), "csv", "xlsx")
 _DETAILS: Final = ("whole GPU hours", "share hours", "slice hours")
 
 
@@ -48,15 +53,17 @@ _DETAILS: Final = ("whole GPU hours", "share hours", "slice hours")
 @click.option(
     "--policies", "policies_file", metavar="FILE", help="Prices and tenants to count by, in place of those in force."
 )
+@namespace_options("Only this namespace; else all.")
 @driver_namespace_option
 @server_options
-@click.option("-o", "--output", type=click.Choice(_EVERY), default="table", show_default=True)
-@click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")
+@output_formats("csv", "xlsx")
 def usage(
     begin: str,
     end: str,
     by: str,
     policies_file: str | None,
+    namespace: str | None,
+    all_namespaces: bool,
     driver_namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
@@ -73,7 +80,8 @@ def usage(
     within = period(begin, end, now=time.time())
     server = access.server(None if kubeconfig is None else Path(kubeconfig), context)
     policies = given_policies(policies_file)
-    usage_report = asyncio.run(_read(server, driver_namespace, policies, within, cast("By", by)))
+    only = only_namespace(namespace, all_namespaces=all_namespaces)
+    usage_report = asyncio.run(_read(server, driver_namespace, policies, within, cast("By", by), only))
     match output:
         case "csv":
             click.echo(usage_files.as_csv(usage_report), nl=False)
@@ -89,7 +97,12 @@ def usage(
 
 
 async def _read(
-    server: ServerConfig, driver_namespace: str | None, file_policies: Policies | None, within: Period, by: By
+    server: ServerConfig,
+    driver_namespace: str | None,
+    file_policies: Policies | None,
+    within: Period,
+    by: By,
+    only: str | None,
 ) -> Report:
     """Read the GPU time that the controller has written, and return the report on it.
 
@@ -99,6 +112,7 @@ async def _read(
         file_policies: The policies of the user's file. None takes those in force.
         within: The hours to report on.
         by: What each row of the report stands for.
+        only: The only namespace to count; None for all.
 
     Raises:
         ClusterError: The GPU time cannot be read, or there is none.
@@ -133,7 +147,7 @@ async def _read(
     tenant_of: Callable[[str], str] = tenants.of if policies.tenants else lambda name: f"namespace/{name}"
     return report(
         tenant_usage.hours, tenant_usage.details, by=by, within=within, prices=policies.prices, tenant_of=tenant_of,
-        counted_until=moment(tenant_usage.until),
+        counted_until=moment(tenant_usage.until), only=only,
     )  # fmt: skip
 
 

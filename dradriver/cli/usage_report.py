@@ -116,6 +116,7 @@ def report(
     prices: Prices,
     tenant_of: Callable[[str], str],
     counted_until: str = "",
+    only: str | None = None,
 ) -> Report:
     """Return a usage report, which adds up GPU hours by tenant, namespace, owner or pod, with costs.
 
@@ -127,6 +128,7 @@ def report(
         prices: Prices of GPUs per hour.
         tenant_of: Returns the tenant of a namespace.
         counted_until: Time of the last count, as Kubernetes writes times.
+        only: The only namespace to count; None for all.
     """
     price_of = {product: prices.per_hour(product) for product in _products(hours, within)}
     # By the names that make a row (namespace, owner, pod, …): seconds by kind, idle seconds and costs.
@@ -138,6 +140,8 @@ def report(
         if not within.first <= hour < within.end:
             continue
         for bucket, pod, seconds, idle_s in _seconds_of_hour(hours[hour], details.get(hour), by_pod=by == "pod"):
+            if only not in (None, bucket.namespace):
+                continue
             price = price_of[bucket.product]  # per hour; None if the policies have no price for it
             sums[row_key(bucket, pod)].add(bucket.kind, seconds, idle_s, price)
             total.add(bucket.kind, seconds, idle_s, price)

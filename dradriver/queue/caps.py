@@ -18,6 +18,7 @@ from dradriver.api.claims.pins import is_set
 from dradriver.api.policies.tenant_policies import Cap
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.gpus.gpu_parts import of_products
+from dradriver.counted import counted
 from dradriver.queue.equivalence_classes import ANYWHERE, Closed
 from dradriver.queue.limits import NOWHERE, Allowance, Limit, LimitError, kept_claim, members_wanting
 from dradriver.queue.namespace_tenants import Tenants
@@ -129,7 +130,7 @@ class Caps(Limit):
         """Return the refusal of a workload that asks for this many GPUs of a cap."""
         asks = f"this asks for {_plain(gpus)}"
         text = f"{CAP}: {self._told(tenant, cap)}; {asks}"
-        stable = f"{CAP}: tenant {tenant} has no room in its {_plain(cap.gpus)} GPUs{_of(cap)}; {asks}"
+        stable = f"{CAP}: tenant {tenant} has no room in its {counted(cap.gpus, 'GPU')}{_of(cap)}; {asks}"
         if gpus > cap.gpus + _ROUNDING:
             never = ", more than it may ever have"
             return NoPlaceError(text + never, stable=stable + never, cause=Cause.CAP)
@@ -220,7 +221,7 @@ class Caps(Limit):
 
     def _told(self, tenant: str, cap: Cap) -> str:
         """Return how much of a cap a tenant uses, in words."""
-        return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {_plain(cap.gpus)} GPUs{_of(cap)}"
+        return f"tenant {tenant} holds {_plain(self.used_of(tenant, cap))} of {counted(cap.gpus, 'GPU')}{_of(cap)}"
 
     def _who(self, tenant: str, cap: Cap) -> str:
         """Return which pods or gangs use most of a cap, in words. The answer may be ``_FRESH_S`` seconds old."""

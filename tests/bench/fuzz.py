@@ -11,7 +11,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from dradriver.api.policies import policies_reader as policies
 from dradriver.api.policies.policies_reader import PoliciesError
 from dradriver.api.policies.policy_sections import plain
 from dradriver.cli.linter.admission_results import results
-from dradriver.cli.linter.manifest_documents import DocumentError, documents
+from dradriver.cli.linter.manifest_documents import Document, DocumentError, documents
 from dradriver.kube import config
 from dradriver.kube.errors import ConfigError
 from dradriver.topology import machine_codec, nccl, profiles, topo_m
@@ -174,7 +174,19 @@ def _read_kubeconfig(file: Path) -> object:
 
 
 def _read_documents(text: str) -> object:
-    return list(documents(text.encode("utf-8", "surrogatepass"), "x"))
+    return list(_documents(text))
+
+
+def _documents(text: str) -> Iterator[Document]:
+    """Yield the objects of a manifest.
+
+    Raises:
+        DocumentError: One cannot be read.
+    """
+    for document in documents(text.encode("utf-8", "surrogatepass"), "x"):
+        if isinstance(document, DocumentError):
+            raise document
+        yield document
 
 
 def _read_policies(text: str) -> object:
@@ -187,7 +199,7 @@ def _read_policies(text: str) -> object:
 
 def _lint(text: str) -> object:
     """Read manifests and let the webhook answer to them."""
-    every = [found for one in documents(text.encode("utf-8", "surrogatepass"), "x") for found in results(one, _WEBHOOK)]
+    every = [found for one in _documents(text) for found in results(one, _WEBHOOK)]
     return msgspec.json.encode(every)
 
 

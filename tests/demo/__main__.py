@@ -49,7 +49,7 @@ Go on:
   export KUBECONFIG={cluster.kubeconfig}
   {cluster.kubectl_command} -n demo get pods
   {cluster.kubectl_command} -n demo describe pod nvlink-quad
-  .venv/bin/gputopo topo --cluster        who holds which GPU; -o html draws it
+  .venv/bin/gputopo topo --cluster        who has GPUs of which node; --detail shows each GPU, -o html draws it
   make down{" CLUSTER=kind" if arguments.cluster == "kind" else ""}        takes the cluster away"""
     )
     return 0

@@ -13,6 +13,7 @@ from dradriver.allocator.request import Constraint, NoPlaceError, Whole
 from dradriver.allocator.sets.criteria import Criteria
 from dradriver.allocator.sets.masks import positions_of
 from dradriver.allocator.sets.tables import Tables
+from dradriver.counted import counted
 from dradriver.reason import Cause
 from dradriver.topology.machine import Machine
 
@@ -61,7 +62,7 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
     free_count = offered.bit_count()
     if gpus > free_count:
         numbers_text = f" ({gpu_numbers(offered)})" if free_count else ""
-        return f"{free_count} of {tables.size} GPUs are free{numbers_text}"
+        return f"{free_count} of {counted(tables.size, 'GPU')} {'is' if free_count == 1 else 'are'} free{numbers_text}"
     # ``usable`` leaves out free GPUs of another product or kind than the requested one: they are not "such" GPUs.
     if gpus > usable.bit_count():
         numbers_text = f" ({gpu_numbers(usable)})" if usable else ""
@@ -88,7 +89,8 @@ def _detail(machine: Machine, tables: Tables, offered: int, *, request: Whole, u
         nearest += ", and with all GPUs free there would be none either"
     if Constraint.SAME_NUMA in request.required and any(numa is None for numa in tables.shape.numa):
         nearest += "; the machine does not say the NUMA node of every GPU"
-    return f"{nearest}; {f'without {properties} ' if properties else ''}{usable.bit_count()} GPUs are free"
+    are_free = f"{counted(usable.bit_count(), 'GPU is', 'GPUs are')} free"
+    return f"{nearest}; {f'without {properties} ' if properties else ''}{are_free}"
 
 
 def _never(machine: Machine, request: Whole) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from dradriver.allocator.request import NEAR_REQUIRED, Request, Whole
+from dradriver.counted import counted
 from dradriver.topology.machine import Machine
 from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 
@@ -12,7 +13,7 @@ from dradriver.topology.vendors import NVIDIA, VENDORS, Vendor
 def wanted(request: Whole) -> str:
     """Return the phrase for what a request requires: ``4 GPUs with nvlink and at least 100 GB/s of bus bandwidth``."""
     kind, properties = wanted_gpus(request), wanted_set(request)
-    gpus = f"{request.gpus} GPU{'s' if request.gpus > 1 else ''}"
+    gpus = counted(request.gpus, "GPU")
     return gpus + (f" {kind}" if kind else "") + (f" with {properties}" if properties else "")
 
 

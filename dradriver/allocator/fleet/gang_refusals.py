@@ -18,6 +18,7 @@ from dradriver.allocator.fleet.gang_search import most_pods, search
 from dradriver.allocator.fleet.gang_taken import Taken, nothing_taken
 from dradriver.allocator.gang_request import GangRequest
 from dradriver.allocator.request import NoPlaceError
+from dradriver.counted import counted
 from dradriver.reason import Cause
 from dradriver.topology.network_levels import CLUSTER, FABRIC, NODE
 
@@ -75,7 +76,7 @@ def refusal(
 
 
 def _wanted(request: GangRequest) -> str:
-    what = " and ".join(f"{role.pods} pods with {phrases.wanted(role.pod)} each" for role in request.members)
+    what = " and ".join(f"{counted(role.pods, 'pod')} with {phrases.wanted(role.pod)} each" for role in request.members)
     if request.least_pods is not None:
         what = f"{request.least_pods} to {what}"
     return ", ".join((what, *_limits(request).values()))
@@ -85,9 +86,9 @@ def _limits(request: GangRequest) -> dict[str, str]:
     """The gang's limits in words, by the field that sets each."""
     limits = {}
     if request.max_nodes is not None:
-        limits["max_nodes"] = f"on at most {request.max_nodes} nodes"
+        limits["max_nodes"] = f"on at most {counted(request.max_nodes, 'node')}"
     if request.min_gpus_per_node:
-        limits["min_gpus_per_node"] = f"at least {request.min_gpus_per_node} GPUs a node"
+        limits["min_gpus_per_node"] = f"at least {counted(request.min_gpus_per_node, 'GPU')} a node"
     if request.min_network_gbps:
         limits["min_network_gbps"] = f"at least {request.min_network_gbps:g} GB/s of network"
     if request.near and request.near_required:

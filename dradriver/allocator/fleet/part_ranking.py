@@ -19,6 +19,7 @@ from dradriver.allocator.parts.part_requests import Ask
 from dradriver.allocator.request import Amount, Mig, NoPlaceError, PartChoice, Share
 from dradriver.allocator.sets.masks import mask_of, positions_of
 from dradriver.allocator.sets.subsets import Bools
+from dradriver.counted import counted
 from dradriver.reason import Cause
 
 
@@ -178,7 +179,7 @@ def _nearest(ask: Ask, offering: Sequence[Nodes], kept: _KeptFrom | None) -> str
     open_to = [most for nodes in offering for most in _most_left(ask, nodes, nodes.rooms, _suitable(nodes))]
     reason = f"; {min(open_to).node} has {min(open_to).left} left" if open_to else ""
     if kept is not None:
-        gpus = "1 GPU" if kept.gpus == 1 else f"{kept.gpus} GPUs"
+        gpus = counted(kept.gpus, "GPU")
         reason += (
             f"; another namespace uses fractions of {gpus} with room for it (exclusiveTo: namespace), the most is left "
             f"on {kept.most.node}: {kept.most.left}"

@@ -9,7 +9,9 @@
 * ``listed_cluster``: the controller's cluster cache filled from lists (``Scene``), for all commands that decide as the
   controller does.
 * ``free_gpus``: free GPUs by size and quality, for ``gputopo free`` and the page.
+* ``gpu_faults``: what is wrong with which GPU, and the repair, for ``health`` and ``verify``.
 * ``largest_gangs``: where nodes stand in the network, and the largest gang that each of its levels holds now.
 * ``moves``: simulated moves of pods that would free sets, for ``gputopo defrag``.
+* ``workload_names``: how workloads are named, in what commands print and in what users type.
 * ``cluster_view``: all of ``topo --cluster``: nodes and who holds their GPUs, for people and as data.
 """

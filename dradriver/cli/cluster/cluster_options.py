@@ -21,14 +21,34 @@ def server_options(command: F) -> F:
     return click.option("--kubeconfig", metavar="FILE", help=kubeconfig)(command)
 
 
-def namespace_option(command: F) -> F:
-    """Give a command about a cluster the option ``namespace``; None for the context's own."""
-    return click.option("-n", "--namespace", metavar="NAME", help="The namespace; else the context's.")(command)
+def namespace_options(said: str) -> Callable[[F], F]:
+    """Return a decorator that gives a command the options ``namespace`` and ``all_namespaces``; see ``only_namespace``.
+
+    Args:
+        said: The help of the first: what the namespace selects, and what is selected without it.
+    """
+
+    def decorate(command: F) -> F:
+        command = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(command)
+        return click.option("-n", "--namespace", metavar="NAME", help=said)(command)
+
+    return decorate
 
 
-def all_namespaces_option(command: F) -> F:
-    """Give a command about a cluster the option ``all_namespaces``."""
-    return click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")(command)
+def only_namespace(namespace: str | None, *, all_namespaces: bool, usual: str | None = None) -> str | None:
+    """Return the namespace that the options of a command select; None for all of them.
+
+    Args:
+        namespace: The namespace that the user names.
+        all_namespaces: Whether the user wants all namespaces.
+        usual: The namespace if the user says neither.
+
+    Raises:
+        click.UsageError: The user says both.
+    """
+    if namespace is not None and all_namespaces:
+        raise click.UsageError("-n or -A; not both")
+    return None if all_namespaces else namespace or usual
 
 
 def policies_option(command: F) -> F:
@@ -61,6 +81,23 @@ def allocating_driver_option(command: F) -> F:
 
 
 def output_options(command: F) -> F:
-    """Give a command about a cluster the options ``output``, one of ``FORMATS``, and ``no_color``."""
-    command = click.option("--no-color", is_flag=True, help="No colours; the variable NO_COLOR does the same.")(command)
-    return click.option("-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True)(command)
+    """Give a command the options ``output``, one of ``FORMATS``, and ``no_color``."""
+    return output_formats()(command)
+
+
+def output_formats(*more: str, usual: str = "table", said: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that gives a command the options ``output`` and ``no_color``.
+
+    Args:
+        more: What it writes in addition to ``FORMATS``.
+        usual: What it writes if the user does not say.
+        said: The help of ``output``.
+    """
+
+    def decorate(command: F) -> F:
+        colour = "No colours; the variable NO_COLOR does the same."
+        command = click.option("--no-color", is_flag=True, help=colour)(command)
+        formats = click.Choice((*FORMATS, *more))
+        return click.option("-o", "--output", type=formats, default=usual, show_default=True, help=said)(command)
+
+    return decorate

@@ -1,11 +1,11 @@
-"""``gputopo topo --cluster``: a summary, the holders, and of each node who holds its GPUs and its machine."""
+"""``gputopo topo --cluster``: a table of nodes; in detail the holders, and of each node its machine and theirs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -24,18 +24,20 @@ from dradriver.cluster.views import gone_node_views, node_views
 from dradriver.cluster.views.gone_node_views import AGENT_GONE, GoneNode
 from dradriver.cluster.views.holder_names import Hold, Holder
 from dradriver.cluster.views.node_views import GpuView, NodeView, NotOffered
+from dradriver.counted import counted
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
 from dradriver.kube.resources import NODES
 from dradriver.queue import reservation_access
 from dradriver.topology.natural import natural
-from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone
+from dradriver.view.document import Cell, Column, Document, Entry, Key, Mark, Notes, Section, Table, Tone, report
 from dradriver.view.output import show_as, warn
 from dradriver.view.terminal_text import plain
 
 T = TypeVar("T", NodeView, GoneNode)
 
-_SUMMARY = ("node", "product", "GPUs", "free", "largest free linked set")
+_SUMMARY = ("node", "product", "GPUs", "free", "unhealthy", "largest free linked set")
+_MOST_HOLDERS: Final = 2  # that a row of the table of nodes names
 _TONES = {
     "free": Tone.FREE, "promised": Tone.PROMISED, "blocked": Tone.BLOCKED, "closed": Tone.BLOCKED,
     "reserved": Tone.BLOCKED,
@@ -47,6 +49,7 @@ def show_cluster(
     kubeconfig: str | None,
     context: str | None,
     nodes: Sequence[str],
+    detail: bool,
     namespace: str | None,
     output: str,
     no_color: bool,
@@ -58,7 +61,8 @@ def show_cluster(
     Args:
         kubeconfig: The user's kubeconfig file; None for the usual one.
         context: The context in it; None for the current one.
-        nodes: Names of the nodes to show; all if empty.
+        nodes: Names of the nodes to show, in detail; all if empty.
+        detail: Whether to show all nodes in detail, with their matrices. Pictures always do.
         namespace: Show only nodes with GPUs that claims of this namespace hold.
         output: The format.
         no_color: Whether to print without colours.
@@ -102,7 +106,11 @@ def show_cluster(
             raise cluster_reading.ClusterError(f"{server.url}: no claim of namespace {namespace} holds a GPU")
     show_as(
         output,
-        document=lambda: document(shown, shown_without_agent),
+        document=lambda: (
+            document(shown, shown_without_agent)
+            if nodes or detail or output != "table"
+            else table_of_nodes(shown, shown_without_agent)
+        ),
         data=lambda: data(shown, shown_without_agent),
         no_color=no_color,
     )
@@ -174,24 +182,48 @@ def _plain(value: Any) -> Any:
 
 
 def document(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
-    """Return what ``gputopo topo --cluster`` shows; each holder has one colour over all nodes."""
+    """Return what ``gputopo topo --cluster --detail`` shows; each holder has one colour over all nodes."""
     key = _key(nodes)
     series = {entry.name: entry.series for entry in key.entries}
-    summary = Table(
-        columns=tuple(Column(head, number=head in ("GPUs", "free")) for head in _SUMMARY),
-        rows=(*(tuple(map(Cell, _summary(node))) for node in nodes), *map(_gone_summary, gone)),
-    )
-    sections = [Section(blocks=(summary, key))]
+    rows = (*(tuple(map(Cell, _summary(node))) for node in nodes), *map(_gone_summary, gone))
+    sections = [Section(blocks=(Table(columns=_columns(*_SUMMARY), rows=rows), key))]
     for node in nodes:
         sections += _node(node, series)
     sections += map(_gone_section, gone)
     kinds = {node.machine.vendor: node.machine for node in nodes}
     sections.append(Section(folded="Legend of the matrix", blocks=tuple(map(machine_view.legend, kinds.values()))))
+    return Document(title=_title(nodes, gone), sections=tuple(sections))
+
+
+def table_of_nodes(nodes: Sequence[NodeView], gone: Sequence[GoneNode] = ()) -> Document:
+    """Return what ``gputopo topo --cluster`` shows of all nodes: a row for each, with the first of its holders."""
+    rows = [(*map(Cell, _summary(node)), Cell(_holders_in_row(gpu.taken_by for gpu in node.gpus))) for node in nodes]
+    rows += [(*_gone_summary(node), Cell(_holders_in_row(holders for _, holders in node.gpus))) for node in gone]
+    title = _title(nodes, gone)
+    return report(
+        Table(columns=_columns(*_SUMMARY, "held by"), rows=tuple(rows)),
+        Notes(lines=(Cell(f"{title}. --node NAME or --detail shows links, and who holds which GPU."),)),
+        title=title,
+    )
+
+
+def _columns(*heads: str) -> tuple[Column, ...]:
+    return tuple(Column(head, number=head in ("GPUs", "free", "unhealthy")) for head in heads)
+
+
+def _title(nodes: Sequence[NodeView], gone: Sequence[GoneNode]) -> str:
     gpus, free = sum(len(node.gpus) for node in nodes), sum(len(node.free) for node in nodes)
-    title = f"{len(nodes)} node{'s' * (len(nodes) != 1)}, {gpus} GPUs, {free} free"
-    if gone:
-        title += f"; {len(gone)} node{'s' * (len(gone) > 1)} with its agent gone"
-    return Document(title=title, sections=tuple(sections))
+    title = f"{counted(len(nodes), 'node')}, {counted(gpus, 'GPU')}, {free} free"
+    if unhealthy := sum(node.unhealthy for node in nodes):
+        title += f", {unhealthy} unhealthy"
+    return title + (f"; {AGENT_GONE} on {counted(len(gone), 'node')}" if gone else "")
+
+
+def _holders_in_row(holders: Iterable[Iterable[Holder]]) -> str:
+    """Return the first holders of a node's GPUs for its row in the table of nodes, and how many more there are."""
+    named = sorted({holder.who for each in holders for holder in each}, key=natural)
+    more = f" and {len(named) - _MOST_HOLDERS} more" if len(named) > _MOST_HOLDERS else ""
+    return ", ".join(named[:_MOST_HOLDERS]) + more
 
 
 def gone_document(node: GoneNode) -> Document:
@@ -200,7 +232,7 @@ def gone_document(node: GoneNode) -> Document:
 
 
 def _gone_summary(node: GoneNode) -> tuple[Cell, ...]:
-    return Cell(node.name), Cell(AGENT_GONE, Tone.ERROR), Cell(str(len(node.gpus))), Cell("0"), Cell("none")
+    return Cell(node.name), Cell(AGENT_GONE, Tone.ERROR), Cell(str(len(node.gpus))), Cell("0"), Cell(""), Cell("none")
 
 
 def _gone_section(node: GoneNode) -> Section:
@@ -216,7 +248,14 @@ def _gone_section(node: GoneNode) -> Section:
 
 
 def _summary(node: NodeView) -> tuple[str, ...]:
-    return node.name, node.machine.product, str(len(node.gpus)), str(len(node.free)), nvlink_set(node)
+    return (
+        node.name,
+        node.machine.product,
+        str(len(node.gpus)),
+        str(len(node.free)),
+        str(node.unhealthy or ""),
+        nvlink_set(node),
+    )
 
 
 def nvlink_set(node: NodeView) -> str:

@@ -9,7 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from dradriver.api.vocabulary import values
+from dradriver.cli.cluster import workload_names
 from dradriver.cli.explainer.model import Free, Gang, Happening, Help, Place, Static, Subject, Turn, Verdict
+from dradriver.counted import counted
 from dradriver.view.document import Block, Cell, Column, Document, Notes, Section, Table, Tone, report, words
 
 _STATES: Final = {
@@ -79,7 +81,7 @@ def waiting(subjects: Sequence[Subject]) -> Document:
     """Return the document of ``gputopo explain`` without a pod: all pods that wait, the oldest first."""
     heads = ("pod", "for", "asks for", "why")
     rows = tuple(
-        words(f"{subject.namespace}/{subject.pod}", age(subject.created), subject.wish, _why(subject))
+        words(workload_names.of_pod(subject.namespace, subject.pod), age(subject.created), subject.wish, _why(subject))
         for subject in subjects
     )
     none = Notes(lines=(Cell("no pod waits for GPUs"),))
@@ -127,7 +129,7 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
     """Return a table of the facts about a gang, and a table of its pods."""
     origin = "named by its author" if gang.made_by == "gang" else f"made by a {gang.made_by}"
     # ``here``: the pods that exist. ``least`` and ``most``: how many can start, and how many there will be.
-    size = f"{gang.here} pods are there, of how many is not known"
+    size = f"{counted(gang.here, 'pod is', 'pods are')} there, of how many is not known"
     if gang.least is not None and gang.most is not None:
         enough = f", {gang.least} are enough to start" if gang.least < gang.most else ""
         # A PodGroup says how few pods can start, and not how many there will be: ``most`` is then the largest number.
@@ -141,7 +143,7 @@ def _gang(gang: Gang) -> tuple[Block, ...]:
     ]
     if gang.reach:
         slowest = f", all-reduce {gang.busbw_gbps:g} GB/s" if gang.busbw_gbps else ""
-        rows.append(words("plan", f"{len(gang.nodes)} nodes of one {gang.reach}{slowest}"))
+        rows.append(words("plan", f"{counted(len(gang.nodes), 'node')} of one {gang.reach}{slowest}"))
     if gang.nodes:
         more = f" and {len(gang.nodes) - _NAMED} more" if len(gang.nodes) > _NAMED else ""
         rows.append(words("nodes", ", ".join(gang.nodes[:_NAMED]) + more))
@@ -180,7 +182,8 @@ def _static(made_by: Static) -> Table:
 
 
 def _free(free: Free) -> tuple[Block, ...]:
-    many = f"{free.eligible} of {free.nodes} nodes with GPUs would take the pod; {free.gpus} of their GPUs are free"
+    of_nodes = f"{free.eligible} of {counted(free.nodes, 'node')} with GPUs would take the pod"
+    many = f"{of_nodes}; {counted(free.gpus, 'of their GPUs is', 'of their GPUs are')} free"
     rows = tuple(
         words(room.node, f"{room.gpus} x {room.product}", numbers(room.free), str(room.largest)) for room in free.best
     )
@@ -207,11 +210,12 @@ def _turn(turn: Turn) -> str:
     if turn.share is not None:
         had = f"its tenant {turn.tenant} has had {turn.share:g} of its share"
         by = f"by priority ({turn.priority}), then by what tenants have had: {had}"
-    alone = f"position {turn.position} of {turn.waiting} pods and gangs that wait, {by}"
+    waiting = counted(turn.waiting, "pod or gang that waits", "pods and gangs that wait")
+    alone = f"position {turn.position} of {waiting}, {by}"
     reserved = f"; {turn.reserved}" if turn.reserved else ""
     if turn.position == 1:
         return alone + reserved
-    alike = f"; {turn.alike} before it ask for the same" if turn.alike else ""
+    alike = f"; {counted(turn.alike, 'before it asks', 'before it ask')} for the same" if turn.alike else ""
     return f"{alone}{alike}; just before it: {', '.join(turn.before)}{reserved}"
 
 

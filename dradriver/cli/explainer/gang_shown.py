@@ -10,6 +10,7 @@ from dradriver.api.base.gang_barrier_device import GO
 from dradriver.api.base.pods import Pod
 from dradriver.api.gangs.gang_annotations import Size
 from dradriver.cli.cluster.listed_cluster import Scene
+from dradriver.cli.cluster.workload_names import gang_name
 from dradriver.cli.explainer.model import Gang, GangPod
 from dradriver.cluster.pods.gang_pods import Membership
 from dradriver.cluster.records.placement import Placement
@@ -79,7 +80,7 @@ def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Pl
         for member in members
     )
     return Gang(
-        name=plain(_gang_name(gang.of)),
+        name=plain(gang_name(gang.of)),
         made_by=gang.of.member.made_by,
         state=_gang_state(scene, gang, states, size),
         here=len(members),
@@ -94,13 +95,6 @@ def described(scene: Scene, gang: GangPods, pod: Pod, places: Mapping[Member, Pl
         rank_hint=next((shown.rank_hint for shown in pods if shown.pod == plain(pod.metadata.name)), None),
         pods=pods,
     )
-
-
-def _gang_name(of: Membership) -> str:
-    """Return the name of a gang for people: the one that its author wrote, or the name of its pods' owner."""
-    if of.wants is not None and of.wants.written is not None:
-        return of.wants.written
-    return of.member.identity.rpartition("-")[0] if of.member.read is None else of.member.read.name
 
 
 def state(scene: Scene, member: Member) -> str:

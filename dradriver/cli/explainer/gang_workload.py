@@ -23,6 +23,7 @@ from dradriver.controller.steps.deadlines import GATHER_S
 from dradriver.controller.steps.observe import observe_gang
 from dradriver.controller.steps.rules import scheduler_says, shown
 from dradriver.controller.steps.step import step as next_step
+from dradriver.counted import counted
 from dradriver.queue.limits import Offer
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
@@ -66,8 +67,8 @@ class GangWorkload(Workload):
         have = [member for member in self.pending.members if gang_plan.has_claim(self.scene.picture, member)]
         seats = sum(gang_shown.state(self.scene, member) == "seated" for member in have)
         return (
-            f"{seats} of {len(have)} pods of its gang have their places; the scheduler has yet to give the others "
-            "theirs"
+            f"{seats} of {counted(len(have), 'pod')} of its gang have their places; the scheduler has yet to give "
+            "the others theirs"
         )
 
     def plan(self, offer: Offer) -> dict[Member, Placement]:
@@ -81,7 +82,7 @@ class GangWorkload(Workload):
         pods = (member.pod for member in found if not member.pod.gated)
         refused = next((pod for pod in pods if pod.refused is not None), None)
         refusal = "" if refused is None else f"{shown(refused)}: {scheduler_says(refused, refused.refused)}; "
-        return f"{refusal}there are places for {len(found)} pods of its gang now"
+        return f"{refusal}there are places for {counted(len(found), 'pod')} of its gang now"
 
     async def no_place(self, wish: PlacementRequest, why: NoPlaceError) -> Verdict:
         """Return the verdict on the workload of a gang without places: why, room for such pods, what would help."""

@@ -95,7 +95,7 @@ class Turn(_Fact, frozen=True):
         position: From 1.
         waiting: How many wait.
         alike: How many of those before it ask for the same.
-        before: The last few before it, as ``namespace/name``.
+        before: The last few before it, by their names (``workload_names``).
         tenant: Whose it is; empty where the policies file names no tenants.
         priority: The priority that counts.
         share: What its tenant has had beside what its weight says, 1 for just that; None without tenants.

@@ -14,7 +14,7 @@ from dradriver.api.base.pods import Pod
 from dradriver.api.claims.pins import Key
 from dradriver.api.gangs.gang_annotations import Gang
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.cli.cluster import policies_in_force
+from dradriver.cli.cluster import policies_in_force, workload_names
 from dradriver.cli.cluster.largest_gangs import stand
 from dradriver.cli.cluster.listed_cluster import Scene
 from dradriver.cli.cluster.tenant_usage import Own
@@ -50,7 +50,7 @@ def position(scene: Scene, workload: PendingWorkload) -> Turn:
         position=number + 1,
         waiting=len(queue),
         alike=0 if request is None else sum(_asked(scene, other) == request for other in workloads_before),
-        before=tuple(plain("/".join((other.key[0], other.lead.key[1]))) for other in workloads_before[-_BEFORE:]),
+        before=tuple(workload_names.names_of(scene, workloads_before[-_BEFORE:])),
         tenant=plain(own_standing.tenant) if has_tenant else "",
         priority=-workload.order[0],
         share=round(tenants.relative(own_standing.tenant), 2) if has_tenant else None,

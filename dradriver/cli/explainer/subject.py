@@ -22,6 +22,7 @@ from dradriver.api.pod.annotations import is_written
 from dradriver.api.pod.resolved import Resolved
 from dradriver.api.vocabulary.container_limits import WHOLE
 from dradriver.cli.explainer.model import Subject
+from dradriver.counted import counted
 from dradriver.topology.vendors import VENDORS
 from dradriver.view.terminal_text import plain
 
@@ -80,14 +81,14 @@ def wish(resolved: Resolved) -> str:
 def _gang(wants: Gang) -> str:
     """Return what a note asks for of the pod's gang, in words."""
     least, most = wants.size or (0, 0)
-    pods = f" of {least} to {most} pods" if least < most else f" of {most} pods" if most else ""
+    pods = f" of {least} to {most} pods" if least < most else f" of {counted(most, 'pod')}" if most else ""
     said = [f"in gang {wants.written}{pods}" if wants.written else f"in a gang{pods}"]
     if wants.near is not None:
         said.append(("if it can be near " if wants.near.preferred else "near ") + wants.near.level)
     if wants.max_nodes is not None:
-        said.append(f"on at most {wants.max_nodes} nodes")
+        said.append(f"on at most {counted(wants.max_nodes, 'node')}")
     if wants.min_gpus_per_node is not None:
-        said.append(f"at least {wants.min_gpus_per_node} GPUs a node")
+        said.append(f"at least {counted(wants.min_gpus_per_node, 'GPU')} a node")
     if wants.min_network_gbps is not None:
         said.append(f"at least {wants.min_network_gbps:g} GB/s of network")
     return ", ".join(said)

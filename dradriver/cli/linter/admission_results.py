@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -37,6 +38,7 @@ GROUPS: Final = {
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io",
     **dict.fromkeys(gang_size_of_owner.REPLICAS, "kubeflow.org"),
 }
+_BY_LIMITS: Final = "containers' limits"  # in messages: an annotation and the limits contradict each other
 _OF_PODS: Final = frozenset(annotation_words.KEYS)
 _ARGO: Final = "argoproj.io"
 _OF_GPUS: Final = (names.PREFIX, names.ALIAS_PREFIX, "nvidia.com/", "aliyun.com/gpu-")
@@ -109,13 +111,13 @@ def results(document: Document, admission: Admission, *, translate: bool = False
         return
 
     # 1. The webhook copies annotations of a workload, as a JobSet, into its pod templates. It can refuse the workload.
-    answer = _admit_workload(document, admission)
-    if not answer.allowed:  # ``_finding`` adds the line in the manifest that the message is about
-        yield msgspec.structs.replace(object_result, ours=True, errors=(_finding(document, (), answer.status.message),))
-        return
-    admitted = document  # as the API server would store it: with the webhook's JSON Patch applied
-    if answer.ops:
-        admitted = msgspec.structs.replace(document, data=patched(document.data, answer.ops))
+    #    A refused one is looked through all the same, so that its templates' errors are found, too.
+    answer, errors, data = _errors(document, (), document.data, lambda data: _admit_workload(document, data, admission))
+    if errors:
+        object_result = msgspec.structs.replace(object_result, ours=True, errors=errors)
+        yield object_result
+    # As the API server would store it: with the webhook's JSON Patch applied.
+    admitted = msgspec.structs.replace(document, data=patched(data, answer.ops) if answer.ops else data)
 
     # 2. Its pods. Misspelled annotations of the object are reported once, with the first pod.
     object_warnings = () if kind == "Pod" else _near_misses(document)
@@ -132,21 +134,75 @@ def results(document: Document, admission: Admission, *, translate: bool = False
             result = msgspec.structs.replace(result, warnings=(*object_warnings, *result.warnings))
         if pod in advised and not result.errors:
             result = _warn_of_uncopied_annotations(result, document, admission, pod)
-        yield result
+        if not errors:
+            yield result
+        elif new_errors := tuple(error for error in result.errors if error not in errors):
+            yield msgspec.structs.replace(result, errors=new_errors)
 
     # 3. An object without pods.
-    if not made:
+    if not made and not errors:
         object_result = msgspec.structs.replace(object_result, warnings=object_warnings)
         if not is_service:
             object_result = _warn_of_annotations_without_pod(object_result, document)
         yield _warn_of_unread_steps(object_result, document)
 
 
-def _admit_workload(document: Document, admission: Admission) -> _Response:
+def _admit_workload(document: Document, data: dict[str, Any], admission: Admission) -> _Response:
     """Return the webhook's answer to an object that makes pods; it is asked only about kinds that it copies from."""
     if not _is_copied(document):
         return _Response(allowed=True)
-    return _answer(admission.mutate_workload(_request(document.data, document.data["kind"]))[0])
+    return _answer(admission.mutate_workload(_request(data, document.data["kind"]))[0])
+
+
+def _errors(
+    document: Document, path: Path, manifest: dict[str, Any], ask: Callable[[dict[str, Any]], _Response]
+) -> tuple[_Response, tuple[Finding, ...], dict[str, Any]]:
+    """Return the webhook's answer to a manifest, all its errors, and the manifest without what these are about.
+
+    The webhook names the first error. It is asked again without the annotation, the field or the limits that this is
+    about, until it admits the rest. An error that can follow from what was left out does not count.
+
+    Args:
+        document: The object.
+        path: The place of the manifest in it.
+        manifest: The manifest.
+        ask: Returns the webhook's answer to a manifest.
+    """
+    first = answer = ask(manifest)
+    errors: list[Finding] = []
+    left_out: list[str] = []  # words of messages that can follow from what was left out
+    while not answer.allowed:
+        message = answer.status.message
+        place = _place(document, path, message)
+        if not any(word in message for word in left_out) and (place[len(path) + 1 :] or not errors):
+            errors.append(_finding(document, path, message))
+        if not left_out:
+            manifest = copy.deepcopy(manifest)
+        word = _leave_out(manifest, place[len(path) :] if place[: len(path)] == path else place)
+        if word is None:
+            break
+        left_out.append(word)
+        answer = ask(manifest)
+    return first, tuple(sorted(errors, key=lambda error: error.line)), manifest
+
+
+def _leave_out(manifest: dict[str, Any], place: Path) -> str | None:
+    """Remove what an error is about from a manifest, of a container its resources.
+
+    Returns:
+        A word of messages that can follow from that; None if there is nothing to remove.
+    """
+    if len(place) > 2 and place[-2] in ("containers", "initContainers"):
+        place = (*place, "resources")
+    *above, last = place or ("",)
+    try:
+        around = _at(manifest, tuple(above))
+        if not above or not isinstance(around, dict):
+            return None
+        del around[last]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return _BY_LIMITS if last == "resources" else str(last)
 
 
 def _is_copied(document: Document) -> bool:
@@ -188,17 +244,20 @@ def _pod(
     """
     path, manifest = pod.path, pod.manifest
     result = msgspec.structs.replace(object_result, path=plain(".".join(map(str, path))))
-    request = _request(manifest, "Pod")  # an AdmissionReview; ``mutate_pod`` returns the answer first
-    answer = _answer(admission.mutate_pod(request)[0])
-    # A pod that is admitted without a change has no annotations of ours, but its GPU limits can be translated.
-    translated = answer
-    if answer.allowed and not answer.ops:
-        translated = _answer(admission.mutate_pod(request, created=by_limits)[0])
+
+    def ask(manifest: dict[str, Any], *, translate: bool = translate) -> _Response:
+        request = _request(manifest, "Pod")  # an AdmissionReview; ``mutate_pod`` returns the answer first
+        answer = _answer(admission.mutate_pod(request)[0])
+        # A pod that is admitted without a change has no annotations of ours, but its GPU limits can be translated.
+        if translate and answer.allowed and not answer.ops:
+            answer = _answer(admission.mutate_pod(request, created=by_limits)[0])
+        return answer
+
+    answer, errors, _ = _errors(document, path, manifest, ask)
+    if errors:
+        return msgspec.structs.replace(result, ours=True, errors=errors)
     # ``answer`` holds for the pod's namespace, ``translated`` for one that is labelled for translation.
-    if translate:
-        answer = translated
-    if not answer.allowed:
-        return msgspec.structs.replace(result, ours=True, errors=(_finding(document, path, answer.status.message),))
+    translated = answer if translate or answer.ops else ask(manifest, translate=True)
     notes = []
     if translated is not answer and (translated.ops or not translated.allowed):
         outcome = "it gets ours" if translated.allowed else f"it is refused: {translated.status.message}"

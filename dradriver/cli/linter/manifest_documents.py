@@ -21,6 +21,9 @@ _MOST_VALUES: Final = 1_000_000  # of one document, those behind aliases as ofte
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
 _INDENT: Final = re.compile(r"(?m)^[ \t?:-]*")
 
+_MARKER: Final = re.compile(r"(?m)^---(?=\s|$)")  # begins a document, wherever it stands
+_NOTHING: Final = re.compile(r"(?:[ \t]*(?:[#%].*)?\n)*")
+
 _MERGE: Final = "tag:yaml.org,2002:merge"
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -100,12 +103,14 @@ class Document(msgspec.Struct, frozen=True):
         number: Which of its documents it is, from 1; those that are empty count.
         data: The object.
         node: The same with its lines.
+        lines_before: How many lines of the file stand before those that ``node`` counts.
     """
 
     source: str
     number: int
     data: dict[str, Any]
     node: Any
+    lines_before: int = 0
 
     def line(self, path: Sequence[str | int] = ()) -> int:
         """Return the line of a place in the manifest, from 1, or of the nearest place around it."""
@@ -115,7 +120,7 @@ class Document(msgspec.Struct, frozen=True):
             if child is None:
                 break
             line, node = child
-        return int(line) + 1
+        return self.lines_before + int(line) + 1
 
 
 def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
@@ -128,64 +133,104 @@ def _child(node: Any, step: str | int) -> tuple[int, Any] | None:
     return None
 
 
-def documents(text: bytes, source: str) -> Iterator[Document]:
+def documents(text: bytes, source: str) -> Iterator[Document | DocumentError]:
     """Yield the objects of a YAML or JSON manifest; those of a ``List`` one by one.
+
+    A document that cannot be read yields an error in its place. The documents after it are read all the same.
 
     Args:
         text: The manifest.
         source: Its file name, for messages.
-
-    Raises:
-        DocumentError: The manifest cannot be read from here on. Objects before this place were yielded.
     """
     try:
         manifest = text.decode()
     except UnicodeDecodeError as error:
         line = text[: error.start].count(b"\n") + 1
-        raise DocumentError(f"{source}:{line}: no UTF-8") from None
-    _check_depth(manifest, source)
-    number = 0
+        yield DocumentError(f"{source}:{line}: no UTF-8")
+        return
+    number = lines_before = 0
+    for piece in _pieces(manifest):
+        try:
+            for document in _read(piece, Document(source, number, {}, None, lines_before)):
+                number = document.number
+                yield from _objects(document)
+        except _UnreadableError as error:
+            number += 1
+            yield DocumentError(f"{source}:{lines_before + error.line}: document {number}: {error}")
+        lines_before += piece.count("\n")
+
+
+def _pieces(manifest: str) -> Iterator[str]:
+    """Yield the documents of a manifest as text, as ``---`` divides them; what stands above the first is part of it."""
+    begin = 0
+    for end in (*(match.start() for match in _MARKER.finditer(manifest)), len(manifest)):
+        if not _NOTHING.fullmatch(manifest, begin, end):
+            yield manifest[begin:end]
+            begin = end
+
+
+class _UnreadableError(Exception):
+    """A document cannot be read. The message says why.
+
+    Attributes:
+        line: Where, from 1.
+    """
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _read(text: str, before: Document) -> Iterator[Document]:
+    """Yield the document of a text, or several if ``...`` ends them.
+
+    Args:
+        text: The text.
+        before: The document before it, with its number.
+
+    Raises:
+        _UnreadableError: The rest of the text cannot be read.
+    """
+    number = before.number
+    _check_depth(text)
     try:
-        loader = _Loader(manifest)
+        loader = _Loader(text)
         while loader.check_node():  # one node for each document; empty documents have none
             number += 1
             node = loader.get_node()
             # Before the data are constructed: aliases can make a small text into endless data.
             bounded.check(node, deepest=_DEEPEST, most=_MOST_VALUES)
-            data = loader.construct_document(node)
-            if data is not None:
-                yield from _objects(Document(source, number, data, node))
+            yield msgspec.structs.replace(before, number=number, data=loader.construct_document(node), node=node)
     except bounded.OutOfBoundsError as error:
-        raise DocumentError(f"{source}:{error.line}: {error}") from None
+        raise _UnreadableError(str(error), error.line) from None
     except bounded.FAILURES as error:
-        line = bounded.line_of(error)
-        raise DocumentError(f"{source}:{line}: document {max(number, 1)}: not YAML: {bounded.told(error)}") from None
+        raise _UnreadableError(f"not YAML: {bounded.told(error)}", bounded.line_of(error)) from None
 
 
-def _objects(document: Document) -> Iterator[Document]:
+def _objects(document: Document) -> Iterator[Document | DocumentError]:
     data: Any = document.data  # anything that YAML can be
+    if data is None:
+        return
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
-        raise DocumentError(
-            f"{document.source}:{document.line()}: document {document.number}: no Kubernetes object: it has no kind"
-        )
+        place = f"{document.source}:{document.line()}: document {document.number}"
+        yield DocumentError(f"{place}: no Kubernetes object: it has no kind")
+        return
     items = data.get("items")
     if not data["kind"].endswith("List") or not isinstance(items, list):
         yield document
         return
     found = _child(document.node, "items")
     for item, node in zip(items, found[1].value if found is not None else (), strict=False):
-        yield from _objects(Document(document.source, document.number, item, node))
+        yield from _objects(msgspec.structs.replace(document, data=item, node=node))
 
 
-def _check_depth(text: str, source: str) -> None:
+def _check_depth(text: str) -> None:
     """Refuse what is nested so deeply that reading it could end the process: the reader is written in C."""
     depth = 0
     for match in _BRACKETS.finditer(text):
         depth += 1 if match[0] in "[{" else -1 if depth else 0
         if depth > _DEEPEST:
-            line = text.count("\n", 0, match.start()) + 1
-            raise DocumentError(f"{source}:{line}: nested deeper than any object")
+            raise _UnreadableError("nested deeper than any object", text.count("\n", 0, match.start()) + 1)
     for match in _INDENT.finditer(text):
         if len(match[0]) > 2 * _DEEPEST:
-            line = text.count("\n", 0, match.start()) + 1
-            raise DocumentError(f"{source}:{line}: nested deeper than any object")
+            raise _UnreadableError("nested deeper than any object", text.count("\n", 0, match.start()) + 1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dradriver.api.base.names import PREFIX
 from dradriver.cli.cluster.free_gpus import free_gpus
 from dradriver.cli.explainer import queue_position
 from dradriver.cli.explainer.subject import subject
@@ -19,14 +18,13 @@ from dradriver.cli.idle import idle_claims
 from dradriver.cli.page import page_documents
 from dradriver.cli.page.history import STEP_S, History, Sample
 from dradriver.cli.page.live_cluster import Live, Tile
-from dradriver.cli.queue import Waits, waits
 from dradriver.cli.tenants import document as tenants_document
 from dradriver.cli.tenants import tenants_now
 from dradriver.cluster.views.gone_node_views import AGENT_GONE
 from dradriver.cluster.views.holder_names import Holder
 from dradriver.cluster.views.node_views import GpuView, NodeView
 from dradriver.kube.store import Key
-from dradriver.queue.queue_order import line
+from dradriver.queue.queue_order import Standing, line
 from dradriver.topology.natural import natural
 from dradriver.topology.network_levels import ZONE
 from dradriver.view.document import Document
@@ -36,7 +34,6 @@ from dradriver.view.terminal_text import cut, plain
 MOST_WAITING: Final = 300  # pods that are listed; of the others there is the number
 _MOST_WHO: Final = 16  # holders that a node's piece names
 _LONG: Final = 200  # characters of a name or a reason in a piece; all of it is shown when it is opened
-_CHANGES: Final = f"tainted {PREFIX}mode-changes:NoSchedule"  # and no other taint
 _STATES: Final = {"allocated": "a", "promised": "p", "blocked": "b"}
 _HELD: Final = "asx"  # letters of GPUs that claims have
 _UNHEALTHY: Final = "uxm"
@@ -92,7 +89,7 @@ def node_piece(live: Live, name: str) -> bytes | None:
         "set": 0 if view.nvlink_set is None else len(view.nvlink_set.gpus),
         "zone": _zone(live, name),
         "closed": closed,
-        "ill": _count(gpus, _UNHEALTHY),
+        "ill": view.unhealthy,
     }
     return encoder.encode(shown)
 
@@ -143,7 +140,7 @@ def letters(live: Live, view: NodeView) -> dict[int, str]:
     is_closed = bool(live.closed(view.name))
 
     def letter(gpu: GpuView) -> str:
-        if _is_unhealthy(gpu):
+        if gpu.is_unhealthy:
             return "x" if gpu.taken_by else "u"
         if gpu.is_never_placed:
             return "n"
@@ -157,16 +154,11 @@ def letters(live: Live, view: NodeView) -> dict[int, str]:
     return {gpu.gpu.index: letter(gpu) for gpu in view.gpus}
 
 
-def _is_unhealthy(view: GpuView) -> bool:
-    """Return whether a GPU is out of use for its health, and not for its mode or the size of its machine."""
-    return bool(view.blocked) and not (view.is_in_mig_mode or view.is_never_placed or view.blocked == _CHANGES)
-
-
 def common(live: Live, history: History, *, server: str) -> Pieces:
     """Return all pieces of the page except those of nodes; the history gets a sample when one is due."""
     scene = live.scene
     standing = line(queue_position.waiting(scene), scene.tenants)
-    pieces = dict(_waiting(live, waits(scene, standing)))
+    pieces = dict(_waiting(live, standing))
     idle = idle_claims(scene, now=_minute())
     figures = _summary(live)
     others = {"server": plain(server), "listed": len(pieces), "idle": len(idle)}
@@ -227,19 +219,22 @@ def _unbound(live: Live) -> Iterator[tuple[Key, str]]:
             yield key, pod.metadata.creation_timestamp or ""
 
 
-def _waiting(live: Live, queue: list[Waits]) -> Iterator[tuple[str, bytes]]:
+def _waiting(live: Live, standing: Sequence[Standing]) -> Iterator[tuple[str, bytes]]:
     """Yield the page's pieces on pods that are not bound: by their position in the queue, then by age.
 
     Pods that are not in the queue come last: static pods, and those with a tentative placement.
     """
-    position_of = {waits.name: waits.position for waits in queue}
+    position_of = {one.workload.key: position for position, one in enumerate(standing, 1)}
     gangs = live.scene.picture.gangs
 
     # A position is of a workload: all pods of a gang have the same.
     def order(key: tuple[str, str]) -> tuple[float, str, tuple[str, str]]:
         membership = gangs.of(key)
-        workload = plain("/".join(key if membership is None else membership.gang))
-        return position_of.get(workload, float("inf")), live.pods[key].metadata.creation_timestamp or "", key
+        return (
+            position_of.get(key if membership is None else membership.gang, float("inf")),
+            live.pods[key].metadata.creation_timestamp or "",
+            key,
+        )
 
     ordered = sorted((order(key), key) for key, _ in _unbound(live))
     for number, ((position, _, _), key) in enumerate(ordered[:MOST_WAITING]):

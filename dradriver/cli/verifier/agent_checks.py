@@ -5,9 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, Pod, container_of
+import msgspec
+
+from dradriver.cli.verifier.driver_pods import NODE, SELECTOR, Pod, container_of, is_ready, pods_of
 from dradriver.cli.verifier.finding import Finding, failed, passed
 from dradriver.cluster.views.gone_node_views import GoneNode
+from dradriver.counted import counted
+from dradriver.view.terminal_text import plain
+
+
+class MissingAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """A node agent that is missing, for ``gputopo health``. All text in it is safe to print.
+
+    Attributes:
+        node: Its node; empty if it is not known which.
+        why: How that is seen.
+        repair: What to do.
+    """
+
+    node: str
+    why: str
+    repair: str
+
 
 _MOST: Final = 5  # nodes that get a line each
 _MOST_HOLDERS: Final = 3
@@ -29,8 +48,13 @@ def too_few(wanted: int, pods: Sequence[Pod], ready: int, namespace: str) -> Fin
     """Return the finding of the agent checks that the DaemonSet wants more node agents than there are; else None."""
     if len(pods) >= wanted:
         return None
-    cure = f"kubectl -n {namespace} describe daemonset -l {SELECTOR} says why {wanted - len(pods)} pods are not made"
-    return failed(NODE, f"{ready} of {wanted} pods that the DaemonSet wants are ready", cure)
+    lacking = counted(wanted - len(pods), "pod is", "pods are")
+    cure = f"kubectl -n {namespace} describe daemonset -l {SELECTOR} says why {lacking} not made"
+    return failed(
+        NODE,
+        f"{ready} of {counted(wanted, 'pod')} that the DaemonSet wants {'is' if ready == 1 else 'are'} ready",
+        cure,
+    )
 
 
 def findings(gone: Sequence[GoneNode], pods: Iterable[Pod], namespace: str) -> Iterator[Finding]:
@@ -48,9 +72,39 @@ def findings(gone: Sequence[GoneNode], pods: Iterable[Pod], namespace: str) -> I
         said = f"{node.name}: {node.why}: {', '.join(holders[:_MOST_HOLDERS])}{more}"
         yield failed("agents", said, _cure(node.name, own.get(node.name), namespace))
     if len(gone) > _MOST:
-        yield failed("agents", f"the same on {len(gone) - _MOST} more nodes", "gputopo topo --cluster shows them all")
+        yield failed(
+            "agents", f"the same on {counted(len(gone) - _MOST, 'more node')}", "gputopo topo --cluster shows them all"
+        )
     if not gone:
         yield passed("agents", "every node whose GPUs are allocated has its node agent's slices")
+
+
+def missing(gone: Sequence[GoneNode], pods: Sequence[Pod], wanted: int, namespace: str) -> list[MissingAgent]:
+    """Return the node agents that are missing: nodes without one, pods that are not ready, pods that are not made.
+
+    Args:
+        gone: The nodes whose agent is gone.
+        pods: The pods of the driver's namespace.
+        wanted: How many agents the DaemonSets want; 0 if that is not known.
+        namespace: The driver's.
+    """
+    agents = pods_of(pods, NODE)
+    pod_of = {str(pod["spec"].get("nodeName") or ""): str(pod["metadata"]["name"]) for pod in agents}
+    lacking = [_missing(node.name, node.why, _cure(node.name, pod_of.get(node.name), namespace)) for node in gone]
+    names_of_gone = {node.name for node in gone}
+    unready = [pod for pod in agents if not is_ready(pod)]
+    for pod in unready:
+        node, name = str(pod["spec"].get("nodeName") or ""), str(pod["metadata"]["name"])
+        if node not in names_of_gone:
+            look = f"kubectl -n {namespace} describe pod {name}; kubectl -n {namespace} logs {name} -c {NODE}"
+            lacking.append(_missing(node, f"its pod {name} is not ready", look))
+    if (few := too_few(wanted, agents, len(agents) - len(unready), namespace)) is not None:
+        lacking.append(_missing("", few.said, few.cure))
+    return lacking
+
+
+def _missing(node: str, why: str, repair: str) -> MissingAgent:
+    return MissingAgent(node=plain(node), why=plain(why), repair=plain(repair))
 
 
 def _cure(node: str, pod: str | None, namespace: str) -> str:

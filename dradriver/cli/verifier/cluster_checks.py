@@ -19,6 +19,7 @@ from dradriver.api.base.errors import WordError
 from dradriver.api.base.objects import Node, seconds
 from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.slice_features import WITHOUT
+from dradriver.cli.cluster import gpu_faults
 from dradriver.cli.cluster.cluster_reading import whose
 from dradriver.cli.verifier import agent_checks
 from dradriver.cli.verifier.driver_pods import (
@@ -36,7 +37,7 @@ from dradriver.cli.verifier.driver_pods import (
 )
 from dradriver.cli.verifier.finding import Finding, failed, first_few, passed, warned
 from dradriver.cluster.views.gone_node_views import GoneNode
-from dradriver.node.faults import KINDS, Fault
+from dradriver.counted import counted
 from dradriver.node.publishing.other_drivers import other_owner
 from dradriver.topology.errors import TopologyError
 from dradriver.topology.machine import Machine
@@ -137,7 +138,7 @@ def _versions(seen: Seen) -> Iterator[Finding]:
         yield failed("kubernetes", f"the API server has {seen.server}", "the driver needs Kubernetes 1.34 or newer")
     kubelets = Counter(_info(node, "kubeletVersion") for node in seen.nodes)
     for said, count in sorted(kubelets.items()):
-        number, nodes = _minor(said), "1 node has" if count == 1 else f"{count} nodes have"
+        number, nodes = _minor(said), counted(count, "node has", "nodes have")
         if number is not None and number < _OLDEST:
             yield failed("kubernetes", f"{nodes} kubelet {said}", "the driver needs Kubernetes 1.34 or newer")
         elif number is not None and server is not None and number > server:
@@ -214,12 +215,13 @@ def _pods_of_part(seen: Seen, part: str, pods: Sequence[Pod]) -> Finding:
         if too_few is not None:
             return too_few
     if len(ready) == len(pods):
-        return passed(part, f"{len(ready)} pods are ready")
+        return passed(part, f"{counted(len(ready), 'pod is', 'pods are')} ready")
     # A node whose agent is not ready has no substitute; controller and webhook work with one pod that is ready.
     unready = sorted(str(pod["metadata"]["name"]) for pod in pods if pod not in ready)
     warned_or_failed = warned if ready and part != NODE else failed
+    are = "is" if len(ready) == 1 else "are"
     return warned_or_failed(
-        part, f"{len(ready)} of {len(pods)} pods are ready; not {first_few(unready)}",
+        part, f"{len(ready)} of {counted(len(pods), 'pod')} {are} ready; not {first_few(unready)}",
         f"kubectl -n {seen.namespace} logs {unready[0]} -c {part}; where it has no log: kubectl -n "
         f"{seen.namespace} describe pod {unready[0]}",
     )  # fmt: skip
@@ -292,10 +294,11 @@ def _slice_checks(seen: Seen) -> Iterator[Finding]:
             "a node without GPUs has none; else look at its agent's log, or run gputopo verify --job NODE",
         )  # fmt: skip
     if good_nodes:
-        yield passed("slices", f"{good_nodes} nodes publish a machine")
+        yield passed("slices", f"{counted(good_nodes, 'node publishes', 'nodes publish')} a machine")
     for feature, count in sorted(missing_features.items()):
         yield warned(
-            "features", f"the API server lacks {feature} ({count} nodes): {WITHOUT.get(feature, 'less is published')}",
+            "features",
+            f"the API server lacks {feature} ({counted(count, 'node')}): {WITHOUT.get(feature, 'less is published')}",
             "Kubernetes 1.36 and newer have it",
         )  # fmt: skip
     if not missing_features:
@@ -324,7 +327,9 @@ def _slice_findings(node: str, newest: resource_slices.Generation[ResourceSlice]
     )
     return unpublished + [
         warned(
-            "taints", f"{node}: {count} devices have the taint {key}{'=' if value else ''}{value}", _cure(key, value)
+            "taints",
+            f"{node}: {counted(count, 'device has', 'devices have')} the taint {key}{'=' if value else ''}{value}",
+            _cure(key, value),
         )
         for (key, value), count in sorted(taints.items())
     ]
@@ -346,11 +351,8 @@ def _are(names: Sequence[str]) -> str:
 
 def _cure(key: str, value: str) -> str:
     """Return what to do about a taint: the repair of its fault, if it is one of a GPU's."""
-    kind = key.removeprefix(names.PREFIX)
-    if key.startswith(names.PREFIX) and kind in KINDS:
-        fault = Fault(kind, value, "")
-        return f"{fault.words}; {fault.advice[:1].lower()}{fault.advice[1:].rstrip('.')}"
-    return f"docs/node.md says what {key} is, if the node agent wrote it"
+    words, repair = gpu_faults.repair(key, value)
+    return f"{words}; {repair[:1].lower()}{repair[1:].rstrip('.')}"
 
 
 def _lost_gpu_findings(node: str, newest: resource_slices.Generation[ResourceSlice]) -> list[Finding]:
@@ -359,7 +361,7 @@ def _lost_gpu_findings(node: str, newest: resource_slices.Generation[ResourceSli
     with contextlib.suppress(TopologyError):  # of which there is a finding already
         machine = resource_slices.read_machine(newest.slices)
     return [
-        warned("lost-gpus", f"{node}: {gpu.described} is not on the node any more", KINDS["lost"].advice)
+        warned("lost-gpus", f"{node}: {gpu.described} is not on the node any more", gpu_faults.LOST.repair)
         for gpu in lost_gpus.read(newest.slices, machine)
     ]
 
@@ -375,7 +377,7 @@ def _offered(seen: Seen, ledger: Ledger) -> Finding:
             "look at that driver's kubelet plugin on the node: kubectl get pods -A --field-selector "
             f"spec.nodeName={lacking[0]}",
         )  # fmt: skip
-    return passed("slices", f"{ledger.driver} has devices on {len(wanted)} nodes")
+    return passed("slices", f"{ledger.driver} has devices on {counted(len(wanted), 'node')}")
 
 
 def _other_allocators(seen: Seen, ledger: Ledger) -> Iterator[Finding]:

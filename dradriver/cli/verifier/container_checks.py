@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.counted import counted
 from dradriver.node.container_edits import GPU_FILE, names_in
 from dradriver.node.errors import NotYetError
 from dradriver.node.vendors.nvidia.discovery import base_specification, ctk
@@ -106,7 +107,10 @@ def _specification(machine: Machine, host_root: Path, cdi_root: Path) -> Iterato
     for uuid, why in sorted(wrong.items()):
         yield failed("base-specification", f"{uuid}: {why}", _RESTART)
     if not wrong:
-        yield passed("base-specification", f"{path} has the {len(whole)} GPUs that are handed out whole")
+        yield passed(
+            "base-specification",
+            f"{path} has the {counted(len(whole), 'GPU that is', 'GPUs that are')} handed out whole",
+        )
 
 
 def _others(machine: Machine, host_root: Path, cdi_root: Path) -> Iterator[Finding]:

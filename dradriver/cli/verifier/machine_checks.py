@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from dradriver.cli.verifier.driver_pods import SELECTOR
 from dradriver.cli.verifier.finding import Finding, failed, passed, warned
+from dradriver.counted import counted
 from dradriver.errors import DriverError
 from dradriver.node import boot
 from dradriver.node.discovery.kept_nics import KeptNics
@@ -164,7 +165,9 @@ def _mig(machine: Machine) -> Finding:
         return passed(
             "mig", f"no GPU is in MIG mode; {able} of {len(machine.gpus)} can be" if able else "not to be had"
         )
-    return passed("mig", f"{len(on)} of {len(machine.gpus)} GPUs are in MIG mode")
+    return passed(
+        "mig", f"{len(on)} of {counted(len(machine.gpus), 'GPU')} {'is' if len(on) == 1 else 'are'} in MIG mode"
+    )
 
 
 def _mps(root: Path) -> Finding:
@@ -192,7 +195,9 @@ def against_slices(machine: Machine, published: Machine | None, node: str, names
             "slices", f"the slices of node {node} differ from the machine: {'; '.join(differences[:_MOST])}",
             f"look at the log of the node agent's pod, and restart that if it stays so for a minute; {log}",
         )  # fmt: skip
-    return passed("slices", f"the slices of node {node} have these {len(machine.gpus)} GPUs, with the same links")
+    return passed(
+        "slices", f"the slices of node {node} have the same {counted(len(machine.gpus), 'GPU')}, with the same links"
+    )
 
 
 def _differences(machine: Machine, published: Machine) -> Iterator[str]:

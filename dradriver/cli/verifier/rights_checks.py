@@ -20,9 +20,9 @@ _REVIEWS: Final = Resource(
     "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
 )
 WANTED: Final = (
-    (RESOURCE_SLICES, "", "topo --cluster, free, explain"),
-    (RESOURCE_CLAIMS, "", "topo --cluster, free, explain, idle"),
-    (NODES, "", "explain, queue"),
+    (RESOURCE_SLICES, "", "topo --cluster, health, free, explain"),
+    (RESOURCE_CLAIMS, "", "topo --cluster, health, free, explain, idle"),
+    (NODES, "", "health, explain, queue"),
     (PODS, "", "explain, queue, defrag"),
     (DEVICE_CLASSES, "", "explain, queue"),
     (CONFIG_MAPS, "driver", "usage, queue, tenants"),

@@ -15,6 +15,7 @@ from dradriver.allocator import MAX_GPUS, Choice, Constraint, NoPlaceError, Whol
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import LEDGERS, OTHERS, OURS, Ledger
 from dradriver.api.base.dra_objects import Device, ResourceSlice
+from dradriver.api.base.objects import Taint
 from dradriver.api.claims.pins import Claim
 from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
@@ -28,6 +29,9 @@ from dradriver.topology.natural import natural
 NEVER_PLACED: Final = "never placed"
 """With this ``GpuView.blocked`` begins if the machine has more GPUs than the allocator places on."""
 _IN_MIG_MODE: Final = "in MIG mode"
+MODE_CHANGES: Final = names.PREFIX + "mode-changes"
+"""The taint of a GPU whose mode the node agent is about to change, which is no fault."""
+_MISSING: Final = "not in the node's slices"
 
 
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +43,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
         blocked: Why the scheduler gives it to nobody, empty where it does.
         closed: Why its node takes no new pods; empty if it does, or if that is not known.
         reserved: For which waiting pod or gang it is reserved; empty for none, or if that is not known.
+        taints: The taints of its device, or of its MIG slices if these are the devices. Each is there once.
     """
 
     gpu: Gpu
@@ -46,6 +51,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     blocked: str = ""
     closed: str = ""
     reserved: str = ""
+    taints: tuple[Taint, ...] = ()
 
     @property
     def taken_by(self) -> tuple[Holder, ...]:
@@ -77,6 +83,11 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
         """Return in words why a GPU that nobody holds is not free in the view of its node; empty if it is."""
         return self.blocked or self.closed or (f"reserved for {self.reserved}" if self.reserved else "")
 
+    @property
+    def is_unhealthy(self) -> bool:
+        """Return whether a GPU is out of use for its health: a fault taints it, or its node does not offer it."""
+        return self.blocked == _MISSING or any(taint.blocks and taint.key != MODE_CHANGES for taint in self.taints)
+
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """One node.
@@ -102,6 +113,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     def free(self) -> list[int]:
         """Return the machine's own numbers of the node's free GPUs."""
         return [view.gpu.index for view in self.gpus if view.state == "free"]
+
+    @property
+    def unhealthy(self) -> int:
+        """Return how many GPUs of the node are unhealthy, or lost."""
+        return sum(view.is_unhealthy for view in self.gpus) + len(self.lost)
 
 
 class _Node(msgspec.Struct):
@@ -290,10 +306,13 @@ def _view(node: _Node, holders: _Holders, not_offered: NotOffered) -> NodeView:
             words = slice_words(device)
             who += [msgspec.structs.replace(holder, part=holder.part or words) for holder in holders.get(part, ())]
         shown = node.devices.get(name) or next(iter(parts.values()), None)
+        devices = [node.devices[name]] if name in node.devices else list(parts.values())
+        taints = tuple(dict.fromkeys(taint for device in devices for taint in device.taints))
         blocked = _blocked(gpu, shown, parts.values()) or ("" if who else too_large)
         gpus.append(
             GpuView(
                 gpu=gpu, holders=tuple(who), blocked=blocked, closed=closed, reserved=reserved.get(name, ""),
+                taints=taints,
             )
         )  # fmt: skip
     view = NodeView(name=node.name, machine=node.machine, groups=group(node.machine), gpus=tuple(gpus), lost=node.lost)
@@ -305,7 +324,7 @@ def _blocked(gpu: Gpu, device: Device | None, parts: Iterable[Device]) -> str:
         there = ", ".join(slice_words(part) + " (tainted)" * part.blocked for part in parts)
         return f"{_IN_MIG_MODE}, with {there}" if there else _IN_MIG_MODE
     if device is None:
-        return "not in the node's slices"
+        return _MISSING
     taints = [f"{taint.key}:{taint.effect}" for taint in device.taints if taint.blocks]
     return f"tainted {', '.join(taints)}" if taints else ""
 

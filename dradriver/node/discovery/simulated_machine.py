@@ -23,13 +23,21 @@ from dradriver.topology.vendors import NVIDIA
 LOST: Final = "lost"
 PROCESSES: Final = "processes"
 WORK: Final = "work"
+_ENUMERATED: Final = ".enumerated"  # how the files end that agents of simulated nodes write
 
 
 class _Enumerated(msgspec.Struct, frozen=True):
-    """Which GPUs were missing when the driver numbered the others, in which boot and load of the driver."""
+    """Which GPUs were missing when the driver numbered the others, in which boot and load of the driver.
+
+    Attributes:
+        loaded: The boot and load.
+        without: The uuids of the missing GPUs.
+        gpus: The uuids of all GPUs of the whole machine, by number; for ``gputopo fault``.
+    """
 
     loaded: str
     without: frozenset[str]
+    gpus: tuple[str, ...] = ()
 
 
 class Simulated:
@@ -84,7 +92,7 @@ class Simulated:
         self._loaded = loaded
 
         # A driver numbers the GPUs that it finds when it is loaded. The file keeps that over restarts of the agent.
-        self._enumerated_file = folder / f"{node}.enumerated"
+        self._enumerated_file = _enumerated_file(folder, node)
         self._enumerated: _Enumerated | None = None
         self._is_noted = False  # whether the file has ``_enumerated``
         self.faults: Faults = {}
@@ -161,11 +169,14 @@ class Simulated:
                 enumerated_before = msgspec.json.decode(self._enumerated_file.read_bytes(), type=_Enumerated)
         is_same = enumerated_before is not None and enumerated_before.loaded == loaded
         enumerated = _Enumerated(
-            loaded, enumerated_before.without & missing if enumerated_before is not None and is_same else missing
+            loaded,
+            enumerated_before.without & missing if enumerated_before is not None and is_same else missing,
+            tuple(gpu.uuid for gpu in self._whole.gpus),
         )
         self._enumerated = enumerated
         if enumerated != enumerated_before or not self._is_noted:
-            with contextlib.suppress(OSError):  # without a folder nothing is lost: this process remembers it
+            with contextlib.suppress(OSError):  # without the file nothing is lost: this process remembers it
+                self._enumerated_file.parent.mkdir(parents=True, exist_ok=True)
                 atomic_files.write(self._enumerated_file, msgspec.json.encode(enumerated), durable=False)
                 self._is_noted = True
         if not enumerated.without:
@@ -189,6 +200,29 @@ class Simulated:
 
     def close(self) -> None:
         """Close a simulated machine: nothing is open."""
+
+
+def _enumerated_file(folder: Path, node: str) -> Path:
+    return folder / f"{node}{_ENUMERATED}"
+
+
+def gpus_of(folder: Path, node: str) -> tuple[str, ...]:
+    """Return the uuids of a simulated node's GPUs by number, as its agent has written them.
+
+    Raises:
+        SetupError: No agent of a simulated machine has run for that node, or its file cannot be read.
+    """
+    try:
+        return msgspec.json.decode(_enumerated_file(folder, node).read_bytes(), type=_Enumerated).gpus
+    except FileNotFoundError:
+        known = sorted(path.name.removesuffix(_ENUMERATED) for path in folder.glob(f"*{_ENUMERATED}"))
+        raise SetupError(
+            f"node {node[:253]} has no simulated machine in {folder}, which has "
+            f"{', '.join(known) or 'none at all'}; only demo nodes can be broken, where their agent runs: a real "
+            "machine never is"
+        ) from None
+    except (OSError, msgspec.MsgspecError, UnicodeError) as error:
+        raise SetupError(f"{folder}: what the agent of node {node[:253]} wrote cannot be read: {error}") from error
 
 
 def _words(path: Path) -> list[str]:

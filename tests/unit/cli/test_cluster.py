@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import os
+import re
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
@@ -74,8 +75,32 @@ def two(cluster: Cluster) -> Cluster:
     return cluster
 
 
-async def test_the_table_shows_a_summary_and_each_nodes_holders_and_matrix(two: Cluster) -> None:
+async def test_the_table_has_a_row_for_each_node(two: Cluster) -> None:
     result = await two.run()
+    assert (result.exit_code, result.stderr) == (0, "")
+    head, first, second, _, title = result.stdout.splitlines()
+    assert [re.split("  +", line) for line in (head, first, second)] == [
+        ["NODE", "PRODUCT", "GPUS", "FREE", "UNHEALTHY", "LARGEST FREE LINKED SET", "HELD BY"],
+        [
+            "node-9", "Tesla V100-SXM2-32GB", "8", "4", "4: GPU4 GPU5 GPU6 GPU7 (80 GB/s all-reduce)",
+            "team-a/next, team-a/trainer",
+        ],
+        [
+            "node-10", "NVIDIA H100 80GB HBM3", "8", "8",
+            "8: GPU0 GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 GPU7 (476 GB/s all-reduce)",
+        ],
+    ]  # fmt: skip
+    assert title == "2 nodes, 16 GPUs, 12 free. --node NAME or --detail shows links, and who holds which GPU."
+
+
+async def test_in_detail_there_are_holders_and_matrices_of_all_nodes_or_of_those_that_are_named(two: Cluster) -> None:
+    whole, one = await two.run("--detail"), await two.run("--node", "node-9")
+    assert [result.stdout.count("Node: ") for result in (whole, one)] == [2, 1]
+    assert one.stdout.count("Held by:") == 1
+
+
+async def test_the_detail_shows_a_summary_and_each_nodes_holders_and_matrix(two: Cluster) -> None:
+    result = await two.run("--detail")
     assert (result.exit_code, result.stderr) == (0, "")
     head, first, second = result.stdout.split("Node: ")
     summary, holders = head.strip().split("\n\n")
@@ -263,15 +288,15 @@ async def test_an_unknown_context_and_a_missing_kubeconfig_are_one_line(cluster:
 def test_what_does_not_go_together_is_wrong_usage(arguments: list[str]) -> None:
     result = CliRunner().invoke(main, ["topo", *arguments])
     assert result.exit_code == 2
-    assert "--cluster" in result.stderr
+    assert "--cluster" in result.stderr or "-n or -A" in result.stderr
 
 
 async def test_colours_on_a_terminal_only(two: Cluster) -> None:
-    coloured = (await two.run(runner=Terminal())).stdout
+    coloured = (await two.run("--detail", runner=Terminal())).stdout
     assert "  GPU4  \x1b[32mfree\x1b[0m\n" in coloured
-    assert "\x1b" not in (await two.run()).stdout
+    assert "\x1b" not in (await two.run("--detail")).stdout
     for arguments, env in ((["--no-color"], {}), ([], {"NO_COLOR": "1"})):
-        assert "\x1b" not in (await two.run(*arguments, runner=Terminal(), env=env)).stdout
+        assert "\x1b" not in (await two.run("--detail", *arguments, runner=Terminal(), env=env)).stdout
     assert os.environ.get("NO_COLOR") is None
 
 

@@ -72,7 +72,7 @@ def test_each_gpus_row_has_its_holder_in_the_holders_colour(nodes: list[NodeView
     assert words.count("promised to team-a/q") == 1
     assert "free; ops/dcgm (adminAccess)" in words
     assert "tainted xid:NoSchedule" in words
-    assert root.findtext(f"{SVG}title") == "2 nodes, 16 GPUs, 11 free"
+    assert root.findtext(f"{SVG}title") == "2 nodes, 16 GPUs, 11 free, 1 unhealthy"
     assert [one.kind for one in boxes(root, "swatch")] == ["swatch s0", "swatch s1"]
     assert words[-3:] == ["Holders", "team-a/p: a GPU0 GPU3; b GPU0", "team-a/q: a GPU1"]
 
@@ -115,9 +115,9 @@ def test_the_page_has_summary_holders_pictures_and_tables(nodes: list[NodeView])
         for table in root.iter(f"{HTML}table")
     ]
     assert tables[0] == [
-        ["node", "product", "GPUs", "free", "largest free linked set"],
-        ["a", "Tesla V100-SXM2-32GB", "8", "5", "4: GPU4 GPU5 GPU6 GPU7 (80 GB/s all-reduce)"],
-        ["b", "NVIDIA H100 80GB HBM3", "8", "6", "6: GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 (360 GB/s all-reduce)"],
+        ["node", "product", "GPUs", "free", "unhealthy", "largest free linked set"],
+        ["a", "Tesla V100-SXM2-32GB", "8", "5", "", "4: GPU4 GPU5 GPU6 GPU7 (80 GB/s all-reduce)"],
+        ["b", "NVIDIA H100 80GB HBM3", "8", "6", "1", "6: GPU1 GPU2 GPU3 GPU4 GPU5 GPU6 (360 GB/s all-reduce)"],
     ]
     assert tables[1] == [["holder", "GPUs"], ["team-a/p", "a GPU0 GPU3; b GPU0"], ["team-a/q", "a GPU1"]]
     gpu = machine("a").gpus[1]

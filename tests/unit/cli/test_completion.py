@@ -47,6 +47,7 @@ async def test_pods_that_wait_are_completed_from_the_cluster(tmp_path: Path) -> 
         assert await asyncio.to_thread(lines, main, line) == ["tester", "trainer", ":4"]
         line[1:1] = ["-n", "team-b"]
         assert await asyncio.to_thread(lines, main, line) == ["trap", ":4"]
+        assert await asyncio.to_thread(lines, main, [*line[:1], *line[3:-1], "team-b/t"]) == ["team-b/trap", ":4"]
         shell.api.fail(status=403, reason="Forbidden", message="no")
         assert await asyncio.to_thread(lines, main, line) == [":4"]
     assert await asyncio.to_thread(lines, main, line) == [":4"]

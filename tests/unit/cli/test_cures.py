@@ -111,7 +111,7 @@ def test_each_label_is_one_of_the_charts(match: re.Match[str]) -> None:
     assert match[0] in (_CHART / "templates" / "_helpers.tpl").read_text()
 
 
-@pytest.mark.parametrize("commands", {commands for _, _, commands in rights_checks.WANTED})
+@pytest.mark.parametrize("commands", sorted({commands for _, _, commands in rights_checks.WANTED}))
 def test_each_command_that_needs_a_right_is_there(commands: str) -> None:
     for command in commands.split(", "):
         name, *given = command.split()

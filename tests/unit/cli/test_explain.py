@@ -392,7 +392,7 @@ async def test_a_pod_that_is_not_there_is_one_line(shell: CommandLine) -> None:
     result = await shell.run("explain", "next", "-n", "team-a")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "namespace team-a has no pod next; name another namespace with -n" in result.stderr
-    for name in ("a/b", "..", "pod/"):
+    for name in ("a/b/c/d", "..", "pod/", "a//b", "a/../b"):
         assert CliRunner().invoke(main, ["explain", name]).exit_code == 2
 
 

@@ -119,7 +119,7 @@ async def test_a_gang_of_which_nobody_knows_the_size(cluster: GpuCluster, shell:
     assert found["reason"] == found["said"]
     assert found["reason"].startswith("gpu.topology/gang-size is missing: ")
     assert (found["gang"]["state"], found["gang"]["most"]) == ("unknown", None)
-    assert "1 pods are there, of how many is not known" in (await shell.run("explain", "train-0")).stdout
+    assert "1 pod is there, of how many is not known" in (await shell.run("explain", "train-0")).stdout
 
 
 async def test_the_size_is_read_from_what_made_the_pods(cluster: GpuCluster, shell: CommandLine) -> None:
@@ -313,7 +313,7 @@ async def test_a_gang_has_one_turn(cluster: GpuCluster, shell: CommandLine) -> N
     cluster.pod("next", 4)
     await cluster.settle()
     assert (await shell.data("explain next"))["turn"] == {
-        "position": 2, "waiting": 2, "alike": 0, "before": ["default/train-0"],
+        "position": 2, "waiting": 2, "alike": 0, "before": ["default/gang/train"],
             "tenant": "", "priority": 0, "share": None, "reserved": "",
     }  # fmt: skip
     assert (await shell.data("explain train-1"))["turn"]["position"] == 1

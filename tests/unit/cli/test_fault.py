@@ -16,6 +16,12 @@ from tests.fakes.node import NODE, a_node, device, eventually, machine, uuid
 
 
 def fault(folder: Path, *words: str) -> Result:
+    """Run ``gputopo fault`` on a node that has an agent."""
+    simulated(folder).read()
+    return run(folder, *words)
+
+
+def run(folder: Path, *words: str) -> Result:
     return CliRunner().invoke(main, ["fault", words[0], "--dir", str(folder), *words[1:]])
 
 
@@ -41,8 +47,9 @@ def test_a_link_that_is_down_is_missing_at_both_ends(gpu: str, tmp_path: Path) -
 
 
 def test_a_link_to_a_switch_is_missed_by_its_gpu_alone(tmp_path: Path) -> None:
-    fault(tmp_path, "fail", "--node", NODE, "gpu-3", "--nvlink", "0", "--nvlink", "17")
     found = simulated(tmp_path, "hgx-h100")
+    found.read()
+    run(tmp_path, "fail", "--node", NODE, "gpu-3", "--nvlink", "0", "--nvlink", "17")
     assert kinds(found) == {3: ["16 of 18 NVLinks are up"]}
     assert {found.read().links[3][j] for j in range(8) if j != 3} == {16}
     assert found.read().links[0][1] == 18
@@ -62,7 +69,8 @@ def test_what_is_broken_adds_up_and_is_mended_one_by_one_or_all(tmp_path: Path) 
 
 
 def test_nodes_that_share_a_folder_are_broken_apart(tmp_path: Path) -> None:
-    fault(tmp_path, "fail", "--node", "node-b", "gpu-1", "--xid", "79")
+    Simulated("dgx1-v100", node="node-b", folder=tmp_path).read()
+    assert fault(tmp_path, "fail", "--node", "node-b", "gpu-1", "--xid", "79").exit_code == 0
     assert kinds(simulated(tmp_path)) == {}
 
 
@@ -74,13 +82,36 @@ def test_nodes_that_share_a_folder_are_broken_apart(tmp_path: Path) -> None:
         (["gpu-3", "--xid", "0"], "XID 0: write a number from 1 to 999"),
         (["gpu-3", "--nvlink", "999"], "NVLink 999: write numbers from 0 to 127"),
         (["gpu-3", "--fault", "rust"], "'rust' is not one of"),
+        (["gpu-8", "--lost"], f"node {NODE} has no GPU gpu-8; it has gpu-0 to gpu-7"),
+        ([f"GPU-{'0' * 8}-0000-0000-0000-{'0' * 12}", "--lost"], "has no GPU GPU-00000000-"),
     ],
 )
 def test_bad_words_are_refused(words: list[str], said: str, tmp_path: Path) -> None:
     done = fault(tmp_path, "fail", "--node", NODE, *words)
     assert done.exit_code != 0
     assert said in done.output
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_gpu_that_a_node_has_not_cannot_be_mended(tmp_path: Path) -> None:
+    assert "has no GPU gpu-9" in fault(tmp_path, "heal", "--node", NODE, "gpu-9").output
+
+
+@pytest.mark.parametrize("words", [("fail", "--node", "node-x", "gpu-0", "--lost"), ("heal", "--node", "node-x")])
+def test_only_nodes_of_a_demo_can_be_broken(words: tuple[str, ...], tmp_path: Path) -> None:
+    """An agent of a real machine writes no file of a simulated one."""
+    nothing = run(tmp_path, *words)
+    assert nothing.exit_code == 1
+    assert f"node node-x has no simulated machine in {tmp_path}, which has none at all" in nothing.output
+    another = fault(tmp_path, *words)
+    assert another.exit_code == 1
+    assert f"which has {NODE}; only demo nodes can be broken" in another.output
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_lost_gpu_can_be_mended(tmp_path: Path) -> None:
+    fault(tmp_path, "fail", "--node", NODE, "gpu-0", "--lost")
+    assert fault(tmp_path, "heal", "--node", NODE, "gpu-0").exit_code == 0
 
 
 @pytest.mark.parametrize(

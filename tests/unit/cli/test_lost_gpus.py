@@ -12,6 +12,7 @@ import pytest
 
 from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
+from dradriver.api.base.objects import Taint
 from dradriver.api.slices import lost_gpus, resource_slices
 from dradriver.api.slices.lost_gpus import LostGpu
 from dradriver.cli.cluster import cluster_view
@@ -50,7 +51,7 @@ def cluster() -> GpuCluster:
 
 async def test_topo_names_them(cluster: GpuCluster, shell: CommandLine) -> None:
     gpu = cluster.machines["n1"].gpus[2]
-    assert f"lost: GPU2 ({gpu.pci}, {gpu.uuid})" in (await shell.run("topo --cluster")).stdout
+    assert f"lost: GPU2 ({gpu.pci}, {gpu.uuid})" in (await shell.run("topo --cluster --node n1")).stdout
     (node,) = await shell.data("topo --cluster")
     assert node["lost"][0] == {"index": 2, "pci": gpu.pci, "uuid": gpu.uuid}
     assert (len(node["gpus"]), len(node["lost"])) == (6, 2)
@@ -176,19 +177,22 @@ def test_a_node_that_cannot_be_shown_leaves_the_others_shown(cluster: GpuCluster
 
 
 @pytest.mark.parametrize(
-    ("blocked", "letter", "unhealthy"),
+    ("blocked", "taints", "letter", "unhealthy"),
     [
-        ("tainted gpu.topology/mode-changes:NoSchedule", "b", 0),
-        ("tainted gpu.topology/mode-changes:NoSchedule, gpu.topology/xid:NoSchedule", "u", 1),
-        ("tainted gpu.topology/xid:NoSchedule", "u", 1),
-        ("in MIG mode", "b", 0),
+        ("tainted", ("mode-changes",), "b", 0),
+        ("tainted", ("mode-changes", "xid"), "u", 1),
+        ("tainted", ("xid",), "u", 1),
+        ("in MIG mode", (), "b", 0),
+        ("in MIG mode, with 1g.10gb (tainted)", ("xid",), "u", 1),
+        ("not in the node's slices", (), "u", 1),
     ],
 )
 def test_a_gpu_that_changes_its_mode_is_not_unhealthy(
-    cluster: GpuCluster, blocked: str, letter: str, unhealthy: int
+    cluster: GpuCluster, blocked: str, taints: tuple[str, ...], letter: str, unhealthy: int
 ) -> None:
     found, _ = cluster_view.views([msgspec.convert(piece, ResourceSlice) for piece in cluster.all(RESOURCE_SLICES)], ())
-    gpus = (msgspec.structs.replace(found[0].gpus[0], holders=(), blocked=blocked), *found[0].gpus[1:])
+    keys = tuple(Taint(key=names.PREFIX + key, effect="NoSchedule") for key in taints)
+    gpus = (msgspec.structs.replace(found[0].gpus[0], holders=(), blocked=blocked, taints=keys), *found[0].gpus[1:])
     live = Shown({"n1": msgspec.structs.replace(found[0], gpus=gpus, lost=())})
     piece = page_pieces.node_piece(cast("Live", live), "n1")
     assert piece is not None

@@ -121,7 +121,7 @@ def test_containers_and_what_was_not_had_are_shown() -> None:
 def test_json_is_the_line_of_a_batch() -> None:
     single = run("-m", "dgx-h100", "--gpus", "4", "--policy", "nvlink", "-o", "json")
     batch = run("--batch", lines=[{"machine": "dgx-h100", "gpus": 4, "policy": "nvlink"}])
-    assert single.output == batch.output
+    assert json.loads(single.output) == json.loads(batch.output)
 
 
 @pytest.mark.parametrize(

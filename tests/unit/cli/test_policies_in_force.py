@@ -25,7 +25,7 @@ CONFIG_MAPS_PATH = r"/configmaps$"
 COMMANDS = (
     "explain waits",
     "free",
-    "defrag --dry-run",
+    "defrag",
     "plan --gang 1x2",
     "queue",
     "tenants",

@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any
 
+import pytest
+
 from dradriver.api.base import names
 from dradriver.api.claims import reservation_config_map, usage_config_maps
 from dradriver.api.claims.usage_config_maps import Bucket
@@ -76,6 +78,18 @@ async def test_with_tenants_it_is_what_they_have_had_for_their_weights(cluster: 
     assert [one["priority"] for one in found] == [5, 0, 0, 0], "no more than its tenant is trusted with"
     assert [one["tenant"] for one in found] == ["b", "namespace/c", "b", "a"]
     assert found[3]["share"] > found[2]["share"] > found[1]["share"] == 0
+    assert [one["gpu_hours"] for one in found] == pytest.approx([4, 0, 4, 3], abs=0.05), "by no weight"
+
+
+async def test_of_one_namespace_positions_are_those_among_all(cluster: GpuCluster, shell: CommandLine) -> None:
+    full(cluster)
+    cluster.pod("first", 2, namespace="a")
+    cluster.pod("second", 2, namespace="b")
+    await run_all(cluster)
+    (found,) = await shell.data("queue", "-n", "b")
+    assert (found["position"], found["name"], found["namespace"]) == (2, "b/second", "b")
+    assert [one["name"] for one in await shell.data("queue", "-A")] == ["a/first", "b/second"]
+    assert (await shell.run("queue", "-A", "-n", "a")).exit_code == 2
 
 
 async def test_who_may_not_read_the_drivers_namespace_is_told_and_sees_the_rest(

@@ -82,3 +82,11 @@ async def test_an_odd_object_hides_no_other(cluster: GpuCluster, shell: CommandL
     cluster.put(PODS, {"metadata": {"name": "odd", "ownerReferences": [{"kind": 7, "controller": True}]}, "spec": {}})
     cluster.put(PODS, {"metadata": {"name": "odder"}, "spec": {"schedulingGates": [{"name": "\ud800"}, None]}})
     assert [one["pod"] for one in await listed(shell)] == ["gated"]
+
+
+async def test_of_one_namespace(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.pod("here", 1)
+    cluster.pod("there", 1, namespace="team-a")
+    done = await shell.run("uninstall", "-n", "team-a", "-o", "json")
+    assert [one["pod"] for one in json.loads(done.stdout)] == ["there"]
+    assert (await shell.run("uninstall", "-n", "team-b")).exit_code == 0

@@ -144,7 +144,7 @@ async def said(shell: CommandLine, *arguments: str, status: int = 0) -> dict[str
 async def test_where_all_is_well_nothing_but_pass_is_said(well: GpuCluster, shell: CommandLine) -> None:
     found = await said(shell)
     assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
-    assert found["slices"] == [("PASS", "1 nodes publish a machine")]
+    assert found["slices"] == [("PASS", "1 node publishes a machine")]
     assert found["policies"][0][1].startswith(
         "3 pods of controller, webhook and node agents use those of the ConfigMap, digest "
     )
@@ -290,7 +290,7 @@ def _lacks(cluster: GpuCluster) -> None:
         (_excluded, "webhook-asked", "WARN", "about no pod of namespace default"),
         (_no_class, "device-classes", "FAIL", names.MIG_CLASS),
         (_no_class, "device-classes", "FAIL", "amd.gpu.topology"),
-        (_not_ready, "webhook", "FAIL", "0 of 1 pods are ready"),
+        (_not_ready, "webhook", "FAIL", "0 of 1 pod are ready"),
         (_no_agent, "node", "FAIL", "it has no pods"),
         (_two_images, "versions", "WARN", "gpu-topology-dra:2"),
         (_plugin, "other-drivers", "FAIL", "a device plugin offers 8 nvidia.com/gpu, and so does this driver"),
@@ -371,18 +371,18 @@ async def test_a_taint_is_said_with_the_repair_of_its_fault(well: GpuCluster, sh
     assert [(one["status"], one["said"], one["cure"]) for one in found] == [
         (
             "WARN",
-            "n1: 1 devices have the taint example.com/mine",
-            "docs/node.md says what example.com/mine is, if the node agent wrote it",
+            "n1: 1 device has the taint example.com/mine",
+            "a taint that is no known fault; find out who wrote it: docs/node.md lists those of the node agent",
         ),
         (
             "WARN",
-            "n1: 1 devices have the taint gpu.topology/ecc=uncorrected",
+            "n1: 1 device has the taint gpu.topology/ecc=uncorrected",
             "memory errors that could not be corrected; reset the GPU once nobody uses it: the bad rows are remapped "
             "then; new pods get it all the same",
         ),
         (
             "WARN",
-            "n1: 1 devices have the taint gpu.topology/xid=79",
+            "n1: 1 device has the taint gpu.topology/xid=79",
             "the GPU has fallen off the bus; drain the node and reboot it. If it comes again, have the GPU and its "
             "slot checked",
         ),
@@ -406,8 +406,8 @@ async def test_pods_that_are_over_or_of_others_are_no_parts(well: GpuCluster, sh
     del foreign["metadata"]["labels"]["app.kubernetes.io/part-of"]
     well.put(PODS, foreign)
     found = await said(shell)
-    assert found["node"] == [("PASS", "1 pods are ready")]
-    assert found["webhook"] == [("PASS", "1 pods are ready")]
+    assert found["node"] == [("PASS", "1 pod is ready")]
+    assert found["webhook"] == [("PASS", "1 pod is ready")]
     assert found["versions"][0][1].startswith("all parts run gpu-topology-dra:1;")
 
 
@@ -450,7 +450,7 @@ async def test_where_all_is_well_beside_nvidias_driver(
     found = await said(shell)
     assert {status for every in found.values() for status, _ in every} == {"PASS"}, found
     assert found["device-classes"] == [("PASS", "gpu.nvidia.com")]
-    assert ("PASS", "gpu.nvidia.com has devices on 1 nodes") in found["slices"]
+    assert ("PASS", "gpu.nvidia.com has devices on 1 node") in found["slices"]
 
 
 async def test_what_is_wrong_beside_nvidias_driver(addon: GpuCluster, shell: CommandLine) -> None:

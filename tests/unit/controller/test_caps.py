@@ -226,7 +226,7 @@ async def test_parts_count_by_their_part() -> None:
         cluster.pod(name, Amount(cores=40))
     await cluster.settle()
     assert placed(cluster, "p", "q", "r") == ["p", "q"]
-    assert "holds 0.8 of 1 GPUs; this asks for 0.4" in (cluster.note("r", "reason") or "")
+    assert "holds 0.8 of 1 GPU; this asks for 0.4" in (cluster.note("r", "reason") or "")
 
 
 async def test_slices_count_by_their_part() -> None:

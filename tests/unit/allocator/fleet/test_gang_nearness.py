@@ -186,7 +186,7 @@ def test_a_launcher_stands_beside_its_workers() -> None:
     choice = place_gang(fleet, request)
     assert (choice.reach, len(choice.pods[0].gpus), [len(pod.gpus) for pod in choice.pods[1:]]) == ("leaf", 1, [8, 8])
     assert by_leaf(choice) == {"a2": 3}
-    with pytest.raises(NoPlaceError, match=r"1 pods with 1 GPU each and 5 pods with 8 GPUs each: no"):
+    with pytest.raises(NoPlaceError, match=r"1 pod with 1 GPU each and 5 pods with 8 GPUs each: no"):
         place_gang(fleet, GangRequest(pod=Whole(containers=(1,)), pods=1, roles=(Role(pod=WHOLE, pods=5),)))
     with pytest.raises(NoPlaceError, match="give no range"):
         place_gang(fleet, GangRequest(pod=WHOLE, pods=2, least_pods=1, roles=(Role(pod=WHOLE, pods=1),)))
@@ -401,7 +401,7 @@ def test_what_was_not_looked_at_is_not_said(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NoPlaceError, match=r"the others\. The search ended at its limit before") as caught:
         place_gang(fleet, GangRequest(pod=five, pods=2, roles=(Role(pod=HALF, pods=1),)))
     assert "even when all its GPUs are free" not in str(caught.value) + caught.value.stable
-    with pytest.raises(NoPlaceError, match='without "on at most 1 nodes"'):
+    with pytest.raises(NoPlaceError, match='without "on at most 1 node"'):
         place_gang(network({("a", "1"): 2}), GangRequest(pod=WHOLE, pods=1, roles=request.roles, max_nodes=1))
 
 

@@ -168,7 +168,7 @@ def test_only_eligible_nodes_are_used() -> None:
         (gang(4, 2), "4 pods with 2 GPUs each: no; eligible nodes have no place for all of them at once"),
         (gang(5, 2), "5 pods with 2 GPUs each: no; "
          "this cluster has no place for all of them even when all its GPUs are free"),
-        (gang(3, 2, max_nodes=1), "3 pods with 2 GPUs each, on at most 1 nodes: no; "
+        (gang(3, 2, max_nodes=1), "3 pods with 2 GPUs each, on at most 1 node: no; "
          "this cluster has no place for all of them even when all its GPUs are free"),
     ],
 )  # fmt: skip

@@ -1,0 +1,132 @@
+"""The names of workloads: ``queue`` and ``explain -A`` print them, and ``explain`` reads them again.
+
+A pod is ``team-a/trainer``. The pods of a gang are ``team-a/job/train``, by the kind and the name of what they are of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from dradriver.api.base.pods import Pod
+from dradriver.view.terminal_text import plain
+
+if TYPE_CHECKING:
+    from dradriver.cli.cluster.listed_cluster import Scene
+    from dradriver.cluster.pods.gang_pods import Membership
+    from dradriver.queue.pending import PendingWorkload
+
+POD: Final = "pod"
+GANG: Final = "gang"  # whose author gave it a name
+_SHORT: Final = {"po": POD, "deploy": "deployment", "rs": "replicaset", "sts": "statefulset", "lws": "leaderworkerset"}
+# What owns pods. Such a word before a slash is a kind, and any other word is a namespace.
+_KINDS: Final = frozenset(
+    (
+        *_SHORT.values(), GANG, "job", "jobset", "podgroup", "trainjob", "pytorchjob", "tfjob", "xgboostjob", "jaxjob",
+        "paddlejob", "mpijob", "rayjob", "raycluster",
+    )
+)  # fmt: skip
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", re.ASCII)
+_FORMS: Final = "POD, NAMESPACE/POD, KIND/NAME or NAMESPACE/KIND/NAME"
+
+
+class WorkloadName(NamedTuple):
+    """A workload as a user names it.
+
+    Attributes:
+        namespace: Its namespace; None if the name does not say it.
+        kind: ``pod``, ``gang``, or the kind of an owner of pods in small letters.
+        name: The name of that.
+    """
+
+    namespace: str | None
+    kind: str
+    name: str
+
+    @property
+    def words(self) -> str:
+        """Return kind and name of a workload: ``job train``."""
+        return f"{self.kind} {self.name}"
+
+
+def read(text: str, namespace: str | None = None) -> WorkloadName:
+    """Return the workload that a user names.
+
+    Args:
+        text: The name.
+        namespace: The namespace that an option names; None for none.
+
+    Raises:
+        click.UsageError: It is no name of a workload, or names another namespace than the option.
+    """
+    *before, name = text.split("/")
+    kind = POD
+    if before and (len(before) > 1 or _kind(before[-1]) in _KINDS):
+        kind = _kind(before.pop())
+    if len(before) > 1 or not all(map(_NAME.fullmatch, (*before, kind, name))):
+        raise click.UsageError(f"{text!r} names no workload; write {_FORMS}")
+    own = before[0] if before else None
+    if own is not None and namespace not in (None, own):
+        raise click.UsageError(f"{text!r} is in namespace {own}, and -n names {namespace}; leave one of them out")
+    return WorkloadName(own or namespace, kind, name)
+
+
+def _kind(word: str) -> str:
+    word = word.lower()
+    singular = word.removesuffix("s")
+    return _SHORT.get(word) or (singular if singular in _KINDS else word)
+
+
+def of_pod(namespace: str, name: str) -> str:
+    """Return the name of a pod: ``team-a/trainer``; with its kind if its namespace is called like one."""
+    return plain(f"{namespace}/{POD}/{name}" if _kind(namespace) in _KINDS else f"{namespace}/{name}")
+
+
+def of_gang(membership: Membership) -> str:
+    """Return the name of a gang: ``team-a/job/train``."""
+    kind = membership.member.made_by.replace(" ", "").lower()
+    return plain(f"{membership.gang[0]}/{kind}/{gang_name(membership)}")
+
+
+def gang_name(membership: Membership) -> str:
+    """Return the name of a gang alone: the one that its author wrote, or the name of its pods' owner."""
+    if membership.wants is not None and membership.wants.written is not None:
+        return membership.wants.written
+    member = membership.member
+    return member.identity.rpartition("-")[0] if member.read is None else member.read.name
+
+
+def names_of(scene: Scene, workloads: Sequence[PendingWorkload]) -> list[str]:
+    """Return the names of workloads of a listed cluster, in their order.
+
+    An owner can have several gangs, such as the groups of a LeaderWorkerSet. Each of them has the name of a pod of it.
+    """
+    names = []
+    for workload in workloads:
+        membership = scene.picture.gangs.of(workload.lead.key) if workload.is_gang else None
+        names.append(of_pod(*workload.lead.key) if membership is None else of_gang(membership))
+    count_of = Counter(names)
+    return [
+        name if count_of[name] == 1 else of_pod(*workload.lead.key)
+        for name, workload in zip(names, workloads, strict=True)
+    ]
+
+
+def is_of(pod: Pod, workload: WorkloadName) -> bool:
+    """Return whether a pod belongs to a named workload that is no pod, by its owners or its gang."""
+    # Imported here, because they load numpy: ``explain POD`` says its first words without it.
+    from dradriver.cluster.pods.gang_pods import Gangs
+    from dradriver.cluster.pods.gpu_time import owner_of
+
+    owners = {(owner.kind.lower(), owner.name) for owner in pod.metadata.owner_references}
+    kind, _, name = owner_of(pod).partition("/")
+    owners.add((kind.lower(), name))
+    gangs, key = Gangs(), (pod.metadata.namespace, pod.metadata.name)
+    gangs.pod_changed(key, pod, lambda _: False)
+    if (membership := gangs.of(key)) is not None:
+        owners.add((membership.member.made_by.replace(" ", "").lower(), gang_name(membership)))
+    return (workload.kind, workload.name) in owners

@@ -1,0 +1,113 @@
+"""Names of workloads: what ``queue`` and ``explain -A`` print is what ``explain`` takes."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from dradriver.api.gangs.gang_owners import LWS
+from dradriver.cli.cluster import workload_names
+from dradriver.cli.cluster.workload_names import WorkloadName
+from dradriver.kube.resources import PODS
+from tests.fakes.commands import CommandLine
+from tests.fakes.gpucluster import GpuCluster
+from tests.fakes.owners import owned
+
+
+@pytest.mark.parametrize(
+    ("text", "namespace", "kind", "name"),
+    [
+        ("trainer", None, "pod", "trainer"),
+        ("pod/trainer", None, "pod", "trainer"),
+        ("pods/trainer", None, "pod", "trainer"),
+        ("team-a/trainer", "team-a", "pod", "trainer"),
+        ("job/train", None, "job", "train"),
+        ("Jobs/train", None, "job", "train"),
+        ("deploy/train", None, "deployment", "train"),
+        ("team-a/job/train", "team-a", "job", "train"),
+        ("team-a/pod/trainer", "team-a", "pod", "trainer"),
+        ("team-a/raycluster/ray", "team-a", "raycluster", "ray"),
+        ("team-a/newkind/x.y", "team-a", "newkind", "x.y"),
+        ("job/pod/trainer", "job", "pod", "trainer"),
+    ],
+)
+def test_every_form_is_read(text: str, namespace: str | None, kind: str, name: str) -> None:
+    assert workload_names.read(text) == WorkloadName(namespace, kind, name)
+    assert workload_names.read(text, namespace or "team-b") == WorkloadName(namespace or "team-b", kind, name)
+
+
+@pytest.mark.parametrize("text", ["", "/", "a/", "/a", "a//b", "..", "a/..", "a/b/c/d", "A", "a b", "a\n", "job/"])
+def test_what_names_no_workload_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="NAMESPACE/KIND/NAME"):
+        workload_names.read(text)
+
+
+def test_two_namespaces_are_refused() -> None:
+    with pytest.raises(click.UsageError, match="is in namespace a, and -n names b"):
+        workload_names.read("a/trainer", "b")
+
+
+@pytest.mark.parametrize("namespace", ["team-a", "job", "jobs", "pods", "deploy"])
+def test_the_name_of_a_pod_is_read_as_that_pod(namespace: str) -> None:
+    assert workload_names.read(workload_names.of_pod(namespace, "x")) == WorkloadName(namespace, "pod", "x")
+
+
+async def test_what_is_printed_can_be_pasted(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    cluster.pod("alone", 4, namespace="team-a")
+    cluster.pod("other", 4, namespace="job")
+    for number in range(2):
+        cluster.pod(f"train-{number}", 8, namespace="team-b", wishes={"gang": "train", "gang-size": "2"})
+    await cluster.settle()
+    printed = [one["name"] for one in await shell.data("queue")]
+    assert sorted(printed) == ["job/pod/other", "team-a/alone", "team-b/gang/train"]
+    explained = [await shell.data("explain", name) for name in printed]
+    assert [(one["namespace"], one["pod"]) for one in explained] == [
+        ("team-a", "alone"),
+        ("job", "other"),
+        ("team-b", "train-0"),
+    ]
+    listed = (await shell.run("explain", "-A")).stdout.splitlines()[1:]
+    names = [line.split()[0] for line in listed]
+    assert sorted(names) == ["job/pod/other", "team-a/alone", "team-b/train-0", "team-b/train-1"]
+    assert [(await shell.run("explain", name)).exit_code for name in names] == [0] * 4
+
+
+async def test_of_an_owner_the_first_pod_that_waits_is_explained(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    for number in range(3):
+        cluster.pod(f"work-{number}", 4)
+        cluster.store.edit(
+            PODS,
+            ("default", f"work-{number}"),
+            lambda pod: pod["metadata"].update(ownerReferences=owned("batch/v1", "Job", "work")),
+        )
+    await cluster.settle()
+    cluster.schedule()
+    result = await shell.run("explain", "job/work")
+    assert "Pod default/work-2\n" in result.stdout
+    assert result.stderr == "job work has 3 pods; this is work-2\n"
+
+
+async def test_an_owner_without_pods_is_one_line(shell: CommandLine) -> None:
+    result = await shell.run("explain", "team-a/job/train")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "namespace team-a has no pod of job train that this driver places" in result.stderr
+
+
+async def test_gangs_of_one_owner_have_the_names_of_their_pods(cluster: GpuCluster, shell: CommandLine) -> None:
+    cluster.node("n1")
+    cluster.rival("old", "n1", range(8))
+    for group in range(2):
+        cluster.pod(f"serve-{group}", 8, wishes={"gang": "auto"})
+        pod = cluster.get_pod(f"serve-{group}")
+        pod["metadata"]["labels"] |= {
+            LWS + "name": "serve",
+            LWS + "group-key": f"key-{group}",
+            LWS + "worker-index": "0",
+        }
+        pod["metadata"]["annotations"][LWS + "size"] = "1"
+        cluster.put(PODS, pod)
+    await cluster.settle()
+    assert [one["name"] for one in await shell.data("queue")] == ["default/serve-0", "default/serve-1"]
