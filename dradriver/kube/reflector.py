@@ -28,8 +28,8 @@ __all__ = ["Change", "Reflector"]
 
 logger = logging.getLogger(__name__)
 
-# The server sends a bookmark about every 60 s, and drops one if the watcher's buffer is full at that moment, or the
-# server is late (apiserver, pkg/storage/cacher): so two may be missed before the connection counts as lost.
+# The server sends a bookmark about every 60 s. Under load one can be late or missing, so two may be missed before the
+# connection counts as lost.
 SILENCE_S: Final = 130.0
 FILL_S: Final = 60.0  # for all initial events of a WatchList; LIST is the way after that
 FILL_SILENCE_S: Final = 10.0  # initial events come without a pause; LIST is the way too when they do not

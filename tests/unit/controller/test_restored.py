@@ -11,13 +11,13 @@ from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.records.pod_records import Foreign
 from dradriver.controller.controller import Controller
 from dradriver.kube.client import Client
-from dradriver.kube.reflector import Change
+from dradriver.kube.reflector import SILENCE_S, Change
 from dradriver.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.control_plane.devices import result
 from tests.fakes.gpucluster import GpuCluster, claim_of
 
-SILENCE_S = 75.0  # a watch from a version that the server has not is left after this
+LEFT_S = SILENCE_S + 5.0  # a watch from a version that the server has not is left after this
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +56,7 @@ async def test_a_claim_that_was_given_another_gpu_since_shows_the_one_that_it_ha
             assert held(picture, cluster, "a") == {3, 7}
             put_back()
             api.disconnect()
-            await asyncio.sleep(SILENCE_S)
+            await asyncio.sleep(LEFT_S)
             assert held(picture, cluster, "a") == {0}
 
 
@@ -74,7 +74,7 @@ async def test_a_choice_of_ours_that_is_undone_is_made_again() -> None:
             await asyncio.sleep(1)
             put_back()
             api.disconnect()
-            await asyncio.sleep(SILENCE_S)
+            await asyncio.sleep(LEFT_S)
             assert (
                 controller.worker.picture.pods["default", "p"].metadata.uid == cluster.get_pod("p")["metadata"]["uid"]
             )
