@@ -188,27 +188,33 @@ class Layout:
     def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         """Return the cheapest way to place each combination of the requested MIG instances.
 
-        The instances are added to a GPU in this state. ``wanted`` is how many of each profile are requested at most.
+        Args:
+            state: The state of the GPU before the instances are added.
+            wanted: The most instances of each profile.
         """
         nothing = (0,) * len(wanted)
-        if state == self.closed:
+        if state == self.closed:  # no instance fits
             return {nothing: Way(0, ())}
+
+        # 1. Profile and start of each instance, by the number of instances of each profile and the state that results.
         reached: dict[tuple[Counts, int], tuple[tuple[int, int], ...]] = {(nothing, state): ()}
 
-        # Profile after profile, one instance more each time. Starts ascend, so that each combination comes up once.
+        # 2. Profile after profile, add one more instance to each entry of ``frontier``: the number of instances, the
+        #    state that they lead to, the start of the last one of this profile (-1 before the first), the placements.
+        #    The starts of a profile ascend, so that each combination comes up once.
         for profile, count in enumerate(wanted):
             frontier = [(counts, at, -1, placed) for (counts, at), placed in reached.items()]
             for _ in range(count):
                 frontier = [
-                    (_plus(counts, profile), then, start, (*placed, (profile, start)))
+                    (_plus(counts, profile), next_state, start, (*placed, (profile, start)))
                     for counts, at, last, placed in frontier
-                    for (number, start), then in self._states.after[at].items()
-                    if number == profile and start > last
+                    for (next_profile, start), next_state in self._states.after[at].items()
+                    if next_profile == profile and start > last
                 ]
                 for counts, at, _, placed in frontier:
                     reached.setdefault((counts, at), placed)
 
-        # Of all ways to place the same instances the cheapest.
+        # 3. The cheapest of all ways to place the same instances. The cost is how much less the GPU can then take.
         ways: dict[Counts, Way] = {}
         for (counts, at), placed in reached.items():
             way = Way(int(self.worth[state] - self.worth[at]), placed)

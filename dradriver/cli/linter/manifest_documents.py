@@ -143,6 +143,7 @@ def documents(text: bytes, source: str) -> Iterator[Document]:
     except UnicodeDecodeError as error:
         line = text[: error.start].count(b"\n") + 1
         raise DocumentError(f"{source}:{line}: no UTF-8") from None
+    # A rough check before the text is parsed: deep nesting would end the process in PyYAML's C parser.
     _check_depth(manifest, source)
     number = 0
     try:
@@ -150,7 +151,7 @@ def documents(text: bytes, source: str) -> Iterator[Document]:
         while loader.check_node():  # one node for each document; empty documents have none
             number += 1
             node = loader.get_node()
-            # Before the data are constructed: aliases can make a small text into endless data.
+            # The exact check before the data are constructed: aliases can make a small text into endless data.
             bounded.check(node, deepest=_DEEPEST, most=_MOST_VALUES)
             data = loader.construct_document(node)
             if data is not None:
@@ -159,7 +160,9 @@ def documents(text: bytes, source: str) -> Iterator[Document]:
         raise DocumentError(f"{source}:{error.line}: {error}") from None
     except bounded.FAILURES as error:
         line = bounded.line_of(error)
-        raise DocumentError(f"{source}:{line}: document {max(number, 1)}: not YAML: {bounded.told(error)}") from None
+        raise DocumentError(
+            f"{source}:{line}: document {max(number, 1)}: not YAML: {bounded.problem_of(error)}"
+        ) from None
 
 
 def _objects(document: Document) -> Iterator[Document]:
