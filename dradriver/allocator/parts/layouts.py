@@ -95,8 +95,8 @@ class Layout:
 
         Args:
             profiles: The GPU's MIG profiles.
-            states: Its states and the placements that lead from one to another: for each state, by profile number and
-                start slice, the number of the next state. State 0 is the empty GPU.
+            states: Its states. ``after[state]`` has, by profile number and start slice, the number of the next state.
+                State 0 is the empty GPU.
         """
         self.profiles = profiles
         self.number = {profile.name: at for at, profile in enumerate(profiles)}
@@ -110,12 +110,13 @@ class Layout:
             for (profile, _), next_state in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[next_state, profile])
 
-        # By state, ascending: the memory slices that each profile alone could still take.
+        # (states, profiles): the memory slices that each profile alone could still take, ascending in each state.
         slices_of_profiles = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)
 
         # The largest number of slices, which is last, counts twice as much as the one before, and so on.
+        # If there are more than ``_MOST_COUNTED`` profiles, the smallest all count alike: the sum must fit into 32
+        # bits.
         exponent = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
-        # Beyond a number of profiles the smallest all count alike, so that the sum fits into 32 bits.
         self.worth: NDArray[np.int32] = slices_of_profiles @ (1 << exponent)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
         slices_of_gpu = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
