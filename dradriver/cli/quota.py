@@ -261,14 +261,14 @@ def _claim_counts(before: dict[str, str]) -> tuple[dict[str, str], list[str]]:
         except WordError as error:
             notes.append(f"{key}: {error}")
             continue
-        # Only this driver has fractions: if another one allocates the GPUs, only whole GPUs are counted.
+        # Only this driver has fractions: if another one allocates the GPUs, claims request whole GPUs only.
         # A quota can count both requests.X and limits.X: the smaller number binds.
         if driver is not OURS and resource != names.GPU_RESOURCE and not _names_product(key):
             notes.append(f"{key}: claims that this driver makes of GPUs of {driver.driver} are of whole ones")
         elif resource.startswith(_MIG):
             slice_counts[resource] = min(number, slice_counts.get(resource, number))
         elif resource in container_limits.WHOLE or _names_product(key):
-            # The vendor and the product of which this resource is, as if it were a container's limit.
+            # ``vendor`` and ``product`` read limits of a container, so they get the resource as a limit of 1.
             class_line = _LINE_OF_CLASS.format(driver.class_of(container_limits.vendor(key, {resource: 1})))
             if container_limits.product(key, {resource: 1}):
                 notes.append(f"{key}: no quota counts one product's GPUs; {class_line} counts all: write how many")

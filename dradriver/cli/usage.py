@@ -111,7 +111,7 @@ async def _read(
         driver_namespace: The driver's namespace, if the user names it.
         file_policies: The policies of the user's file. None takes those in force.
         within: The hours to report on.
-        by: What each row of the report stands for.
+        by: Whose GPU time a row of the report sums up, for example ``tenant``.
         only: The only namespace to count; None for all.
 
     Raises:

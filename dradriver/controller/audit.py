@@ -198,7 +198,7 @@ class Audit:
 
         # 2. Sum up by node. ``shown_pods`` are the pods that the API server shows. ``_add`` counts only the foreign
         #    ones among them: what ours take is in ``usage_of_ours``, which also counts pods that are not bound yet.
-        (shown_pods,) = self._of(PODS)
+        (shown_pods,) = self._of(PODS)  # one reflector shows all pods
         sums: dict[str, collections.Counter[str]] = {}
         async for key in _in_slices(tuple(shown_pods)):
             _add(sums, shown_pods.get(key))
@@ -219,7 +219,7 @@ class Audit:
         for name in sorted(suspects):
             amounts = _without_zeros(exact_sums.get(name))
             if amounts != nodes.used().get(name, {}):
-                self._differs("usage", ("", name), partial(nodes.set_used, name, amounts))
+                self._differs("usage", ("", name), correct=partial(nodes.set_used, name, amounts))
 
     async def _foreign(self) -> None:
         """Compare where foreign pods are, by labels and host ports, with what the API server shows."""
@@ -251,15 +251,21 @@ class Audit:
         for namespace in gpu_time.recharge():
             self._differs("gpu time", (namespace, ""))
 
-    def _differs(self, book: str, key: Key, mend: Callable[[], object] | None = None) -> None:
-        """Say a difference and put it right, where finding it has not, at once: what was compared is of this moment."""
+    def _differs(self, book: str, key: Key, correct: Callable[[], object] | None = None) -> None:
+        """Log a difference, and correct it at once, because what was compared may change later.
+
+        Args:
+            book: The figure that differs, for the log and the metric.
+            key: Namespace and name of the object.
+            correct: Corrects the figure; None if the comparison has corrected it.
+        """
         metrics.DIFFERENCES.labels(book).inc()
         self._found += 1
         if self._found <= _MOST_LINES:
             logger.error("%s of %s are not what the API server shows; put right", book, "/".join(filter(None, key)))
         try:
-            if mend is not None:
-                mend()
+            if correct is not None:
+                correct()
         except Exception:
             if self._found <= _MOST_LINES:
                 logger.exception("%s of %s: an error in this program", book, "/".join(key))

@@ -62,7 +62,8 @@ class Rechecks:
         Args:
             nodes: The nodes. They say when something became free.
             free: Returns the number of free GPUs of each node: (rows,).
-            open_rows: Returns the nodes with GPUs of other products than these: (rows,); None for all nodes.
+            open_rows: Takes the products that a cap denies. Returns the nodes that have GPUs of other products:
+                (rows,); None for all nodes.
             queue: Called with a group that may find a place, to have it stand in the queue.
         """
         self._nodes, self._free, self._open_rows, self._queue = nodes, free, open_rows, queue
@@ -70,9 +71,10 @@ class Rechecks:
         self._full = FullNodes(nodes)
         self._looked_at = NEVER  # the nodes' clock at the last ``_plan``
         self._since = NEVER  # the nodes' clock up to which all groups were rechecked
-        self._left: dict[_Share, deque[Group]] = {}  # the groups to recheck in later rounds
+        self._left: dict[_Share, deque[Group]] = {}  # the groups to recheck in later rounds, by share of a round
         self._round: list[Group] = []  # the groups to recheck before the next workload is served
-        # Most blocked groups failed at the same time, so what became free since then is computed once for all of them.
+        # Most blocked groups failed at the same time, so what became free since then is computed once for all of them:
+        # by the clock of the failure and the number of GPUs, the rows of ``_freed``. Valid at ``_candidates_at``.
         self._candidates: dict[tuple[int, int], NDArray[np.intp] | None] = {}
         self._candidates_at = NEVER
         self._by_last_check: OrderedDict[Group, None] = OrderedDict()  # all groups, the longest unchecked first
@@ -217,7 +219,7 @@ class Rechecks:
         return len(rows) > 0 and any(self._nodes.eligible(ask)[rows].any() for ask in group.asks)
 
     def _freed(self, since: int, gpus: int) -> NDArray[np.intp] | None:
-        """Return the rows that became available since, with at least so many free GPUs; None where there are none."""
+        """Return the rows that became free after the clock ``since`` and have ``gpus`` free GPUs; None without any."""
         if self._candidates_at != self._nodes.clock:
             self._candidates_at = self._nodes.clock
             self._candidates.clear()

@@ -63,12 +63,12 @@ _WORDS = re.compile(r"[a-z0-9]+")
 def complete(
     machine: Machine, *, product: str = "", cpu: str = "", bus_ids: Sequence[str] = (), nccl_version: str = ""
 ) -> Machine:
-    """Return the machine, completed by facts that its source does not have.
+    """Return a machine with other facts than its source has: product, CPU, bus ids or NCCL version.
 
-    These are product, CPU, bus ids and NCCL version.
+    An argument that is not empty replaces what the machine says.
 
     Args:
-        machine: The machine. An argument that is given replaces what the machine says.
+        machine: The machine.
         product: A product's name or enough of its words: ``a40``, ``H100 PCIe``.
         cpu: A name of ``CPUS``, or vendor, family and model: ``GenuineIntel 6 85``.
         bus_ids: One for each GPU, by index; optionally then one for each NIC.
@@ -92,7 +92,7 @@ def complete(
             machine = msgspec.structs.replace(
                 machine, blocks=ascend_products.blocks(machine.links, product_fields["product"])
             )
-        if machine.link_gbps:
+        if machine.link_gbps:  # 0: the GPUs have no links, or their bandwidth is not published
             machine = msgspec.structs.replace(machine, link_gbps=link_gbps)
     if bus_ids:
         count, nics = len(gpus), machine.nics
@@ -109,7 +109,8 @@ def complete(
         machine = msgspec.structs.replace(machine, nics=nics)
     machine = msgspec.structs.replace(machine, gpus=gpus)
 
-    # The CPUs are known now, so there is one bandwidth between sockets: no second possible one remains.
+    # A source that does not name the CPUs leaves two possible bandwidths between sockets: ``socket_gbps`` and
+    # ``socket_gbps_or``. The CPU decides between them, so 0 (none) replaces the second.
     if cpu:
         model = _cpu(cpu)
         machine = msgspec.structs.replace(

@@ -100,7 +100,7 @@ def _group(machine: Machine) -> Groups:
     domains = _components(by_index, lambda i, j: machine.links[i][j] > 0)
     linked = [domain for domain in domains if len(domain) > 1]
     fabrics = {domain for domain in linked if _through_switches(machine, domain)}
-    by_size: dict[int, tuple[int | None, ...]] = {}
+    by_size: dict[int, tuple[int | None, ...]] = {}  # by size: for each GPU, the number of its set; None for no set
 
     # By size and set: links of the weakest step of its best ring, and the fewest between any two of its GPUs.
     ring_links: dict[int, list[int]] = {}

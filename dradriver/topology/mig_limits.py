@@ -97,26 +97,31 @@ def _engines_by_name(profiles: Sequence[MigProfile]) -> dict[MigProfile, tuple[i
 
 
 def _can_exceed(profiles: Sequence[MigProfile], limits: Sequence[Limit], limit: Limit) -> bool:
-    """Return whether instances that memory slices and these limits allow can take more than a further limit's total.
+    """Return whether MIG instances that fit into memory and ``limits`` can take more than the total of ``limit``.
 
-    Step by step from the lowest memory slice on: ``reached[n]`` has, for each way to use up the limits with the slices
-    below ``n``, the most that can be taken of the further one. A description with too many ways is not searched.
+    The search goes from the lowest memory slice to the highest. If there are too many ways, it ends with True.
+
+    Args:
+        profiles: The GPU's MIG profiles.
+        limits: The limits that instances keep.
+        limit: A further limit.
     """
-    # ``used``: how much of each limit is taken; ``taken``: how much of the further one.
+    # ``reached[n]`` is about instances below memory slice ``n``. A key is how much they take of each of ``limits``. The
+    # value is the most of ``limit`` that they can take then.
     end = max(start + profile.size for profile in profiles for start in profile.starts)
     reached: list[dict[tuple[int, ...], int]] = [{} for _ in range(end + 1)]
     reached[0][(0,) * len(limits)] = 0
-    for at in range(end):
-        if len(reached[at]) > _MOST_STATES:
+    for position in range(end):
+        if len(reached[position]) > _MOST_STATES:
             return True
-        beginning = [profile for profile in profiles if at in profile.starts]
-        for used, taken in reached[at].items():
-            # No instance begins at this slice, or one of those profiles that can.
-            reached[at + 1][used] = max(reached[at + 1].get(used, 0), taken)
+        beginning = [profile for profile in profiles if position in profile.starts]
+        for used, used_of_limit in reached[position].items():
+            # Either no instance begins at this slice, or one of a profile that can begin here.
+            reached[position + 1][used] = max(reached[position + 1].get(used, 0), used_of_limit)
             for profile in beginning:
                 used_then = tuple(n + each.needs[profile] for n, each in zip(used, limits, strict=True))
                 if all(n <= each.total for n, each in zip(used_then, limits, strict=True)):
-                    after, total = reached[at + profile.size], taken + limit.needs[profile]
+                    after, total = reached[position + profile.size], used_of_limit + limit.needs[profile]
                     after[used_then] = max(after.get(used_then, 0), total)
                     if total > limit.total:
                         return True

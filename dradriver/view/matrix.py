@@ -11,16 +11,16 @@ from dradriver.view.palette import GROUPS
 from dradriver.view.svg_elements import CHARACTER, LINE, MARGIN, Drawing, box, pixels, text
 from dradriver.view.terminal_text import cut, plain, wrapped
 
-HIGH: Final = 26  # height of a cell, in pixels, as all lengths here
+ROW_HEIGHT: Final = 26  # in pixels, as all lengths here
 _MIN_CELL_WIDTH: Final = 46  # least width of a cell
 _BAR_WIDTH: Final = 20  # width of a group's bar
 _MAX_MARK_CHARACTERS: Final = 48  # characters of a mark
 
 
-def draw(matrix: Matrix, *, side: int) -> Drawing:
+def draw(matrix: Matrix, *, marks_width: int) -> Drawing:
     """Return the SVG picture of a link matrix.
 
-    Its first row, of height ``HIGH``, has the heads of the columns.
+    Its first row, of height ``ROW_HEIGHT``, has the heads of the columns.
 
     From left to right: marks, names of devices, bars of groups, cells. A bar is a group, with the group's number. A
     frame on the diagonal is a group whose members are adjacent. If one switch joins all devices, the switch is drawn
@@ -30,34 +30,35 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
         matrix: The matrix. ``devices`` are names; ``order`` has their indices as rows and columns; ``cells`` are by the
             indices of two devices. ``marks`` stand left of the devices and tell who holds a GPU, ``marked`` is their
             title. A grouping divides the devices into groups of one size.
-        side: The width of the marks in pixels: the largest ``side`` of all matrices that stand below each other.
+        marks_width: Width of the marks in pixels. Matrices that stand below each other all get the largest ``side`` of
+            them, so that their columns are aligned.
     """
     # ``pixels`` returns the width of a text. All lengths are in pixels.
     if link_name := switch.link(matrix):
         return switch.draw(matrix, link_name)
     names_width = max(map(pixels, ("GPU00", *matrix.devices))) + 16
-    cells_x = side + names_width + len(matrix.groupings) * _BAR_WIDTH + 4
+    cells_x = marks_width + names_width + len(matrix.groupings) * _BAR_WIDTH + 4
     cell_width = max(_MIN_CELL_WIDTH, max(map(pixels, matrix.devices)) + 8)
 
     # Marks.
-    elements = [text(matrix.marked, x=MARGIN + 6, y=HIGH / 2, kind="start small")] if matrix.marks else []
+    elements = [text(matrix.marked, x=MARGIN + 6, y=ROW_HEIGHT / 2, kind="start small")] if matrix.marks else []
     for row, device in enumerate(matrix.order):
         if device < len(matrix.marks):
-            elements += _mark_elements(matrix.marks[device], y=(row + 1) * HIGH, wide=side - MARGIN)
+            elements += _mark_elements(matrix.marks[device], y=(row + 1) * ROW_HEIGHT, wide=marks_width - MARGIN)
 
     # Bars of groups.
     for number, grouping in enumerate(matrix.groupings):
-        x = side + names_width + number * _BAR_WIDTH
+        x = marks_width + names_width + number * _BAR_WIDTH
         if grouping.names:
-            elements.append(text(grouping.title, x=x + _BAR_WIDTH / 2, y=HIGH / 2, kind="small"))
+            elements.append(text(grouping.title, x=x + _BAR_WIDTH / 2, y=ROW_HEIGHT / 2, kind="small"))
         elements += _group_bars(matrix, grouping, x=x)
 
     # Heads, names and cells.
     for column, device in enumerate(matrix.order):
-        elements.append(text(matrix.devices[device], x=cells_x + (column + 0.5) * cell_width, y=HIGH / 2))
+        elements.append(text(matrix.devices[device], x=cells_x + (column + 0.5) * cell_width, y=ROW_HEIGHT / 2))
     for row, device in enumerate(matrix.order):
-        y = (row + 1) * HIGH
-        elements.append(text(matrix.devices[device], x=side + names_width - 6, y=y + HIGH / 2, kind="end"))
+        y = (row + 1) * ROW_HEIGHT
+        elements.append(text(matrix.devices[device], x=marks_width + names_width - 6, y=y + ROW_HEIGHT / 2, kind="end"))
         for column, other in enumerate(matrix.order):
             elements += _cell_elements(
                 matrix.cells[device][other], x=cells_x + column * cell_width, y=y, wide=cell_width
@@ -68,7 +69,7 @@ def draw(matrix: Matrix, *, side: int) -> Drawing:
         elements += _group_frames(matrix, grouping, left=cells_x, wide=cell_width)
 
     count = len(matrix.order)
-    width, height = cells_x + count * cell_width + MARGIN, (count + 1) * HIGH + 2
+    width, height = cells_x + count * cell_width + MARGIN, (count + 1) * ROW_HEIGHT + 2
     for legend in wrapped(_legend(matrix), int((width - 2 * MARGIN) / CHARACTER)):
         elements.append(text(legend, x=MARGIN, y=height + LINE / 2, kind="start small"))
         height += LINE
@@ -98,14 +99,17 @@ def _mark_elements(mark: Mark, *, y: int, wide: int) -> list[str]:
     kind = mark.tone.value if mark.series is None else f"{mark.tone.value} s{mark.series}"
     words = cut(plain(mark.text), _MAX_MARK_CHARACTERS)
     return [
-        box(f"mark {kind}", x=MARGIN, y=y + 2, wide=wide, high=HIGH - 4, says=mark.more),
-        text(words, x=MARGIN + 6, y=y + HIGH / 2, kind="start"),
+        box(f"mark {kind}", x=MARGIN, y=y + 2, wide=wide, high=ROW_HEIGHT - 4, says=mark.more),
+        text(words, x=MARGIN + 6, y=y + ROW_HEIGHT / 2, kind="start"),
     ]
 
 
 def _cell_elements(cell: Cell, *, x: int, y: int, wide: int) -> list[str]:
     word = cell.text.strip()
-    return [box(cell.tone.value, x=x, y=y, wide=wide, high=HIGH), text(word, x=x + wide / 2, y=y + HIGH / 2)]
+    return [
+        box(cell.tone.value, x=x, y=y, wide=wide, high=ROW_HEIGHT),
+        text(word, x=x + wide / 2, y=y + ROW_HEIGHT / 2),
+    ]
 
 
 def _runs_of_group(matrix: Matrix, grouping: Grouping) -> list[tuple[int, int, int]]:
@@ -123,7 +127,7 @@ def _runs_of_group(matrix: Matrix, grouping: Grouping) -> list[tuple[int, int, i
 def _group_bars(matrix: Matrix, grouping: Grouping, *, x: int) -> list[str]:
     lines = []
     for row, length, number in _runs_of_group(matrix, grouping):
-        y, high = (row + 1) * HIGH + 2, length * HIGH - 4
+        y, high = (row + 1) * ROW_HEIGHT + 2, length * ROW_HEIGHT - 4
         kind, says = f"bar g{number % len(GROUPS)}", grouping.names[number]
         lines.append(box(kind, x=x + 1, y=y, wide=_BAR_WIDTH - 2, high=high, says=says))
         lines.append(text(str(number), x=x + _BAR_WIDTH / 2, y=y + high / 2, kind="small"))
@@ -133,7 +137,7 @@ def _group_bars(matrix: Matrix, grouping: Grouping, *, x: int) -> list[str]:
 def _group_frames(matrix: Matrix, grouping: Grouping, *, left: int, wide: int) -> list[str]:
     sizes = {number: grouping.group.count(number) for number in set(grouping.group)}
     return [
-        box("frame", x=left + row * wide, y=(row + 1) * HIGH, wide=length * wide, high=length * HIGH)
+        box("frame", x=left + row * wide, y=(row + 1) * ROW_HEIGHT, wide=length * wide, high=length * ROW_HEIGHT)
         for row, length, number in _runs_of_group(matrix, grouping)
         if length == sizes[number]
     ]

@@ -41,8 +41,8 @@ def inline(picture: Matrix | Bars, *, side: int) -> str:
 
 
 def picture_of(picture: Matrix | Bars, *, side: int) -> Drawing:
-    """Return the SVG picture of a document's block, matrix or bars; see ``matrix.draw`` for ``side``."""
-    return bars.draw(picture) if isinstance(picture, Bars) else matrix.draw(picture, side=side)
+    """Return the SVG picture of a document's block, matrix or bars; ``side``: ``marks_width`` of ``matrix.draw``."""
+    return bars.draw(picture) if isinstance(picture, Bars) else matrix.draw(picture, marks_width=side)
 
 
 def sides(document: Document) -> int:

@@ -13,7 +13,7 @@ import yaml
 
 _REPR: Final = reprlib.Repr()
 _REPR.maxlevel, _REPR.maxlist, _REPR.maxdict, _REPR.maxstring, _REPR.maxother = 2, 3, 3, 60, 60
-_MOST_TOLD: Final = 200  # characters of what PyYAML says, which repeats names of any length
+_MOST_CHARACTERS: Final = 200  # of a PyYAML message, which repeats names of any length
 
 FAILURES: Final = (yaml.YAMLError, ValueError, LookupError, OverflowError, RecursionError, TypeError, AttributeError)
 """What PyYAML raises of odd texts: a ``ValueError`` of a date, a ``KeyError`` of ``!!bool x``."""
@@ -35,10 +35,10 @@ def shown(value: object) -> str:
         return "a number"
 
 
-def told(error: Exception) -> str:
+def problem_of(error: Exception) -> str:
     """Return what PyYAML says is wrong with a text, on one line within bounds."""
     problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else str(error)
-    return " ".join(str(problem)[:_MOST_TOLD].split())
+    return " ".join(str(problem)[:_MOST_CHARACTERS].split())
 
 
 def line_of(error: Exception) -> int:
@@ -50,20 +50,26 @@ def line_of(error: Exception) -> int:
 
 
 def check(node: yaml.Node | None, *, deepest: int, most: int) -> None:
-    """Refuse YAML beyond bounds.
+    """Refuse YAML that contains itself, has too many levels, or comes to too many values through its aliases.
 
-    These are an alias of itself, too many levels, and aliases that come to too many values.
+    Args:
+        node: The root of the parsed YAML; None for an empty document.
+        deepest: The most levels.
+        most: The most values. The values of an alias count each time that it is used.
 
     Raises:
         OutOfBoundsError: With the line.
     """
+    # By ``id`` of a list or map, the number of values in it. An alias is the same node again, so its size is known.
+    # 0 while the node's children are still being counted: a node that is met again then contains itself.
     sizes: dict[int, int] = {}
 
     def size(each: Any, depth: int) -> int:
+        """Return the number of values in a node, itself included."""
         line = each.start_mark.line + 1
         known = sizes.get(id(each))
         if known is not None:
-            if not known:
+            if known == 0:
                 raise OutOfBoundsError(line, "an alias of itself")
             return known
         if isinstance(each, yaml.ScalarNode):
@@ -98,7 +104,7 @@ def load(text: str, *, deepest: int, most: int) -> object:
     except FAILURES as error:
         if isinstance(error, OutOfBoundsError):
             raise
-        raise ValueError(f"line {line_of(error)}: {told(error)}") from None
+        raise ValueError(f"line {line_of(error)}: {problem_of(error)}") from None
 
 
 class _Loader(yaml.SafeLoader):

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from dradriver.errors import DriverError
-from dradriver.yamltext.bounded import line_of, told
+from dradriver.yamltext.bounded import line_of, problem_of
 from dradriver.yamltext.value_hints import cure
 
 _ROOT: Final = "$"
@@ -95,7 +95,7 @@ def read(text: str, form: Form, *, source: str) -> Text:
     try:
         node = _Composing(text, form, source).get_single_node()
     except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two of "\UFFFFFFFF", which is no character
-        raise form.error(f"{source}:{line_of(error)}: not YAML: {told(error)}") from error
+        raise form.error(f"{source}:{line_of(error)}: not YAML: {problem_of(error)}") from error
     if node is None and form.start:
         raise form.error(f"{source}:1: empty; {form.start}")
     lines: dict[str, int] = {}

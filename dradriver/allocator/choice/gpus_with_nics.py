@@ -39,8 +39,8 @@ def served(
         gpus: How many GPUs are requested.
         may_go_on: Called before each step of the search for sets other than the best ones. If it returns False, the
             search ends and finds none.
-        is_last_pod: Whether no other pod with the same request needs GPUs after this one. Then each of several single
-            GPUs can be enough by itself.
+        is_last_pod: Whether this pod is the last one with this request. Then each of several single GPUs can be enough
+            by itself.
         one_set: Whether to return exactly ``gpus``, and to leave most to other pods with the same request: the GPUs
             that get one NIC less than others are preferably those that no such pod can use.
     """
@@ -55,11 +55,12 @@ def served(
     each_gets, extra = divmod(sum(counts), gpus)
     most_each = each_gets + bool(extra)
 
-    # The GPUs that can all have ``most_each`` at once, taken in order of preference. That may be more NICs than are
-    # requested. If every NIC may go to every request, only the NICs limit it here, so no request has a limit then.
+    # The GPUs that can all have ``most_each`` at once, taken in order of preference. Together they may get more NICs
+    # than are requested. If every NIC may go to every request, the requests have no limit, so that only the NICs limit
+    # it.
     flow = _Flow(kinds, [_UNLIMITED] * len(counts) if is_alike else counts)
     best = [gpu for gpu in free_gpus if flow.give(gpu, most_each)]
-    # Any ``gpus`` of these can have all NICs, whichever of them get one less.
+    # Any ``gpus`` GPUs of ``best`` can have all NICs. It does not matter which of them get one less.
     if is_alike and len(best) >= gpus and not (one_set and extra):
         return best
 

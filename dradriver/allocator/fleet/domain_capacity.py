@@ -44,12 +44,11 @@ def domains_with_room(
 ) -> Bools:  # fmt: skip
     """Return whether each network domain has the capacity for all pods of a gang together.
 
-    A place that holds a pod also holds a pod that needs less. So all pods that need at least as much as a role need at
-    least as many places as the same number of pods of that role. This is checked for each role.
+    For each role, all pods are counted that need at least as much as a pod of that role. The domain must have room for
+    so many pods of the role, because a place for a larger pod is also a place for a smaller one.
 
-    Worked example: 10 pods need 40, 41, … 49 CPUs, and each node has 64 CPUs. The check for the smallest size asks for
-    10 pods of 40 CPUs, of which a node holds one. So a domain of 8 nodes cannot hold all 10, though it has room for
-    each role alone and has GPUs for all.
+    Worked example: 10 pods need 40, 41, … 49 CPUs, and each node has 64 CPUs. All 10 need at least 40 CPUs, and a node
+    holds one pod of 40 CPUs. So a domain of 8 nodes cannot hold the gang, though it has room for each role alone.
 
     Args:
         request: The gang's request.
@@ -77,7 +76,7 @@ def domains_with_room(
     free_gpus = np.bitwise_count(free[in_a_domain]).astype(np.int64)
     has_room = np.ones(int(domain.max(initial=-1)) + 1, dtype=np.bool_)
 
-    # One check for each different size: does the domain hold all pods of at least this size?
+    # One check for each different size of a pod: does the domain hold all pods of at least that size?
     for gpus, needs in dict.fromkeys((gpus, needs) for gpus, needs, _ in waiting_pods):
         pods = sum(
             count

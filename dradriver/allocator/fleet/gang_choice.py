@@ -27,7 +27,7 @@ def gang_choice(fleet: Fleet, request: GangRequest, plans: RolePlans, kept: Mapp
     Args:
         fleet: The cluster.
         request: The gang's request.
-        plans: By role, the nodes that its pods go to and how many on each; None for a role without pods to place.
+        plans: By role, the nodes of its pods and the number of pods on each; None for a role without pods to place.
         kept: Members that keep their places, by index.
     """
     pods = dict(kept)
@@ -39,8 +39,8 @@ def gang_choice(fleet: Fleet, request: GangRequest, plans: RolePlans, kept: Mapp
         indices = [index for index in role_indices if index not in kept]
         nodes = plan.nodes
 
-        # ``plan.at`` are the nodes that are used, as indices into ``nodes``; ``plan.sets()`` the GPU sets on each, one
-        # for each pod. A name rank is a node's place in the order of all names of the fleet: its number there.
+        # ``plan.at`` are the used nodes, as indices into ``nodes``. ``plan.sets()`` are the GPU sets on each, one for
+        # each pod. A name rank is the node's number in the fleet: its place in the order of all names.
         places = [
             (rank, choice_of(nodes, node, mask))
             for rank, node, sets in zip(nodes.name_rank[plan.at].tolist(), plan.at.tolist(), plan.sets(), strict=True)

@@ -45,12 +45,12 @@ class Domain(NamedTuple):
 def fewest(owner: Ints, size: Ints, needed: int, uncounted: Bools | None = None) -> tuple[Ints, Ints, Ints]:
     """Return for each owner (a domain) how many of its largest items (nodes) add up to at least ``needed``.
 
-    Owners whose items do not add up to it are left out. An owner is, for example, a network domain, and its items are
-    its nodes with the pods that each can hold.
+    For example, an owner is a network domain, its items are its nodes, and the size of a node is how many pods it
+    holds.
 
     1. Leave out the owners whose items do not suffice.
     2. Sort the items: owner after owner, of each owner the largest first.
-    3. Of each owner find the first item at which the running sum reaches ``needed``.
+    3. For each owner find the first item at which the running sum reaches ``needed``.
 
     Args:
         owner: (n,), the owner of each item.

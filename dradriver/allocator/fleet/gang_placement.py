@@ -70,10 +70,10 @@ def place_gang(
         fixed: Members that keep their places, by index. The fleet counts their GPUs as taken, and ``amounts`` the rest
             of what they use. The others are placed near them. If the fleet does not know a member's node, only its node
             and its GPUs count: it is near no other node.
-        home: Places that other members would rather have, by index, because they were there before. A member gets its
-            place if the GPUs are free and fit the request, and the whole gang then stays within its limits.
-        effort: How much the search may do, in this call and in others that are given the same; None for a new one. Once
-            it is spent the plan is greedy: preferences do not count, and of each network level only the domain with the
+        home: By index, the former places of members without a place. A member gets its former place on two conditions:
+            the GPUs are free and fit the request, and the gang stays within its limits.
+        effort: How much the search may do; None for a new full effort. Calls that get the same effort share it. Once it
+            is spent the plan is greedy: preferences do not count, and in each network level only the domain with the
             most free GPUs is tried.
 
     Raises:
@@ -106,7 +106,7 @@ def place_gang(
     if taken_by_kept is not None and (broken := violated_limit(fleet, request, taken_by_kept, has_all=False)):
         raise gang_refusals.of_those_that_stay(request, broken)
 
-    # First with the members at their former places. Half of the effort is kept for the search without that.
+    # First with the members at their former places. Half of the effort is kept for the search without former places.
     at_home = None
     if home and taken_by_kept is not None:
         at_home = _at_home(fleet, request, required_tables, kept_places, home, taken_by_kept.copy())
@@ -115,7 +115,7 @@ def place_gang(
         if choice is not None:
             return choice
 
-    # Then without. For equal pods of which none has a place, ``search`` is told None: it can plan them all at once.
+    # Then without former places. None stands for equal pods without any place: ``search`` plans them all at once.
     taken = taken_by_kept if kept_places or len(request.members) > 1 else None
     choice = _search_all(fleet, request, tables_by_fallback, kept_places, taken, effort)
     if choice is not None:
@@ -198,8 +198,8 @@ def _search_all(
         request: The gang's request.
         tables_by_fallback: For each fallback level one table of nodes a role.
         kept: Members that have their places, by index.
-        taken: What these use; None for a gang of equal pods of which none has a place.
-        effort: What the search may spend.
+        taken: What the members in ``kept`` use; None for a gang of equal pods that all need a place.
+        effort: How many evaluations of nodes the search may spend.
     """
     counts = _counts(request.members, kept)  # by role, the pods that need a place
 
@@ -207,14 +207,15 @@ def _search_all(
     widest_levels = [request.near] if request.near in fleet.sites.all_levels else []
     if not (widest_levels and request.near_required):
         widest_levels = list(dict.fromkeys((*widest_levels, CLUSTER)))
-    for_preferred = effort.fraction(2)  # half is kept for what is required
+    for_preferred = effort.fraction(2)  # the other half is kept for the last search, with required properties alone
     for nodes_by_role in tables_by_fallback:
         # Not even the whole cluster has room for some role.
         if any(int(nodes.capacity.sum()) < count for nodes, count in zip(nodes_by_role, counts, strict=True)):
             continue
         for widest in widest_levels:
             is_last = nodes_by_role is tables_by_fallback[-1] and widest == widest_levels[-1]
-            # What is preferred does not count any more. Equal pods (``taken`` is None) cost no effort.
+            # The effort for preferences is spent: only the last search is made. Equal pods (``taken`` is None) cost no
+            # effort.
             if for_preferred.is_spent and taken is not None and not is_last:
                 continue
             effort_of_search = effort if is_last else for_preferred

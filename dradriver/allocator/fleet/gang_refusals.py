@@ -44,11 +44,11 @@ def refusal(
         fleet: The cluster.
         nodes_by_role: For each role the nodes that could be taken, with the required properties alone.
         request: The gang's request.
-        counts: For each role the number of pods that needed a place; less than the role has if some have theirs
-            already.
+        counts: For each role the number of pods that needed a place. It is less than the role's pods if some are
+            placed.
         taken: What placed members use; None for a gang of equal pods of which none is placed.
         gave_up: Whether the search ended before it had tried every way.
-        effort: What may be spent on the reason.
+        effort: How many evaluations of nodes the search for the reason may spend.
     """
     wanted_gang = _wanted(request)
 
@@ -58,8 +58,8 @@ def refusal(
         reason = _of_late_ones(fleet, nodes_by_role, request, counts, taken=taken, gave_up=gave_up, effort=effort)
         return NoPlaceError(f"{stable}: {reason}", stable=stable, cause=Cause.GPUS)
 
-    # Can the gang ever have a place? If not, waiting does not help, and the stable text says so. (The stable text of a
-    # refusal does not change with what is free.) An elastic gang is refused if its smallest size has no place.
+    # Can the gang ever have a place? If not, waiting does not help, and the stable text says so: it is the text that
+    # does not change with the free GPUs. An elastic gang is refused if its smallest size has no place.
     smallest = request if request.least_pods is None else msgspec.structs.replace(request, pods=request.least_pods)
     is_possible, reason = _could_hold(fleet, smallest, effort)
     if is_possible:

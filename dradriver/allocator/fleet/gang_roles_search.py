@@ -59,7 +59,7 @@ def sets_by_node(
         nodes_by_role: By role the nodes that its pods may be placed on, less what placed members use.
         gpus: By ``name_rank``, how many GPUs the gang has on the node already.
         amounts: Free resources other than GPUs, by row.
-        effort: What may be spent.
+        effort: How many evaluations of nodes the search may spend.
 
     Returns:
         By ``GangNodes.name_rank`` the sets of each role's pods. None if there is no place, or the search gave up.
@@ -86,10 +86,10 @@ def sets_by_node(
     fewest_nodes[(0,) * fewest_nodes.ndim] = 0
     max_nodes = sum(asked.counts) if asked.most_nodes is None else min(asked.most_nodes, sum(asked.counts))
 
-    # How many new nodes with the same options were added.
+    # By the options of a node, as bytes: how many new nodes with these options were added.
     uses_of_options: dict[bytes, int] = {}
 
-    # 2. Of each step: the node, the combinations of pods it can hold, and by cell the combination that was used.
+    # 2. For each step: the node, the combinations of pods that it can hold, and by cell the index of the used one.
     steps: list[tuple[int, Ints, NDArray[np.int16]]] = []
     for node, is_new in enumerate((gpus[ranks] == 0).tolist()):
         options = one_node.options(node)
@@ -161,11 +161,12 @@ class _OneNode:
             at: (roles, nodes), the node's place in the role's table; -1 if the role may not use it.
             gpus: (nodes,), GPUs that the gang has on the node already.
             amounts: Free resources other than GPUs, by row.
-            effort: What may be spent.
+            effort: How many evaluations of nodes the search may spend.
         """
         self._asked, self._nodes_by_role, self._at, self._gpus, self._effort = asked, nodes_by_role, at, gpus, effort
 
-        # Of each role: the GPUs of a pod, and what a pod needs of each other resource, filled up with 0.
+        # By role: the GPUs of a pod (roles,), and what a pod needs of each other resource (roles, resources), 0 for
+        # none.
         self._sizes = np.array([role.pod.gpus for role in asked.members])
         columns = max(len(role.needs) for role in asked.members)
         self._needs = np.array([(*role.needs, *[0] * (columns - len(role.needs))) for role in asked.members])
@@ -195,10 +196,10 @@ class _OneNode:
         useful_free = np.minimum(self._free, self._capacity @ self._needs)
         keys = np.column_stack((self._kind.T, self._mask.T, self._capacity, useful_free, gpus))
         self._alike = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
-        self._options: dict[int, Ints] = {}  # by the number of alike nodes
+        self._options: dict[int, Ints] = {}  # by the number of a group of alike nodes
         self._known: dict[tuple[tuple[int, ...], ...], Sets | None] = {}
 
-        # Larger sets first: where they do not fit nothing smaller need be tried.
+        # The roles with the largest sets come first: if they do not fit, smaller ones need not be tried.
         self._order = sorted(range(len(nodes_by_role)), key=lambda role: -asked.members[role].pod.gpus)
 
     def options(self, node: int) -> Ints:

@@ -60,11 +60,12 @@ def search(
 
     # Spreading prefers the level at which the gang can use the most nodes. Members that are placed fix the level.
     if request.pod.strategy is Strategy.SPREAD and (taken is None or not taken.nodes):
-        # All roles together reach the fewest GPUs on a node: the first alone need not.
+        # The gang's limit ``min_gpus_per_node`` holds for the pods of all roles on a node together. The first role is
+        # counted alone here, so it is counted without that limit.
         by_itself = request if taken is None else msgspec.structs.replace(request, min_gpus_per_node=0)
         nodes_at = {level: _nodes_taken(levels, by_itself, nodes_by_role[0], counts[0], level) for level in names}
         names = sorted(names, key=lambda level: -nodes_at[level])
-    by_role = effort.fraction(2)
+    step_2_effort = effort.fraction(2)
     for level in names:
         # Step 1.
         if taken is None:
@@ -88,12 +89,12 @@ def search(
         tried_domains = (
             domains if len(domains) <= 2 * _MOST_DOMAINS else domains[:_MOST_DOMAINS] + domains[-_MOST_DOMAINS:]
         )
-        plans = next(filter(None, (domain.role_after_role(by_role) for domain in tried_domains)), None)
+        plans = next(filter(None, (domain.role_after_role(step_2_effort) for domain in tried_domains)), None)
 
         # Steps 3 and 4: the emptiest domain is the likeliest.
         if plans is None:
             plans = next(filter(None, (domain.in_any_way(effort) for domain in reversed(domains))), None)
-        if plans is None and by_role.is_spent and domains:
+        if plans is None and step_2_effort.is_spent and domains:
             plans = domains[-1].greedy()
         if plans is not None:
             return plans

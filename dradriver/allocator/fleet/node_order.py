@@ -47,22 +47,23 @@ def ties(
 
     Nodes that reach an earlier level are left out.
 
-    Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some; the lowest
-    value comes first: ``price`` times the mean price of the set's GPUs relative to the dearest, minus ``utilisation``
-    times the allocated fraction of the node. Then the strategy decides:
+    Nodes with the most bandwidth come first. Among equals, the request's weights decide, if it has some. The lowest
+    value comes first: ``price * relative_price - utilisation * allocated``. ``relative_price`` is the mean price of the
+    set's GPUs relative to the dearest GPU. ``allocated`` is the allocated fraction of the node's GPUs. Then the
+    strategy decides:
 
-    * ``best-fit``: what later pods lose if the set is taken, in GB/s (best set of 8, 4, 2, all disjoint sets of 4, of 2
-      that the node can still offer), then the fewest free GPUs. If no node has a set that is better than another of its
-      size, only the best set of 8 and all disjoint sets of 4 count;
+    * ``best-fit``: what later pods lose if the set is taken, then the fewest free GPUs. The loss is in GB/s. It
+      compares what the node can still offer: the best set of 8, 4 and 2, and all disjoint sets of 4 and of 2. If all
+      sets of a size are equal on every node, only the best set of 8 and all disjoint sets of 4 count;
     * ``pack``: the fewest free GPUs, then what later pods lose;
     * ``spread``: the most free GPUs, then what later pods lose;
     * ``first-fit``: nothing; names decide.
 
-    Worked example: one GPU is requested, node a has a whole NVLink pair free, b a pair and a single GPU. best-fit takes
-    the single GPU of b, pack breaks the pair of a, spread takes the single GPU of b, first-fit takes a GPU of a.
+    Worked example: one GPU is requested. Node a has a whole NVLink pair free, node b a pair and a single GPU.
+    ``best-fit`` and ``spread`` take the single GPU of b, ``pack`` and ``first-fit`` take a GPU of a.
 
-    Why best-fit compares less if all sets are equal: names then decide between most nodes, always in the same order, so
-    that the last nodes become empty. A closer fit (pairs kept, the fewest free GPUs) spreads jobs over all nodes, and
+    ``best-fit`` compares less if all sets are equal. Then names decide between most nodes, always in the same order, so
+    that the last nodes become empty. A closer fit (pairs kept, the fewest free GPUs) would spread jobs over all nodes:
     pods that need whole nodes wait longer than with first-fit. Measured with ``gputopo simulate --machine dgx-h100``.
 
     Args:

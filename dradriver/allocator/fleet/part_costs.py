@@ -48,7 +48,7 @@ def steps(wanted: Counts) -> list[Step]:
 
 
 def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
-    """Return the least cost of a pod's several parts on each node of a kind.
+    """Return the least cost of all fractions of a pod on each node of a machine shape.
 
     Args:
         ask: The request for fractions.
@@ -59,15 +59,15 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     Returns:
         (len(slots),) int64; ``FAR`` for a node without a place.
     """
-    # What the GPUs have free for fractions. ``every_count`` lists all numbers of fractions by kind up to what is
-    # requested; the last entry is the whole request.
-    rooms = nodes.rooms
+    rooms = nodes.rooms  # what the GPUs have free for fractions
 
-    # First with the GPUs that have fractions already: by number of placed fractions, the least cost on each node.
+    # 1. The GPUs that have fractions already. ``least_so_far[i]`` is the least cost on each node, (len(slots),), of
+    #    placing the i-th part of the request. ``every_count`` lists these parts, from no fraction to the whole request,
+    #    for example for 2 + 1 fractions: (0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1).
     least_so_far = [np.full(len(slots), _NOT_YET) for _ in every_count(ask.wanted)]
     for position in positions_of(nodes.suitable):
-        # ``each_cost``: what each number of fractions costs on the GPU at this position, on each node.
-        _walk(ask.wanted, least_so_far, ask.each_cost(rooms, position, slots))
+        # ``each_cost``: what each part of the request costs on the GPU at this position, on each node.
+        _lower_by_one_gpu(ask.wanted, least_so_far, ask.each_cost(rooms, position, slots))
     costs = least_so_far[-1].astype(np.int64)
     is_missing = least_so_far[-1] == _NOT_YET
     costs[is_missing] = FAR
@@ -77,7 +77,7 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     if len(slots) - int(is_missing.sum()) >= enough or not (is_missing & (opening > 0)).any():
         return costs
 
-    # Then empty GPUs are opened, on the nodes that have no place without. Their cost does not fit into 32 bits.
+    # 2. Then empty GPUs are opened, on the nodes that have no place without. Their cost does not fit into 32 bits.
     with_empty_gpus = np.flatnonzero(is_missing & (opening > 0))
     least_wide = [
         np.where(row[with_empty_gpus] == _NOT_YET, FAR, row[with_empty_gpus].astype(np.int64)) for row in least_so_far
@@ -92,15 +92,18 @@ def least_costs(ask: Ask, nodes: Nodes, slots: Ints, *, enough: int) -> Ints:
     return costs
 
 
-def _walk(wanted: Counts, reached: list[Array], costs: Mapping[int, Array]) -> None:
-    """Lower the costs in ``reached`` by what one more GPU of each node can take at these ``costs``."""
+def _lower_by_one_gpu(wanted: Counts, reached: list[Array], costs: Mapping[int, Array]) -> None:
+    """Lower the costs in ``reached``, in place, by what one more GPU of each node can take at these ``costs``."""
     for total, placed, more in steps(wanted):
         if more in costs:
             np.minimum(reached[total], costs[more] + reached[placed] if placed else costs[more], out=reached[total])
 
 
 def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used_gpus: Ints) -> None:
-    """Lower the costs in ``reached`` by what the empty GPUs of each node can take, in the order of ``order``."""
+    """Lower the costs in ``reached``, in place, by what the empty GPUs of each node can take.
+
+    The GPUs are opened in the order of ``order``.
+    """
     rooms = nodes.rooms
     g = len(rooms.layouts)
     empty = np.full((len(reached), g + 1), FAR, dtype=np.int64)  # the last is no GPU
@@ -114,7 +117,7 @@ def _open(ask: Ask, nodes: Nodes, reached: list[Array], opening: Array, used_gpu
     for nth in range(min(len(first), sum(ask.wanted)) if alike else len(first)):
         position = orders[opening, nth]
         opening_costs = used_gpus + (OPENING + nth)  # by node; the same as in ``part_assignment.assign``
-        _walk(ask.wanted, reached, {way: empty[way][position] + opening_costs for way in ways})
+        _lower_by_one_gpu(ask.wanted, reached, {way: empty[way][position] + opening_costs for way in ways})
 
 
 def _orders(tables: Tables, masks: Array, g: int) -> Array:

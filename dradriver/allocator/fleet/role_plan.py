@@ -136,12 +136,12 @@ def _on_new(
         nodes: All nodes.
         new: The nodes without pods of the gang: indices into ``nodes``, those with the least capacity first.
         pods: How many pods they get together.
-        demand: What the role's pods want of their nodes together.
+        demand: Whether the role's pods must be spread, and the fewest pods on a node.
         number: How many of the nodes are used.
         surroundings: The narrower network levels, and where the gang has pods already.
 
     Returns:
-        The chosen nodes, the pods on each, and the positions that these may use.
+        The chosen nodes as indices into ``nodes``, the pods on each, and the mask of GPU positions that they may use.
     """
     if not number:
         return new[:0], new[:0], new[:0]
@@ -155,8 +155,8 @@ def _on_new(
         within = nodes.mask[at] if mask is None else np.full(number, mask)
         return at, np.full(number, even), within
 
-    # The smallest capacity among the largest ``number`` nodes. If all of those nodes are needed, or the pods must be
-    # spread, larger nodes are certain and the network decides among those at the threshold.
+    # The smallest capacity among the largest ``number`` nodes. All nodes with a larger capacity are used if the pods
+    # must be spread, or do not fit otherwise. The network then decides among the nodes with exactly this capacity.
     threshold = int(np.sort(capacity)[-number])
     if demand.is_spread or threshold * number < pods:
         larger_nodes, equal_nodes = new[capacity > threshold], new[capacity == threshold]
@@ -359,9 +359,9 @@ def _divided(domain: Ints, number: int, placed: Ints) -> _Division:
 def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int, int]]:
     """Return the domains that get nodes, each with its share, in order of the domains.
 
-    Domains that have pods of the gang keep their share. The other shares may go to other domains than those that were
-    chosen. They go, the largest share first, to the domains in which the share needs the fewest domains of the next
-    narrower level (*inner domains*), then to the smallest domains that hold it.
+    Domains that have pods of the gang keep their share. The other shares may go to other domains than the chosen ones.
+    The largest share is assigned first. It goes to the domain in which it needs the fewest domains of the next narrower
+    level (*inner domains*). Among equals, it goes to the smallest domain that holds it.
 
     Args:
         division: The shares, and the domains that have pods of the gang.
@@ -373,8 +373,8 @@ def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int,
     assigned = list(zip(kept_domains, kept_shares, strict=True))
     open_domains = np.flatnonzero(division.placed_nodes == 0)
 
-    # The inner domains with the number of their nodes. A pair of domain and inner domain is one number here, because an
-    # inner domain may lie in several domains.
+    # By pair of domain and inner domain, the number of its nodes. A pair is encoded as one number. An inner domain may
+    # lie in several domains.
     inner_domains_needed = np.zeros(len(free_nodes), dtype=np.int64)
     if inner is not None:
         inner_of_node = _with_own_domains(inner)
@@ -388,7 +388,7 @@ def _assigned_shares(division: _Division, inner: Ints | None) -> list[tuple[int,
     sizes, times = np.unique(division.shares[~has_pods], return_counts=True)
     for share, number in zip(sizes[::-1].tolist(), times[::-1].tolist(), strict=True):
         if inner is not None:
-            # Domains that are too small for the share are not among these, and are left out below, too.
+            # ``holding_domains`` lacks domains that are too small for the share. They are left out below, too.
             holding_domains, inner_count, _ = fewest(domain_of_pair, nodes_of_pair, share)
             inner_domains_needed[holding_domains] = inner_count
         large_enough = open_domains[free_nodes[open_domains] >= share]

@@ -95,8 +95,8 @@ class Layout:
 
         Args:
             profiles: The GPU's MIG profiles.
-            states: Its states and the placements that lead from one to another: for each state, by profile number and
-                start slice, the number of the next state. State 0 is the empty GPU.
+            states: Its states. ``after[state]`` has, by profile number and start slice, the number of the next state.
+                State 0 is the empty GPU.
         """
         self.profiles = profiles
         self.number = {profile.name: at for at, profile in enumerate(profiles)}
@@ -110,12 +110,13 @@ class Layout:
             for (profile, _), next_state in states.after[state].items():
                 self.most[state, profile] = max(self.most[state, profile], 1 + self.most[next_state, profile])
 
-        # By state, ascending: the memory slices that each profile alone could still take.
+        # (states, profiles): the memory slices that each profile alone could still take, ascending in each state.
         slices_of_profiles = np.sort(self.most * np.array([p.size for p in profiles], dtype=np.int32), axis=1)
 
         # The largest number of slices, which is last, counts twice as much as the one before, and so on.
+        # If there are more than ``_MOST_COUNTED`` profiles, the smallest all count alike: the sum must fit into 32
+        # bits.
         exponent = np.maximum(np.arange(len(profiles), dtype=np.int32) - max(len(profiles) - _MOST_COUNTED, 0), 0)
-        # Beyond a number of profiles the smallest all count alike, so that the sum fits into 32 bits.
         self.worth: NDArray[np.int32] = slices_of_profiles @ (1 << exponent)
         self.free = np.zeros(self.closed + 1, dtype=np.int32)
         slices_of_gpu = functools.reduce(int.__or__, _spans(profiles), 0).bit_count()
@@ -188,27 +189,33 @@ class Layout:
     def _find_ways(self, state: int, wanted: Counts) -> dict[Counts, Way]:
         """Return the cheapest way to place each combination of the requested MIG instances.
 
-        The instances are added to a GPU in this state. ``wanted`` is how many of each profile are requested at most.
+        Args:
+            state: The state of the GPU before the instances are added.
+            wanted: The most instances of each profile.
         """
         nothing = (0,) * len(wanted)
-        if state == self.closed:
+        if state == self.closed:  # no instance fits
             return {nothing: Way(0, ())}
+
+        # 1. Profile and start of each instance, by the number of instances of each profile and the state that results.
         reached: dict[tuple[Counts, int], tuple[tuple[int, int], ...]] = {(nothing, state): ()}
 
-        # Profile after profile, one instance more each time. Starts ascend, so that each combination comes up once.
+        # 2. Profile after profile, add one more instance to each entry of ``frontier``: the number of instances, the
+        #    state that they lead to, the start of the last one of this profile (-1 before the first), the placements.
+        #    The starts of a profile ascend, so that each combination comes up once.
         for profile, count in enumerate(wanted):
             frontier = [(counts, at, -1, placed) for (counts, at), placed in reached.items()]
             for _ in range(count):
                 frontier = [
-                    (_plus(counts, profile), then, start, (*placed, (profile, start)))
+                    (_plus(counts, profile), next_state, start, (*placed, (profile, start)))
                     for counts, at, last, placed in frontier
-                    for (number, start), then in self._states.after[at].items()
-                    if number == profile and start > last
+                    for (next_profile, start), next_state in self._states.after[at].items()
+                    if next_profile == profile and start > last
                 ]
                 for counts, at, _, placed in frontier:
                     reached.setdefault((counts, at), placed)
 
-        # Of all ways to place the same instances the cheapest.
+        # 3. The cheapest of all ways to place the same instances. The cost is how much less the GPU can then take.
         ways: dict[Counts, Way] = {}
         for (counts, at), placed in reached.items():
             way = Way(int(self.worth[state] - self.worth[at]), placed)

@@ -59,9 +59,9 @@ def predict(
         near_paths: The same for open paths.
 
     Returns:
-        Two arrays of shape (2**g,), float32, GB/s; 0 below two GPUs. The first is for sets where NCCL may use a single
-        channel, the second for sets where NCCL takes at least two. ``split`` says which holds for a set. If no set can
-        need the second, it is the first again.
+        Two arrays of shape (2**g,), float32, GB/s; 0 below two GPUs. In the first, NCCL may use a single channel. In
+        the second, it uses at least two. ``split`` says which of them holds for a set. If no set can need the second,
+        it is the same array as the first.
     """
     # NCCL before 2.26 does not know the newer Intel CPUs and takes them for Skylake.
     if shape.nccl < SPLITS and shape.socket_gbps in _AFTER_SKYLAKE_GBPS:
@@ -79,7 +79,8 @@ def predict(
     if (is_switched | (count < 2)).all():
         return busbw[0], busbw[0]
 
-    # By mask, the one equal mask that is computed. Then those masks that stand for themselves.
+    # ``representative``: by mask, the symmetric mask that is computed for it. ``representatives``: the masks to
+    # compute.
     representative = representative_masks(shape)
     representatives = np.flatnonzero((representative == masks) & (count > 1) & ~is_switched)
 

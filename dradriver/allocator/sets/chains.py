@@ -31,16 +31,18 @@ def fitting(room: Room, paths: Paths, rows: Ints, at: Ints, channels: Counts) ->
 
     Each chain goes through all GPUs of the set.
 
-    NCCL's trees are such chains within a machine. A chain uses one direction of a link; two chains that run in opposite
-    directions need no more than one ring. A chain needs room twice in each GPU and each place that it passes, once
-    where it ends, and it has two ends. It goes at most once between two GPUs, unless on the way to a third GPU.
+    Within a machine, NCCL's trees are open chains:
+
+    * A chain uses one direction of a link. Two chains in opposite directions need no more than one ring.
+    * It needs room twice in each GPU and each place that it passes, and once at each of its two ends.
+    * It goes at most once between two GPUs, unless on the way to a third GPU.
 
     Args:
-        room: The channels that the links of each set have room for: ``wires`` of the machine, ``reach`` of each set,
-            and ``places``, the groups of GPUs (switches, NUMA nodes, linked pairs) that chains must enter and leave.
+        room: The channels that the links of each set have room for. ``places`` are the groups of GPUs that chains must
+            enter and leave: switches, NUMA nodes, linked pairs.
         paths: The sets that chains can join at all.
         rows: (n,), rows of the wires: speeds at which the same numbers of channels fit share a row.
-        at: (n,), numbers of sets.
+        at: (n,), numbers of sets; an entry is checked with the row at the same position in ``rows``.
         channels: (n,), the number of chains that each set must have, int16.
 
     Returns:

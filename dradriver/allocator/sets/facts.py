@@ -86,8 +86,8 @@ class Facts:
         cycles, paths = cycles[graph_numbers], paths[graph_numbers]
         by_rank, by_width, by_path = np.split(cycles, (len(steps), len(steps) + len(widths)))
 
-        # ``steps`` are ranked from the best kind to the worst. A ring over better steps is also one over worse steps,
-        # so the count of failing ranks is the weakest rank.
+        # By mask, the rank of the worst step in the best ring. ``steps`` are ranked from the best kind to the worst,
+        # and the graph of a rank has all better steps, too. So the number of ranks without a ring is that rank.
         self.weakest = (~by_rank).sum(axis=0).astype(np.uint8)
         _, wide_paths, near_paths = np.split(paths, (len(steps), len(steps) + len(widths)))
         predict: Callable[[Shape], tuple[Floats, Floats]]
@@ -105,17 +105,17 @@ class Facts:
             self.busbw = predict(shape)
         self.worth = self.busbw
 
-        # The CPUs are not known: take the mean of both likely bandwidths between sockets.
+        # The CPUs are not known: take the geometric mean of the figures for both likely bandwidths between sockets.
         if shape.socket_gbps_or and shape.predicted:
             other = predict(msgspec.structs.replace(shape, socket_gbps=shape.socket_gbps_or))
             worth_one, worth_two = (np.sqrt(mine * theirs) for mine, theirs in zip(self.busbw, other, strict=True))
             self.worth = (worth_one, worth_two)
         self.linked: Bools = by_width[0].copy() if widths else np.zeros(1 << g, dtype=np.bool_)
 
-        # One GPU meets "nvlink" where it has links at all, be its peers busy or not.
+        # A set of one GPU meets "nvlink" if the GPU has links at all, even if its peers are busy.
         self.linked[subsets.bits(g)] = (linked > 0).any(axis=1)
 
-        # What a free mask still offers; sets that the machine does not give are worth nothing.
+        # By mask, the bandwidth that counts for later pods. Sets that a pod cannot get (``blocks``) are worth nothing.
         count = np.bitwise_count(np.arange(1 << g))
         worth_of_set = np.where(busbw.split(shape), self.worth[1], self.worth[0])  # two channels at least, or one
         self.given: Bools | None = None
@@ -123,7 +123,8 @@ class Facts:
             self.given = blocks.possible(shape.blocks)
             worth_of_set = np.where(self.given, worth_of_set, np.float32(0))
 
-        # By free mask: the best set of 8, 4 and 2 in it, then the most that disjoint sets of 4 and of 2 add up to.
+        # (5, 2**g), by mask of free GPUs: the best set of 8, of 4 and of 2 in it, then the most that disjoint sets of 4
+        # and of 2 add up to.
         best = [subsets.best_inside(np.where(count == k, worth_of_set, np.float32(0))) for k in (8, 4, 2)]
         self.still_offered: Floats = np.stack([*best, *(subsets.packed(worth_of_set, g, k) for k in (4, 2))])
 

@@ -70,43 +70,51 @@ def speeds(capability: int) -> tuple[int, ...]:
 
 
 def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> Rings:
-    """Return the rings that NCCL's search finds if it must have at least so many channels.
+    """Return the rings that NCCL's search finds for each set with at least ``least`` channels.
+
+    NCCL tries channel speeds from fast to slow, and keeps the rings with the most bandwidth of all channels together.
 
     Args:
         shape: The machine.
         room: How many channels of each speed its links have room for, an upper bound; ``packed`` counts exactly.
-        limits: The fastest way between two GPUs, and the most bandwidth that one GPU has: where the search begins and
-            where it ends.
+        limits: The fastest way between two GPUs: the search begins there. The most bandwidth that one GPU has: the
+            search ends when the channels carry it.
         at: (n,), numbers of the sets to look at.
         least: (n,), the fewest channels.
     """
     fastest, total = limits.fastest[at], limits.total[at] - _TINY
 
-    # The first index is what the best rings so far go over: 0 before any, then ``_LINKS``, ``_THROUGH`` (a third GPU)
-    # or ``_PCIE``. ``options``: channels that may fit, (4, rows, n). ``over_what``: what these go over.
-    options, over_what = _options(room, at, least)
-    doubtful = _doubtful(room, at, options, over_what)
+    # 1. The best rings of each set so far, each (n,): the number of channels, GB/s of one channel, GB/s of all of them,
+    #    and what they go over: 0 before any rings are found, then from near to far ``_LINKS``, ``_THROUGH`` (a third
+    #    GPU) or ``_PCIE``.
     channels, best_goes_over = np.zeros((2, len(at)), dtype=np.int16)
     gbps, best_total = np.zeros((2, len(at)), dtype=np.float32)
 
-    # A speed may be tried if the fastest way between two GPUs reaches it, and ``least`` channels of it are no more than
-    # a GPU has in all.
+    # 2. What can replace them, each (4, rows, n), by ``best_goes_over``, row and set. The speeds at which equally many
+    #    channels fit share a row (``Wires.row_of``). ``options``: how many channels fit. ``over_what``: what these go
+    #    over. ``doubtful``: whether the number is only an upper bound.
+    options, over_what = _options(room, at, least)
+    doubtful = _doubtful(room, at, options, over_what)
+
+    # 3. Which sets may try which speed: (speeds, n). The fastest way between two GPUs must reach the speed, and one GPU
+    #    must have the bandwidth for ``least`` channels of it.
     tried = np.array(speeds(shape.capability), dtype=np.float32)
     may_try = (tried[:, None] <= fastest + _TINY) & (tried[:, None] * least <= total + 2 * _TINY)
     may_try[-1] = True  # the slowest speed is always tried
 
-    # From the fastest speed to the slowest. A set is done if the next speed is too slow to win, or its GPUs are full.
+    # 4. From the fastest speed to the slowest. NCCL ends the search of a set when the next speed is at most 0.49 times
+    #    the speed of its best rings, or when its best rings carry all that a GPU has (search.cc).
     for speed, is_tried, row in zip(tried, may_try, room.wires.row_of, strict=True):
         candidates = np.flatnonzero(is_tried & (speed > _WORSE * gbps) & (best_total < total))
         if not candidates.size:
             continue
-        # ``row``: the speeds at which equally many channels fit share one. A slower speed fits more often. It is better
-        # if all of its channels together carry more.
+        # 4a. More channels fit at a slower speed. They are better if all of them together carry more.
         fitting_channels = options[best_goes_over[candidates], row, candidates]
         is_better = fitting_channels * speed > best_total[candidates] + _TINY
         candidates, fitting_channels = candidates[is_better], fitting_channels[is_better]
         goes_over = over_what[best_goes_over[candidates], row, candidates]
-        # The count of some sets is only an upper bound: count their rings exactly.
+
+        # 4b. Count the rings of the doubtful sets exactly, and compare again.
         doubts = doubtful[best_goes_over[candidates], row, candidates].nonzero()[0]
         if doubts.size:
             for index in doubts.tolist():
@@ -123,13 +131,14 @@ def rings(shape: Shape, room: Room, limits: Limits, at: Ints, least: Counts) -> 
                 goes_over[is_better],
             )
 
-        # Slower speeds may go no farther than these rings do.
+        # 4c. Replace the best rings. Once NCCL has rings, it accepts only rings that go no farther (search.cc), so what
+        #     these go over selects the options of the slower speeds.
         best_goes_over[candidates] = goes_over
         channels[candidates] = fitting_channels
         gbps[candidates] = speed
         best_total[candidates] = fitting_channels * speed
 
-    # NCCL cuts fast channels in two; above compute capability 8.0 only if they are very fast, or at most four.
+    # 5. NCCL cuts fast channels in two. Above compute capability 8.0 they must be very fast, or at most four.
     halved = (gbps >= _HALVED_GBPS) & (channels < _MOST_CHANNELS)
     if shape.capability > 80:
         halved &= (gbps >= _HALVED_FROM_HOPPER_GBPS) | (channels <= 4)

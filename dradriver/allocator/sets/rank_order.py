@@ -41,9 +41,9 @@ def best_ring(tables: Tables, mask: int) -> tuple[int, ...]:
 def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     """Return the rank order in which aligned blocks of 2, then 4, have the best links.
 
-    Tensor parallel groups are such blocks. The order is exact up to 8 GPUs. A larger set is first cut into a block of 8
-    and the rest so that pairs, then fours, lose least. GPUs that do not fill a block come last. Among equal orders the
-    one nearest to PCI order wins.
+    Tensor parallel groups are aligned blocks of ranks. The order is exact up to 8 GPUs. A larger set is first cut into
+    a block of 8 and the others, so that pairs, then fours, lose least. GPUs that do not fill a block come last. Among
+    equal orders the one nearest to PCI order wins.
     """
     members = positions_of(mask)
     n = len(members)
@@ -57,8 +57,8 @@ def rank_order(tables: Tables, mask: int) -> tuple[int, ...]:
     # All sets of four, as indices into ``members``. A *way* splits all GPUs into such fours and a tail of up to three.
     quads, ways = _quads(n)
 
-    # For each four GPUs: two good pairs, turned so that they also join well as a ring; the first of equal orders.
-    # ``orders`` is (quads, 24 orders, 4 positions); ``pairs`` the bandwidth of ranks 0-1 plus that of ranks 2-3.
+    # For each four GPUs, the order with the best two pairs. Among equals, the one whose pairs join best as a ring, then
+    # the first. ``orders``: (quads, orders, 4), positions. ``pairs``: (quads, orders), GB/s of ranks 0-1 plus 2-3.
     orders = at[quads[:, _TURNS]]
     pairs = _pair_gbps(tables, orders)
     steps = _step_worth(tables)

@@ -47,7 +47,7 @@ class Reach:
             shape: The machine.
             wires: Its links, counted in channels. ``counts`` and ``hops`` are links and PCIe paths by pair; ``detour``
                 is the fewest links with which a way through a third GPU is faster than PCIe.
-            sets: The sets to look at, m of them.
+            sets: The m sets to look at.
             near: By PCIe path: (2**g,), masks with a ring whose every step is linked or at most that far.
         """
         self.sets = sets
@@ -70,8 +70,8 @@ class Reach:
             # Fills ``ring_via_third``, and lets rings in ``near`` take steps over third GPUs.
             self._with_third_gpus(shape, wires, near)
 
-        # From far to near: the nearest path type with which the set has a ring, and the nearest that joins members.
-        # A set stays ``NOWHERE`` if no PCIe path joins it.
+        # By set, from far to near: the nearest path type with which the set has a ring (``worst_path``; ``NOWHERE`` if
+        # no PCIe path joins it), and the nearest path type between two members.
         worst_path = np.full(len(masks), NOWHERE)
         nearest_path = np.zeros_like(worst_path)
         for path, has_ring in reversed(near.items()):
@@ -85,12 +85,11 @@ class Reach:
         one_switch = subsets.neighbours(wires.hops == PathType.PIX)[:, None]
         is_fast = wires.counts >= wires.detour.max()
 
-        # Behind one PCIe switch, two GPUs use a detour over links only if each of its steps is faster than PCIe.
+        # Two GPUs behind one PCIe switch use a detour over links only if each step of it is faster than PCIe.
         if one_switch.any() and (is_fast != wires.adjacent).any():
             over_links = (over_links & ~one_switch) | (_around(is_fast, masks) & one_switch)
 
-        # Over PCIe a GPU talks to the members that it does not reach over links, no farther than the set's farthest
-        # path.
+        # A GPU uses PCIe to the members that it does not reach over links, if they are no farther than ``worst_path``.
         is_allowed = _within(wires.hops)[:, worst_path]
         self.over_pcie: Ints = masks & ~(linked | over_links | self_mask) & is_allowed
         self.other_numa_nodes: Counts = (masks & np.array(wires.nodes)[:, None] != 0).sum(

@@ -25,16 +25,16 @@ def most(channels: list[list[int]], most_rings: int, thirds: Mapping[tuple[int, 
 
     Each ring goes through all GPUs.
 
-    The free channels of all directed pairs are packed into one number with six bits for each pair. The highest of these
-    bits, the guard, stays set as long as no pair has fewer than zero channels left. So one subtraction takes a ring,
-    and one mask tells whether it fitted.
+    The free channels of all directed pairs are packed into one number, with six bits for each pair. The highest bit of
+    each pair is its guard. It stays set until the pair has fewer than zero channels left. So one subtraction takes a
+    ring, and one mask shows whether the ring fitted.
 
     Args:
-        channels: By pair, how many channels fit in each direction, at most ``MOST``.
+        channels: ``channels[a][b]``: how many channels fit from GPU a to GPU b, at most ``MOST``.
         most_rings: The most rings that other bounds allow. It is also the answer if the search would take too long.
         thirds: By pair of GPUs without direct links, the GPU that relays between them.
     """
-    # ``unit[a][b]`` is the number that stands for one channel from a to b.
+    # ``channel_unit[a][b]`` is the number that stands for one channel from a to b.
     channel_unit, guard = _fields(len(channels))
     channels_left = guard
 
@@ -56,8 +56,8 @@ def most(channels: list[list[int]], most_rings: int, thirds: Mapping[tuple[int, 
     steps = iter(range(_MAX_STEPS))
 
     def fill(channels_left: int, rings: list[int], missing: int) -> int:
-        # The most rings that fit into ``channels_left``, at most ``missing``. A ring may be taken again, but not an
-        # earlier one.
+        # Return the most rings that fit into ``channels_left``, at most ``missing``. A ring may be taken several times.
+        # Rings before it in ``rings`` are not tried after it, so that each combination comes up once.
         best = 0
         rings = [ring for ring in rings if (channels_left - ring) & guard == guard]
         for at, ring in enumerate(rings):

@@ -56,13 +56,12 @@ def pinned(
             fraction its GPU, container after container.
         addresses: The chosen GPUs' PCI addresses by uuid, if the address is what tells them apart.
         compute: The number of compute slices of MIG profiles, by the profile's name.
-        placed: Uuids of GPUs whose MIG slices are devices of their own (*placements*).
+        placed: Uuids of GPUs that publish each possible MIG slice as a device (*placements*).
         keep_env: The author's environment variables that no CDI edit may replace.
         nccl: The NCCL setting.
         shared: The request of a set that other pods will share; None if the claim is the pod's alone.
         planned: The gang's plan, noted on the claim; None for a pod without a gang.
-        seat: Whether the claim also requests a gang barrier device, so that the pod is bound only with all others of
-            its gang.
+        seat: Whether the claim also requests a gang barrier device. Then all pods of the gang are bound together.
         other_requests: Names of requests that the claim's template adds; the barrier's must have another name.
         preempting: The pods that must end first, noted on the claim; None for none.
         vendor: The GPUs' vendor.

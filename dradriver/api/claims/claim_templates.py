@@ -119,7 +119,7 @@ def read(template: Template, words: Whole) -> TemplateRequest:
 def _read(template: Template, words: Whole) -> TemplateRequest:
     """Return what a ResourceClaimTemplate and the pod's annotations request together.
 
-    Requests for NICs are read apart from those for GPUs. Configuration and constraints are sorted the same way.
+    Requests for NICs and for GPUs are read separately, with their configuration and constraints.
 
     Args:
         template: The template.
@@ -155,7 +155,8 @@ def _read(template: Template, words: Whole) -> TemplateRequest:
     )
     nics = nic_templates.ask(nic_entries, nic_constraints, gpu_requests, template.nic_classes, near=words.near_nic)
 
-    # 2. Read the request for GPUs. "Near a NIC" now means the NICs of these requests, not any NIC of the machine.
+    # 2. Read the request for GPUs. If the claim requests NICs, "near a NIC" is about these NICs. So it is part of
+    #    ``nics``, and no longer part of the request for GPUs.
     if nics is not None:
         words = msgspec.structs.replace(words, near_nic="")
     selected_kind = gpu_templates.selected_kind(words, gpu_requests)

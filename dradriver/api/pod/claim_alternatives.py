@@ -275,16 +275,16 @@ def _group_size(gpus: int) -> int | None:
 def _device_conditions(request: Request) -> list[str]:
     """Return the conditions on each device as CEL expressions.
 
-    Text of a pod is only in them as JSON strings.
-
-    Fractions also exclude GPUs that are shared by one namespace at a time, because the scheduler does not know the
-    namespace of the fractions on a GPU.
+    Text of a pod gets into an expression only as a JSON string.
     """
     attributes = f'device.attributes["{names.ATTRIBUTE_DOMAIN}"]'
+
+    # Some GPUs are shared by one namespace at a time. The scheduler does not know the namespace of the fractions on a
+    # GPU, so a request for a fraction excludes these GPUs.
     expressions = [] if isinstance(request, Whole) else [exclusive.ELSEWHERE]
 
-    # ``has()`` and not ``?.``: for a value read by ``?.`` the API server does not know the maximum length, and refuses
-    # functions on it as too costly.
+    # The conditions use ``has()`` and not ``?.``. The API server does not know the maximum length of a value that is
+    # read by ``?.``, and refuses functions on it as too costly.
     if request.product:
         if re.search(r"[*?\[]", request.product):
             comparison = f".matches({_cel_string(_regex_of_glob(request.product))})"
@@ -309,8 +309,8 @@ def _device_conditions(request: Request) -> list[str]:
             name = f"{attributes}.{attribute}"
             expressions.append(f'has({name}) && {name}.compareTo(semver("{semver(minimum)}")) >= 0')
 
-    # Slices publish for each GPU the group of 2, 4 or 8 well-linked GPUs that it is in, with two rates: of the group's
-    # ring, and of the weakest link of any two in the group. A set smaller than its group needs the second.
+    # Slices publish two rates of the group of 2, 4 or 8 well-linked GPUs that a GPU is in: that of the group's ring,
+    # and that of the weakest link between any two of its GPUs. A set that is smaller than its group needs the second.
     if isinstance(request, Whole) and (least_link_gbps := _least_link_gbps(request)):
         size = _group_size(request.gpus)
         bandwidth_attribute = f"nvlinkGroup{size}GBps" if size == request.gpus else f"nvlinkGroup{size}AnyGBps"

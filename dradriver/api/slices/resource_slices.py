@@ -43,11 +43,10 @@ def build(
     """Return the node's ResourceSlices of generation 0; the publisher sets generations and versions.
 
     The scheduler takes pools, slices and devices in the order of names and lists. So devices are ordered such that good
-    sets are neighbours. A device is named by its GPU's identity, never by an index: a replacement has the index of the
-    GPU before it, and a claim would then hold another GPU than the one it was given.
+    sets are neighbours. A device is named by its GPU's identity, never by an index. A replaced GPU has the index of the
+    old one, and a claim for the old one would then hold the new one.
 
-    A GPU with a taint that keeps pods away is in no group of well-linked GPUs, because a group is a set that can be
-    allocated.
+    A group of well-linked GPUs is a set that can be allocated. So a GPU with a taint that keeps pods away is in none.
 
     Args:
         machine: The machine.

@@ -192,19 +192,20 @@ def _read(text: str, before: Document) -> Iterator[Document]:
         _UnreadableError: The rest of the text cannot be read.
     """
     number = before.number
+    # A rough check before the text is parsed: deep nesting would end the process in PyYAML's C parser.
     _check_depth(text)
     try:
         loader = _Loader(text)
         while loader.check_node():  # one node for each document; empty documents have none
             number += 1
             node = loader.get_node()
-            # Before the data are constructed: aliases can make a small text into endless data.
+            # The exact check before the data are constructed: aliases can make a small text into endless data.
             bounded.check(node, deepest=_DEEPEST, most=_MOST_VALUES)
             yield msgspec.structs.replace(before, number=number, data=loader.construct_document(node), node=node)
     except bounded.OutOfBoundsError as error:
         raise _UnreadableError(str(error), error.line) from None
     except bounded.FAILURES as error:
-        raise _UnreadableError(f"not YAML: {bounded.told(error)}", bounded.line_of(error)) from None
+        raise _UnreadableError(f"not YAML: {bounded.problem_of(error)}", bounded.line_of(error)) from None
 
 
 def _objects(document: Document) -> Iterator[Document | DocumentError]:

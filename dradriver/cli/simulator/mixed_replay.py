@@ -133,7 +133,8 @@ def replay(
     def count_quads(gpus_of_machines: Sequence[Sequence[int]]) -> int:
         return sum(count(gpus) for count, gpus in zip(quad_counters, gpus_of_machines, strict=True))
 
-    running: list[tuple[float, int, Taken]] = []  # a heap by end time
+    # A heap of the requests that run: end in seconds, number of the arrival (to break ties), what they use.
+    running: list[tuple[float, int, Taken]] = []
     requested: Counter[type] = Counter()
     served: Counter[type] = Counter()
     requested_gpu_s = served_gpu_s = 0.0

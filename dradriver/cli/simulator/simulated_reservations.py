@@ -159,10 +159,15 @@ class Reserving:
         return [(self._cluster.number[node], int(device.removeprefix("gpu-"))) for node, device in held.gpus]
 
     def _candidates(self, kind: Kind, now: float) -> list[Candidate]:
-        """Return a set of each node that is large enough; of several pods the nodes that are ready first, as one set.
+        """Return the sets of GPUs that could be reserved for a job: one for each large enough node if it has one pod.
 
-        Of a node it is the GPUs that are free first: free ones, those with the earliest declared ends, then those whose
-        endless jobs have run for the shortest.
+        A job of several pods has one candidate, on the nodes that are ready first. On each node, the set has the GPUs
+        that are free first, in this order: free GPUs, those with the earliest declared ends, then those whose endless
+        jobs have run for the shortest time.
+
+        Args:
+            kind: The GPUs of each pod of the job.
+            now: The simulated time in seconds.
         """
         # 1. One pod: a candidate on each node.
         nodes = range(len(self._users))
@@ -175,18 +180,18 @@ class Reserving:
             ]
 
         # 2. Several pods: for each of them, the node where its GPUs are all free first.
-        chosen: list[tuple[int, int]] = []
-        left = set(nodes)
+        chosen: list[tuple[int, int]] = []  # node and the GPU's place on it
+        unused_nodes = set(nodes)
         for gpus in kind:
             ready = [
                 (gpus_of_node[-1][0], node, gpus_of_node)
-                for node in sorted(left)
+                for node in sorted(unused_nodes)
                 if (gpus_of_node := self._earliest_free_gpus(node, gpus, now))
             ]
             if not ready:
                 return []
             _, node, gpus_of_node = min(ready)
-            left.remove(node)
+            unused_nodes.remove(node)
             chosen += [(node, place) for _, place in gpus_of_node]
         return [self._candidate(sorted(chosen), now)]
 

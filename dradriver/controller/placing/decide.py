@@ -160,20 +160,23 @@ def revalidate(picture: Picture, wish: PlacementRequest, claim: ClaimRecord) -> 
     pod requests, on a node that can run it. A better place that became free does not make it invalid. A changed
     preference of the pod does.
     """
-    # 1. The GPUs of the claim still exist, and the limits (``NodeLimit``) still accept what they added to the claim,
-    #    such as NICs. The pin is what the claim says about this: its node, its GPUs and their NICs.
+    # 1. The claim was made for this request. Its pin names the node, the GPUs and the NICs. Pods that share the claim
+    #    must all make the request that it was chosen for (``claim.set``).
     pin = claim.pin
     row = None if pin is None else picture.nodes.find(pin.choice.node)
     if pin is None or row is None or pin.nccl != wish.nccl or (wish.shared and claim.set != wish.request):
         return None
+
+    #    The GPUs still exist. A ``NodeLimit`` can add something to a claim, such as NICs, and must still accept that.
     if not picture.inventory.keeps(pin):
         return None
     limits = node_limits.concerning(wish)
     if not all(limit.keeps(picture, wish, pin) for limit in limits):
         return None
 
-    # 2. The node can run the pod, and the GPUs are what it requests. This is asked of the cluster as it would be
-    #    without the claim itself, and without the pods that end for it.
+    # 2. The node can run the pod, and the GPUs are what it requests. The snapshot is the cluster without the claim
+    #    itself, and without the pods that end for it. ``are_own``: the claim is the pod's own, so the pod may have its
+    #    GPUs even if they are reserved for another workload by now.
     ending = conflicts.in_the_way(picture, claim)
     ending_claims = (key for pod in ending if (key := claim_key(pod)) is not None)
     released_claims = frozenset((wish.claim, *ending_claims))

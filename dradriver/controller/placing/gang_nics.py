@@ -22,7 +22,7 @@ from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools, Ints
 from dradriver.controller.placing import nic_choice, nic_places, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
-from dradriver.controller.placing.nic_node import Tries
+from dradriver.controller.placing.nic_node import NicSearchEffort
 from dradriver.controller.placing.nic_refusals import NoNicsError
 from dradriver.queue.pending import Member
 from dradriver.queue.placement_request import PlacementRequest
@@ -85,7 +85,7 @@ class Search:
         # What this search has learned so far.
         self._looks = 0
         # A node without NICs fails the whole plan, so no node may be skipped.
-        self._tries = Tries(skips_nodes=False)
+        self._effort = NicSearchEffort(skips_nodes=False)
         self._seen: set[str] = set()  # nodes whose NICs were searched for a plan
         self._short: set[str] = set()  # nodes of these that had too few NICs
         self._apart: dict[str, frozenset[int]] = {}  # by node: GPUs that can all have NICs
@@ -189,7 +189,7 @@ class Search:
             self._apart[node] = offered
             return True
         gpus_of_first_pod = sum(next(iter(pods.values())).values())
-        if self._remembers and gpus_of_first_pod == self._fewest_gpus and node not in self._tries.starved:
+        if self._remembers and gpus_of_first_pod == self._fewest_gpus and node not in self._effort.cut_short:
             self._remember(self._short_key, [node])
         return False
 
@@ -216,7 +216,7 @@ class Search:
             # Fewer than requested: no set can have NICs. More: any set of them can. As many: only this set is offered.
             gpus_with_nics = nic_choice.gpus_apart(
                 self._picture, self._ask, node, free_gpus, requested,
-                is_last_pod=is_last, one_set=one_set_each, taken=taken, tries=self._tries,
+                is_last_pod=is_last, one_set=one_set_each, taken=taken, effort=self._effort,
             )  # fmt: skip
             if len(gpus_with_nics) < requested:
                 # With other GPUs for the pods before it there may be some for this one: the failure proves nothing, and
@@ -237,7 +237,7 @@ class Search:
             pod_uuids = {
                 name: [uuids[gpu] for gpu in itertools.islice(remaining, count)] for name, count in pod.items()
             }
-            nics = nic_choice.chosen(self._picture, self._ask, node, pod_uuids, taken=taken, tries=self._tries)
+            nics = nic_choice.chosen(self._picture, self._ask, node, pod_uuids, taken=taken, effort=self._effort)
             taken |= {(node, address) for addresses in (nics or {}).values() for address in addresses}
         return offered, sets
 
@@ -308,12 +308,12 @@ def chosen(picture: Picture, placed: Mapping[Member, tuple[str, Gpus]]) -> dict[
     short: dict[str, dict[Member, dict[str, int]]] = {}
     short_ask: NicAsk | None = None
     taken: set[Place] = set()
-    tries = Tries(skips_nodes=False)  # the error must name all nodes that are short
+    effort = NicSearchEffort(skips_nodes=False)  # the error must name all nodes that are short
     for member, (node, gpus) in placed.items():
         if member.wish.nics is None:
             continue
         readable_wish = nic_places.readable(picture, member.wish)
-        nics = nic_places.chosen(picture, readable_wish, node, gpus, taken=taken, tries=tries)
+        nics = nic_places.chosen(picture, readable_wish, node, gpus, taken=taken, effort=effort)
         if nics is None:
             assert readable_wish.nics is not None, "it asks for some"
             short_ask, short[node] = readable_wish.nics, {}  # the members of a short node are filled in below

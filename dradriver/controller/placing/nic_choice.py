@@ -23,7 +23,7 @@ from dradriver.api.vocabulary.nic_requests import Alike, NicAsk, NicRequest
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.cluster.nics.nic_distances import of_gpu, same
 from dradriver.cluster.nics.nic_inventory import Place
-from dradriver.controller.placing.nic_node import NodeNics, Tries, Usable
+from dradriver.controller.placing.nic_node import NicSearchEffort, NodeNics, Usable
 from dradriver.topology.machine import Gpu
 
 Gpus: TypeAlias = Mapping[str, Sequence[str]]
@@ -40,7 +40,7 @@ def chosen(
     *,
     besides: Key | None = None,
     taken: Collection[Place] = (),
-    tries: Tries | None = None,
+    effort: NicSearchEffort | None = None,
 ) -> Chosen | None:
     """Return NICs for GPUs that are chosen already; None if too few NICs match.
 
@@ -53,13 +53,13 @@ def chosen(
         gpus: The chosen GPUs.
         besides: A claim whose NICs count as free.
         taken: NICs that count as taken.
-        tries: The remaining effort of a larger search that this call is a step of.
+        effort: The remaining effort of a larger search that this call is a step of.
     """
     if not ask.requests:
         return {}
     # ``counts.looked(ended=True)`` notes a search in vain that was cut short: the node may have the NICs all the same.
-    tries = tries or Tries()
-    if not tries.may_begin(node):
+    effort = effort or NicSearchEffort()
+    if not effort.may_begin(node):
         picture.nics.counts.looked(ask, node, ended=True)
         return None
 
@@ -86,16 +86,16 @@ def chosen(
         are_slots_broken, cost, _ = best
         return NEVER if are_slots_broken else cost
 
-    tries.begin(node, node_nics.work)
+    effort.begin(node, node_nics.work)
     if usable is not None:
         for alternative in node_nics.alternatives(
-            _constraints_among_nics(ask), usable, tries, least_cost, cost_to_beat
+            _constraints_among_nics(ask), usable, effort, least_cost, cost_to_beat
         ):
             assigned = _assigned(node_nics, ask, costs, alternative, slots)
             if assigned is not None and (best is None or assigned[:2] < best[:2]):
                 best = assigned
 
-    if best is None and tries.ended:
+    if best is None and effort.ended:
         picture.nics.counts.looked(ask, node, ended=True)
     # A failure for these GPUs or with these NICs taken proves nothing about the node for other calls.
     elif best is not None or not (demands(ask) or besides or taken):
@@ -251,7 +251,7 @@ def gpus_apart(
     is_last_pod: bool = True,
     one_set: bool = False,
     taken: Collection[Place] = (),
-    tries: Tries | None = None,
+    effort: NicSearchEffort | None = None,
 ) -> frozenset[int]:
     """Return GPUs of a node that can all have their NICs at the same time.
 
@@ -267,10 +267,10 @@ def gpus_apart(
         is_last_pod: Whether no other pod with the same request needs GPUs of the node after this one.
         one_set: Whether to return one set only, and of all sets the one that leaves most to other pods.
         taken: NICs that count as taken.
-        tries: The remaining effort of a larger search that this call is a step of.
+        effort: The remaining effort of a larger search that this call is a step of.
     """
-    tries = tries or Tries()
-    if not tries.may_begin(node):
+    effort = effort or NicSearchEffort()
+    if not effort.may_begin(node):
         picture.nics.counts.looked(ask, node, ended=True)
         return frozenset()
 
@@ -293,10 +293,10 @@ def gpus_apart(
     # 3. For each way to satisfy the constraints among NICs, the GPUs that can have NICs together.
     counts = [request.count for request in ask.requests]
     best_rows: list[int] = []
-    tries.begin(node, node_nics.work)
+    effort.begin(node, node_nics.work)
     # The constants say that all ways cost the same: only the number of GPUs counts here.
     for usable in node_nics.alternatives(
-        _constraints_among_nics(ask), node_nics.fitting, tries, lambda _: 0, lambda: NEVER
+        _constraints_among_nics(ask), node_nics.fitting, effort, lambda _: 0, lambda: NEVER
     ):
         # NICs that serve the same requests and the same GPUs are interchangeable: only their number is needed.
         interchangeable: Counter[tuple[frozenset[int], frozenset[int]]] = Counter()
@@ -304,13 +304,15 @@ def gpus_apart(
             if requests := frozenset(index for index, nics in enumerate(usable) if nic in nics):
                 interchangeable[requests, rows] += 1
         # More than ``gpus`` rows if any set of them will do, fewer if no set will.
-        served_rows = served(interchangeable, counts, order, gpus, tries.more, is_last_pod=is_last_pod, one_set=one_set)
+        served_rows = served(
+            interchangeable, counts, order, gpus, effort.more, is_last_pod=is_last_pod, one_set=one_set
+        )
         best_rows = max(best_rows, served_rows, key=len)
         if len(best_rows) >= gpus:
             break
 
     # If other sets would do, too, a later failure with the returned one does not prove that the node has no place.
-    is_incomplete = tries.ended if len(best_rows) < gpus else not _offers_all(ask, gpus)
+    is_incomplete = effort.ended if len(best_rows) < gpus else not _offers_all(ask, gpus)
     picture.nics.counts.looked(ask, node, ended=is_incomplete)
     return frozenset(free_gpus[row].index for row in best_rows)
 
@@ -320,8 +322,16 @@ def _gpus_of_nics(
 ) -> dict[int, frozenset[int]]:
     """Return the GPUs that each NIC can serve, as indices in ``free_gpus``.
 
-    A NIC can serve a GPU that it is near enough to and, if constraints cover GPUs, whose attributes it shares.
+    A NIC can serve a GPU if it is near enough. If a constraint of the claim covers GPUs, the NIC and the GPU must also
+    have the same value of the constraint's attribute.
+
+    Args:
+        node_nics: The NICs of the node.
+        ask: The NICs that the claim requests, and its constraints.
+        free_gpus: The node's free GPUs.
+        costs: (len(free_gpus), NICs), what each NIC costs for each GPU; ``NEVER`` if it is not near enough.
     """
+    # By request for NICs, the constraints that cover both its NICs and GPUs.
     constraints = [
         [
             constraint
@@ -347,10 +357,10 @@ def _gpus_of_nics(
     return {
         nic: frozenset(
             row
-            for row, is_near in enumerate(near_rows)
+            for row, is_near in enumerate(is_near_by_gpu)
             if is_near and (not has_constraints or matches(nic, free_gpus[row]))
         )
-        for nic, near_rows in enumerate((costs < NEVER).T.tolist())
+        for nic, is_near_by_gpu in enumerate((costs < NEVER).T.tolist())
     }
 
 

@@ -29,7 +29,7 @@ _TRIES: Final = 8  # this many tries cost as much as to go through a node's NICs
 _FAR: Final = 4096  # cost of one step of distance; more than any number of functions of a card that are in use
 
 
-class Tries:
+class NicSearchEffort:
     """How much more effort a search for NICs may make.
 
     It bounds three things: nodes, values that NICs may have in common, and sets of their GPUs. The first node is always
@@ -37,7 +37,7 @@ class Tries:
 
     Attributes:
         ended: Whether the search of the current node ended before it was complete.
-        starved: Nodes that were not searched completely because of the effort that other nodes had cost.
+        cut_short: Nodes that were not searched completely because of the effort that other nodes had cost.
     """
 
     def __init__(self, *, skips_nodes: bool = True) -> None:
@@ -47,7 +47,7 @@ class Tries:
         each node are bounded.
         """
         self.ended = False
-        self.starved: set[str] = set()
+        self.cut_short: set[str] = set()
         self._skips_nodes = skips_nodes
         self._work_left = MOST_WORK  # effort left for all nodes together
         self._is_first: dict[str, bool] = {}  # by node: whether it was the first node of the search
@@ -60,7 +60,7 @@ class Tries:
             return True
         if self._work_left <= 0 and self._skips_nodes:
             self.ended = True
-            self.starved.add(node)
+            self.cut_short.add(node)
             return False
         self._is_first[node] = not self._is_first
         return True
@@ -79,7 +79,7 @@ class Tries:
             return True
         self.ended = True
         if self._node_tries_left:
-            self.starved.add(self._node)
+            self.cut_short.add(self._node)
         return False
 
 
@@ -161,7 +161,7 @@ class NodeNics:
         self,
         constraints: Sequence[Alike],
         usable: Usable,
-        tries: Tries,
+        effort: NicSearchEffort,
         least_cost: Callable[[Usable], int],
         cost_to_beat: Callable[[], int],
     ) -> Iterator[Usable]:
@@ -173,7 +173,7 @@ class NodeNics:
         Args:
             constraints: Attributes that NICs of some requests must have in common.
             usable: The NICs that each request may have apart from the constraints.
-            tries: Bounds how many alternatives are tried.
+            effort: Bounds how many alternatives are tried.
             least_cost: Returns a lower bound of the cost of an alternative.
             cost_to_beat: Returns the cost from which on an alternative is of no use. It is called before each one.
         """
@@ -184,9 +184,9 @@ class NodeNics:
         by_cost = sorted(self._satisfying(constraint, usable), key=least_cost)
         for number, narrowed in enumerate(by_cost):
             # The first alternative is always tried, so that some search is complete whatever the effort left.
-            if least_cost(narrowed) >= cost_to_beat() or (number > 0 and not tries.more()):
+            if least_cost(narrowed) >= cost_to_beat() or (number > 0 and not effort.more()):
                 return
-            yield from self.alternatives(other_constraints, narrowed, tries, least_cost, cost_to_beat)
+            yield from self.alternatives(other_constraints, narrowed, effort, least_cost, cost_to_beat)
 
     def _satisfying(self, constraint: Alike, usable: Usable) -> Iterator[Usable]:
         """Yield the usable NICs once for each value of the constraint's attribute that enough NICs have."""

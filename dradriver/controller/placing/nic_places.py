@@ -19,7 +19,7 @@ from dradriver.cluster.nics.nic_inventory import Place
 from dradriver.cluster.nodes.columns import Bools
 from dradriver.controller.placing import chosen_gpus, nic_choice, nic_refusals
 from dradriver.controller.placing.nic_choice import Chosen, Gpus
-from dradriver.controller.placing.nic_node import Tries
+from dradriver.controller.placing.nic_node import NicSearchEffort
 from dradriver.controller.placing.node_limit import Choices, Rank
 from dradriver.queue.placement_request import PlacementRequest
 
@@ -33,7 +33,7 @@ def readable(picture: Picture, wish: PlacementRequest) -> PlacementRequest:
         NoPlaceError: The NICs of the cluster are not read yet, or the pod requires near NICs and this driver cannot
             choose all of them.
     """
-    assert wish.nics is not None, "asked of such wishes"
+    assert wish.nics is not None, "called only for requests with NICs"
     ask = picture.nics.readable(wish.nics)
     if ask is wish.nics:
         return wish
@@ -71,7 +71,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
         NoPlaceError: No set of GPUs exists.
     """
     ask = wish.nics
-    assert ask is not None, "asked of such wishes"
+    assert ask is not None, "called only for requests with NICs"
     namespace = wish.claim[0]
     # Only for the tenant's own fleet: another fleet has other GPUs in each call.
     can_remember = fleet is picture.fleets.of(namespace)
@@ -82,7 +82,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
     remaining = fit & (picture.nics.counts.of(ask, fit) > 0)
     if can_remember:
         remaining &= ~short_nodes.of(key, remaining)
-    has_left_out, has_learned, tries = not np.array_equal(remaining, fit), False, Tries()
+    has_left_out, has_learned, effort = not np.array_equal(remaining, fit), False, NicSearchEffort()
 
     for _ in range(MOST_LOOKS):
         try:
@@ -92,18 +92,20 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
             if not has_left_out:
                 raise
             raise nic_refusals.refusal(picture, ask) from None
-        if with_nics := _with_nics(picture, wish, choices, tries):
+        if with_nics := _with_nics(picture, wish, choices, effort):
             return with_nics
-        if with_nics := _with_other_gpus(picture, wish, choices, fleet, rank, tries):
+        # Other GPUs of the same nodes may have their NICs.
+        if with_nics := _with_other_gpus(picture, wish, choices, fleet, rank, effort):
             return with_nics
 
-        # None of these nodes has the NICs. Starved nodes were not searched to the end, so nothing is known of them.
-        searched = picture.nodes.named({choice.node for choice in choices} - tries.starved)
+        # No node of ``choices`` has the NICs, or it was not searched to the end. Only those that were searched are left
+        # out from now on.
+        searched = picture.nodes.named({choice.node for choice in choices} - effort.cut_short)
         remaining, has_left_out = remaining & ~searched, True
         if can_remember and searched.any():
             short_nodes.add(key, searched)
             has_learned = True
-        if tries.starved:
+        if effort.cut_short:
             break
 
     if not remaining.any():
@@ -116,7 +118,7 @@ def ranked(picture: Picture, wish: PlacementRequest, fit: Bools, fleet: Fleet, r
 
 
 def _with_other_gpus(
-    picture: Picture, wish: PlacementRequest, choices: Choices, fleet: Fleet, rank: Rank, tries: Tries
+    picture: Picture, wish: PlacementRequest, choices: Choices, fleet: Fleet, rank: Rank, effort: NicSearchEffort
 ) -> Choices:
     """Return sets on the nodes of these choices, of GPUs that can all have their NICs; empty if there are none.
 
@@ -127,7 +129,7 @@ def _with_other_gpus(
         return []
     gpus = sum(map(len, chosen_gpus.numbers(choices[0])))
     apart = {
-        choice.node: nic_choice.gpus_apart(picture, ask, choice.node, fleet.free(choice.node), gpus, tries=tries)
+        choice.node: nic_choice.gpus_apart(picture, ask, choice.node, fleet.free(choice.node), gpus, effort=effort)
         for choice in choices
     }
     nodes = [node for node, numbers in apart.items() if len(numbers) >= gpus]
@@ -137,20 +139,20 @@ def _with_other_gpus(
         other_choices = rank(picture.nodes.named(nodes), fleet.narrowed(apart))
     except NoPlaceError:
         return []
-    return _with_nics(picture, wish, other_choices, tries)
+    return _with_nics(picture, wish, other_choices, effort)
 
 
-def _with_nics(picture: Picture, wish: PlacementRequest, choices: Choices, tries: Tries) -> Choices:
+def _with_nics(picture: Picture, wish: PlacementRequest, choices: Choices, effort: NicSearchEffort) -> Choices:
     """Return those choices whose nodes have the requested NICs for them."""
     ask = wish.nics
-    assert ask is not None, "asked of such wishes"
+    assert ask is not None, "called only for requests with NICs"
     if len(ask.requests) == 1 and not ask.alike and not nic_choice.demands(ask):
         # Any free NICs do, and nodes with fewer than requested were not ranked.
         return choices
     return [
         choice
         for choice in choices
-        if nic_choice.chosen(picture, ask, choice.node, chosen_gpus.uuids(picture, wish, choice), tries=tries)
+        if nic_choice.chosen(picture, ask, choice.node, chosen_gpus.uuids(picture, wish, choice), effort=effort)
     ]
 
 
@@ -161,7 +163,7 @@ def chosen(
     gpus: Gpus,
     *,
     taken: Collection[Place] = (),
-    tries: Tries | None = None,
+    effort: NicSearchEffort | None = None,
 ) -> Chosen | None:
     """Return the NICs for chosen GPUs; near ones if the pod prefers them and they exist.
 
@@ -171,7 +173,7 @@ def chosen(
         node: The node of the GPUs.
         gpus: The chosen GPUs.
         taken: NICs that count as taken.
-        tries: The remaining effort of a larger search.
+        effort: The remaining effort of a larger search.
 
     Returns:
         The NICs; empty if the pod requests none; None if the node does not have them.
@@ -181,7 +183,7 @@ def chosen(
     for alternative in (near(wish), wish):
         if alternative is None or alternative.nics is None:
             continue
-        nics = nic_choice.chosen(picture, alternative.nics, node, gpus, taken=taken, tries=tries)
+        nics = nic_choice.chosen(picture, alternative.nics, node, gpus, taken=taken, effort=effort)
         if nics is not None:
             return nics
     return None

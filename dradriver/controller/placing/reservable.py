@@ -33,7 +33,10 @@ from dradriver.queue.reservation_rules import Candidate, Use
 SLICE_S: Final = 0.005  # of work before others get the loop
 
 Ready = tuple[int, float]
-"""When a GPU is free: at a time, after 0; or after 1, where an endless one has it, after as long as that has had it."""
+"""When a GPU becomes free, as a sort key; ``(0, seconds since the epoch)`` if the ends of all its claims are known.
+
+Else ``(1, seconds)``: for how long a claim without a known end has run.
+"""
 
 _FREE: Final[Ready] = (0, 0.0)
 
@@ -100,7 +103,7 @@ class Reservable:
                 return None
             return planned
         best: Candidate | None = None
-        async for bound, candidate in self._of_pod(workload, allowance):
+        async for bound, candidate in self._sets_of_nodes(workload, allowance):
             now = self._clock()
             # Nodes come in the order of their bounds: no later node has a set that is ready sooner.
             if best is not None and bound > reservation_rules.readiness(best, now)[:2]:
@@ -131,15 +134,13 @@ class Reservable:
         fit: Bools = np.logical_or.reduce([self._open(member.wish, workload.lasts_s) for member in workload.asking])
         return fit & ~self._picture.nodes.named(closed_nodes(self._picture, allowance.closed))
 
-    async def _of_pod(
+    async def _sets_of_nodes(
         self, workload: PendingWorkload, allowance: Allowance
     ) -> AsyncIterator[tuple[Ready, Candidate | None]]:
-        """Yield for each node a lower bound and its first set, the lowest bound first.
+        """Yield for each node a lower bound and the set of GPUs that is free first, the lowest bound first.
 
-        The set is None if the node has none. The bound is when enough GPUs of the node are free, in any combination:
-        the set is not free before that.
-
-        The bound is when enough GPUs of the node are free, in any combination: the set is not free before that.
+        The bound is when as many GPUs of the node are free as the pod requests, in any combination. The set is not free
+        before that. It is None if the node has no set for the pod.
         """
         wish, clock = workload.lead.wish, asyncio.get_running_loop().time
         assert isinstance(wish.request, Whole), "asked before"
@@ -151,7 +152,9 @@ class Reservable:
         for node, is_open in self._nodes(self._open_to_any(workload, allowance)):
             ready = ends.ready(node) if is_open else []
             if len(ready) >= requested:
-                bounds.append((ready[requested - 1][0], node, ready))
+                # ``ready`` has the node's GPUs by when they become free, the earliest first.
+                when_enough, _ = ready[requested - 1]
+                bounds.append((when_enough, node, ready))
             if clock() > pause_at:
                 await asyncio.sleep(0)
                 pause_at = clock() + SLICE_S

@@ -64,10 +64,12 @@ class Outcome(enum.Enum):
 def outcome(error: DriverError) -> Outcome:
     """Return the outcome of a write that failed, by its verb, its object and the answer.
 
-    An error of a webhook must not stop other pods, so it must not count as an error of the server. The API server puts
-    the name of the webhook into the message. But 500 and 504 without a name can come from webhooks, too: a patch does
-    not apply, or several webhooks took too long together (mutating/dispatcher.go of k8s.io/apiserver 1.36). So these
-    pause one pod only.
+    ``SERVER`` pauses all pods, the other two only this pod. An error of a webhook must not stop other pods, so it is
+    never ``SERVER``. Three errors can come from a webhook (mutating/dispatcher.go of k8s.io/apiserver 1.36):
+
+    * The message names the webhook: ``OBJECT``.
+    * 500 with the reason InternalError, because the patch of a webhook cannot be applied: ``MOMENT``.
+    * 504, because several webhooks together took too long: ``MOMENT``.
     """
     if isinstance(error, Unreachable):
         return Outcome.MOMENT if error.timed_out else Outcome.SERVER
@@ -75,7 +77,8 @@ def outcome(error: DriverError) -> Outcome:
         return Outcome.OBJECT
     is_storage = any(text in error.message for text in _STORAGE)
     match error.status:
-        # A pod under several budgets (pkg/registry/core/pod/storage/eviction.go of Kubernetes 1.36).
+        # A pod that several PodDisruptionBudgets select cannot be evicted: 500 without a reason
+        # (pkg/registry/core/pod/storage/eviction.go of Kubernetes 1.36).
         case 500 if error.request.endswith("/eviction") and error.is_status and not (error.api_reason or is_storage):
             return Outcome.OBJECT
         case 429 if error.request.endswith("/eviction") and error.api_reason:

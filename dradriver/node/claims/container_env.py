@@ -78,19 +78,21 @@ class ContainerEnv:
         # The device metadata file is mounted here, but written by the caller, who knows the prepared devices.
         mounts = [Mount(self._path(claim.metadata.uid, _file_name(request, metadata_path)), metadata_path)]
         files: dict[str, bytes] = {}
-        # What is requested of NCCL's settings, and the request's GPUs by their position in the machine.
+        # Which of NCCL's settings are requested, and the request's GPUs by their position in the machine.
         mode = asked.config.nccl if asked.config is not None else NCCL_AUTO
         positions = sorted({machine.gpus.index(gpu) for gpu in asked.gpus})
         env: list[str] = []
 
-        # Other vendors' containers have no NVIDIA runtime, no CUDA and no NCCL.
+        # Containers of other vendors have no CUDA, and NCCL's files are for NVIDIA's GPUs only.
         if machine.vendor is NVIDIA:
-            nccl = self._nccl.tell(mode, machine, positions, below=below, keep_env=kept)
+            nccl = self._nccl.settings(mode, machine, positions, below=below, keep_env=kept)
             for path, data in nccl.files.items():
                 name = _file_name(request, path)  # on the host; ``path`` is in the container
                 files[name] = data
                 mounts.append(Mount(self._path(claim.metadata.uid, name), path))
             env += [*_cuda_env(request, asked.gpus, asked.config, kept), *nccl.env]
+        # For AMD, too: RCCL reads the same variable (``NCCL_IB_HCA``). If a vendor's library does not read it,
+        # ``_near_nics`` returns no variable.
         if mode == NEAR_NICS and near_nics.VARIABLE not in kept:
             env += self._near_nics(claim, machine, positions, below)
         return EnvAndFiles(Edits(env=tuple(env), mounts=tuple(mounts)), files)

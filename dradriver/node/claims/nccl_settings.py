@@ -29,7 +29,7 @@ _FILES: Final = ("file", "env")
 ActivePorts = Callable[[Machine], Mapping[str, Sequence[int]] | None]
 
 
-class Told(NamedTuple):
+class Settings(NamedTuple):
     """Files by the path at which the container finds them, and variables."""
 
     files: dict[str, bytes]
@@ -56,9 +56,9 @@ class Nccl:
         self.not_told: Event[[ResourceClaim, str]] = Event()
         self._said: set[str] = set()
 
-    def tell(
+    def settings(
         self, mode: str, machine: Machine, gpus: Sequence[int], *, below: Machine | None, keep_env: Collection[str]
-    ) -> Told:
+    ) -> Settings:
         """Return the NCCL files and variables of a container with these GPUs.
 
         Args:
@@ -72,7 +72,7 @@ class Nccl:
             ClaimError: A file was asked for and cannot be written.
         """
         if mode == "off":
-            return Told({})
+            return Settings({})
 
         # Files by their path in the container: NCCL's tuning, if a policy names a profile, and a topology file.
         files = {}
@@ -83,7 +83,7 @@ class Nccl:
 
         # NCCL finds the file at its default path; only the mode ``env`` also names it in a variable.
         named = mode == "env" and TOPO_FILE not in keep_env
-        return Told(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
+        return Settings(files | topology, tuple(f"{TOPO_FILE}={path}" for path in topology) if named else ())
 
     def nics(self, machine: Machine, gpus: Sequence[int], *, below: Machine | None) -> tuple[str, str]:
         """Return, of the NCCL settings, the variable that names the network cards near a container's GPUs, or a reason.

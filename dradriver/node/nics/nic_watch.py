@@ -195,7 +195,7 @@ def of_host(
         machine: Gives the machine, whose GPU vendor decides how GPUDirect is checked.
         node: The node's name.
         events: Writes Events; None for no Events.
-        about: Gives the Node; None while it is unknown.
+        about: Gives the Node object that the Events are about; None while it is unknown.
         interval_s: Seconds between two readings.
     """
 
@@ -204,7 +204,8 @@ def of_host(
         if current is None or not current.gpus:
             return None
 
-        # A captured host has its own /proc; else this process's own is the host's.
+        # A folder with the files of another host has a /proc, too. Without one, this process runs on the host itself,
+        # and its own /proc is the host's.
         proc_root = root if (root / sysfs.CPUINFO).exists() else Path("/")
         return gpudirect.answer(root, current.vendor, proc_root=proc_root)
 

@@ -52,8 +52,9 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     cpus: dict[str, str] = {}
     header = 0
     for number, line in enumerate(text.splitlines(), 1):
-        cells_of_line = line.replace(_CPU, "").split()  # the one heading of two words; the others are NPUs
-        # Everything before the header is skipped, and everything after the last row.
+        # ``_CPU`` is the only heading of two words; the other headings are NPUs.
+        cells_of_line = line.replace(_CPU, "").split()
+        # Lines before the header and after the last row are skipped.
         if not devices:
             if cells_of_line and all(map(_NPU.fullmatch, cells_of_line)):
                 devices, header = cells_of_line, number
@@ -69,7 +70,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     if not devices:
         raise _error(1, "no header; the text starts with a line of NPU0, NPU1, …")
 
-    # What holds of the matrix as a whole.
+    # Checks of the whole matrix.
     missing = next((device for device in devices if device not in rows), None)
     if missing is not None:
         raise _error(header, f"the row of {missing} is missing; give the whole output of npu-smi info -t topo")
@@ -80,8 +81,7 @@ def read(text: str, *, name: str = "", seed: str = "") -> Machine:
     # Bus ids, product and memory, if the text has the table of ``npu-smi info``, too.
     machine = npu_smi_table.with_table(machine, text)
 
-    # The table of ``npu-smi info`` tells the product, but the text may lack it, or have it for some NPUs only. NPUs of
-    # two products have no known blocks.
+    # The text may lack the table, or have it for some NPUs only. NPUs of two products have no known blocks.
     products = {gpu.product for gpu in machine.gpus if gpu.product}
     product = next(iter(products), "")
     blocks = ascend_products.blocks(machine.links, product) if len(products) <= 1 else None

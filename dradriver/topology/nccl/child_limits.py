@@ -28,24 +28,25 @@ def wanted_nodes(machine: Machine) -> tuple[NumaNode, ...]:
 def with_switches_above_nics(devices: Sequence[PciDevice]) -> tuple[PciDevice, ...]:
     """Return ``devices``, parents first, spread so that no CPU or bridge is over the limit of 32 children.
 
-    The NICs of a CPU with too many children get invented switches above them, with bus ids that no server has. NCCL
-    then computes the same paths: the way to a NIC from other devices still crosses the CPU, each switch is as wide as
-    all that is below it, and no GPU is below one. Below a bridge nothing is changed, because one more switch would turn
-    PIX into PXB.
+    If a CPU has too many children, switches above its NICs are invented, with bus ids that no server has. NCCL computes
+    the same paths with them, for three reasons: the way to a NIC from other devices still crosses the CPU, a switch is
+    as wide as all devices below it together, and no GPU is below one. Below a bridge nothing is changed, because one
+    more switch would turn PIX into PXB.
 
     Raises:
         TopologyError: A bridge has too many children, or a CPU too many that are not NICs.
     """
     # ``parent`` is a position in ``devices``. A device without one hangs on the ``<cpu>`` of its NUMA node.
-    children_of: dict[tuple[int | None, int], list[int]] = {}  # by parent, and at the top by NUMA node
+    # ``children_of`` is by parent and NUMA node. The NUMA node is 0 below a parent: it matters only for a CPU.
+    children_of: dict[tuple[int | None, int], list[int]] = {}
     for i, device in enumerate(devices):
         children_of.setdefault((device.parent, numaid(device) if device.parent is None else 0), []).append(i)
     switches: list[PciDevice] = []
 
     # By position of a NIC, the invented switch above it.
     new_parent: dict[int, int] = {}
-    taken = {device.busid for device in devices}
-    free_numbers = (number for number in range(len(devices) + 256) if switch_id(number) not in taken)
+    used_bus_ids = {device.busid for device in devices}
+    free_numbers = (number for number in range(len(devices) + 256) if switch_id(number) not in used_bus_ids)
     for (parent, node), children in children_of.items():
         nics = [i for i in children if devices[i].kind.startswith("0x02")]  # PCI class 02: network
         room = MAX_CHILDREN - (len(children) - len(nics))

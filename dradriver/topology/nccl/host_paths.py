@@ -27,8 +27,8 @@ def with_paths(machine: Machine, *, like: Machine) -> Machine:
         like: The host, or a machine of the same kind.
 
     Raises:
-        TopologyError: The numbers of GPUs or NICs differ, or the NUMA nodes show another order, so that the devices
-            cannot be matched.
+        TopologyError: The devices cannot be matched: the numbers of GPUs or NICs differ, or the NUMA nodes show another
+            order.
     """
     if len(like.gpus) != len(machine.gpus):
         raise TopologyError(

@@ -39,16 +39,16 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
     """Return the text of an NCCL topology file, written for the machine.
 
     Args:
-        machine: Its bus ids and NUMA nodes are written. If it has no PCI tree, as profiles have none, switches that
-            give the same paths are invented, with bus ids that no server has.
+        machine: Its bus ids and NUMA nodes are written. A machine of a profile has no PCI tree. Then switches that give
+            the same paths are invented, with bus ids that no server has.
         like: The server that a virtual machine runs on. Its paths between GPUs and their NICs replace those of
             ``machine`` (``host_paths.with_paths``; ``host_paths.lost`` says what a file cannot hold).
         gpus: Positions of the GPUs that the file is for, those of a container; None for all. Other GPUs are left out,
-            and so are NICs that are nearer to one of those.
+            and so are NICs that are nearer to one of the other GPUs.
 
     Raises:
-        TopologyError: A fact is missing that a file needs, the devices of ``like`` cannot be told apart, or ``check``
-            would find an error in the file, or it would be larger than NCCL reads safely.
+        TopologyError: A fact is missing that a file needs, or the devices of ``like`` cannot be matched. Or ``check``
+            finds an error in the file, or the file is larger than NCCL reads safely.
     """
     if machine.vendor is not NVIDIA:
         raise TopologyError(
@@ -70,8 +70,8 @@ def write(machine: Machine, *, like: Machine | None = None, gpus: Sequence[int] 
         if len(gpu.pci) != _BUS_ID:
             raise TopologyError(f"GPU{gpu.index}: bus id {gpu.pci!r}; a file needs one with a domain of four digits")
 
-    # GPUs, NICs and the bridges above them, parents first: with what /sys says of them, in NCCL's words, and with
-    # invented switches where a CPU has more NICs than NCCL 2.18 to 2.20 have room for.
+    # GPUs, NICs and the bridges above them, parents first, as NCCL writes the facts of /sys. If a CPU has more NICs
+    # than NCCL 2.18 to 2.20 have room for, switches above the NICs are invented.
     pci_classes = classes(machine)
     devices = with_switches_above_nics(
         [

@@ -56,9 +56,9 @@ def implied(
     * Links to switches: a V100 has 6, an A100 12 (an A800 8), a Hopper or Blackwell 18.
     * More than 12 links are a Hopper's or newer: ``assumed`` says so.
 
-    Each GPU model is sold with two kinds of CPU. If two GPUs show PHB, the CPU is likely Broadwell (DGX-1) or AMD,
-    where several x16 ports share a host bridge. With Intel's CPUs from Skylake on they show NODE. The other kind stays
-    possible: a virtual machine can show PHB on any CPU.
+    Each GPU model is sold with two kinds of CPU. If two GPUs show PHB, several x16 ports share a host bridge: the CPU
+    is likely Broadwell (DGX-1) or AMD. With Intel's CPUs from Skylake on, the GPUs show NODE. The other kind stays
+    possible, because a virtual machine can show PHB on any CPU.
 
     Args:
         links: g x g, number of links of each pair.
@@ -74,7 +74,7 @@ def implied(
             pcie_gbps=pcie_gbps,
             link_gbps=link_gbps if any(map(any, links)) else 0.0,
             socket_gbps=amd_products.SOCKET_GBPS,
-            socket_gbps_or=0.0,
+            socket_gbps_or=0.0,  # no second possibility
         )
 
     # There are three vendors: the third is Ascend.
@@ -82,7 +82,7 @@ def implied(
         return _ASCEND
     likely = _of_links(links, switched=switched)
 
-    # Of the two kinds of CPU that the product is sold with, the second becomes the likelier if only it fits PHB.
+    # The product is sold with two kinds of CPU. They change places if only the second one can show PHB.
     shares_a_bridge = any(PathType.PHB in row for row in paths)
     if (
         shares_a_bridge

@@ -217,10 +217,10 @@ def _header(lines: Sequence[str], after: int) -> int | None:
 
 
 def _matrix(lines: Sequence[str], head: int) -> PastedMatrix:
-    """Find the lines of one matrix in a pasted text, and the row or header that each wrapped line goes on with.
+    """Return the lines of one matrix in a pasted text; each wrapped line is joined to its row or header.
 
-    Lines can have a prefix, for example a log's time or a quoting mark. It is taken from the line before and cut off.
-    What a line below the header is, the first that fits:
+    Lines can have a prefix, for example a log's time or a quoting mark. The prefix of the line before is cut off.
+    A line below the header is the first of these that fits:
 
     1. Without a word: a gap.
     2. After a row, a legend or another header: the matrix ends before it.
@@ -235,7 +235,7 @@ def _matrix(lines: Sequence[str], head: int) -> PastedMatrix:
         lines: All lines of the text.
         head: The index of the header line.
     """
-    # A line from its first device's name on is content; what stands before is the prefix.
+    # The content of a line begins with its first device's name. The text before it is the prefix.
     first = _GPU.search(lines[head])
     header_line = _line_from(lines, head, first.start() if first else 0)
     matrix = PastedMatrix(header=Entry(header_line, lines[head]), after=len(lines))
