@@ -16,7 +16,9 @@ OTHER: Final = "default"  # the namespace of the tenant whose wait is measured
 BATCH: Final = "batch"  # the namespace of well-behaved pods of low priority, which end for others
 CHURN: Final = "churn"  # a node whose GPUs come and go
 SHARED: Final = [f"n{number}" for number in range(4)]  # nodes for the other tenant, which the adversary uses, too
-DECOYS: Final = [f"decoy-{number}" for number in range(6)]  # more such nodes, which pods with budgets fill
+MORE: Final = [f"more-{number}" for number in range(6)]  # further nodes
+NOTEBOOKS: Final = [f"{HOSTILE}-{number}" for number in range(6)]  # further namespaces of the adversary
+BRIEF_S: Final = 5  # for which pods run that use up evictions
 UNKNOWN: Final = "nobody"  # a scheduler that does not run
 LOW, MIDDLE, HIGH = -10, 10, 1000  # priorities
 
@@ -34,7 +36,7 @@ class Shared(GpuCluster):
 
     def schedule(self) -> None:
         super().schedule()
-        bound = {key_of(pod) for pod in self.all(PODS) if pod["spec"].get("nodeName")}
+        bound = {key_of(pod) for pod in self.store.all(PODS) if pod["spec"].get("nodeName")}
         self.bound_at = {key: self.bound_at.get(key, self.time_s()) for key in bound}
 
     def ran_s(self, name: str, namespace: str) -> float:
@@ -95,6 +97,8 @@ class Adversary:
         leader_s: After how many seconds a new leader takes over, again and again; 0 for never.
         per_minute: How many workloads may have to end within a minute.
         gang: How many pods of the adversary get GPUs together.
+        more: Whether there are the further nodes, too.
+        back_off_minutes: For how long what replaces a pod that had to end is spared.
     """
 
     acts: Act = nothing
@@ -108,6 +112,8 @@ class Adversary:
     leader_s: int = 0
     per_minute: int = 4
     gang: int = 1
+    more: bool = False
+    back_off_minutes: float = 0.5
 
 
 # Pods that can never start.
@@ -198,44 +204,50 @@ def _replicas(cluster: Shared, second: int, count: int, gpus: int, namespace: st
 
 
 def _pods(cluster: Shared, namespace: str) -> list[Object]:
-    return [pod for pod in cluster.all(PODS) if pod["metadata"]["namespace"] == namespace]
+    return [pod for pod in cluster.store.all(PODS) if pod["metadata"]["namespace"] == namespace]
 
 
-def decoys(cluster: Shared, second: int) -> None:
-    """Have pods of the lowest priority on nodes of their own next to the batch pods."""
+def batch_everywhere(cluster: Shared, second: int) -> None:
+    """Have the batch pods, and more of them on further nodes."""
     batch(cluster, second)
-    for node in DECOYS:
-        if cluster.find(PODS, f"runs-{node}", HOSTILE) is None:
-            put(cluster, f"runs-{node}", priority=2 * LOW, **on([node]))
+    _fill_more(cluster, second, dict.fromkeys(MORE, BATCH), LOW)
+
+
+def notebooks(cluster: Shared, second: int) -> None:
+    """Have the batch pods, and on each of further nodes a pod of a lower priority in a namespace of its own."""
+    batch(cluster, second)
+    _fill_more(cluster, second, dict(zip(MORE, NOTEBOOKS, strict=True)), 2 * LOW)
+
+
+def _fill_more(cluster: Shared, second: int, namespaces: dict[str, str], priority: int) -> None:
+    for node, namespace in namespaces.items():
+        if not any(pod["metadata"]["name"].startswith(f"runs-{node}-") for pod in _pods(cluster, namespace)):
+            cluster.pod(f"runs-{node}-{second}", 8, namespace=namespace, priority=priority, **on([node]))
 
 
 def budgets(cluster: Shared, second: int) -> None:
-    """Keep the decoys from ending by a budget."""
-    if second == 0:
-        every: Object = {"metadata": {"name": "all", "namespace": HOSTILE}, "spec": {"selector": {}}}
+    """Keep each notebook from ending by a budget of its own."""
+    for namespace in NOTEBOOKS if second == 0 else ():
+        every: Object = {"metadata": {"name": "all", "namespace": namespace}, "spec": {"selector": {}}}
         cluster.put(POD_DISRUPTION_BUDGETS, every | {"status": {"disruptionsAllowed": 0}})
 
 
 def scarce_evictions(cluster: Shared, second: int) -> None:
-    """Have ten pods wait for which batch pods end, each for thirty seconds: they use up all evictions."""
-    waiting = 0
+    """Have a pod for each of the further nodes, again and again, for which a batch pod ends: no evictions are left."""
     for pod in _pods(cluster, HOSTILE):
-        name = pod["metadata"]["name"]
-        if cluster.ran_s(name, HOSTILE) >= 30:
-            cluster.end(name, HOSTILE)
-        else:
-            waiting += not pod["spec"].get("nodeName")
-    for number in range(10 - waiting):
-        put(cluster, f"p-{second}-{number}", priority=MIDDLE, **on(SHARED))
+        if cluster.ran_s(pod["metadata"]["name"], HOSTILE) >= BRIEF_S:
+            cluster.end(pod["metadata"]["name"], HOSTILE)
+    for number, node in enumerate(MORE):
+        if second % 15 == number and cluster.find(PODS, f"p-{node}", HOSTILE) is None:
+            put(cluster, f"p-{node}", priority=MIDDLE, **on([node]))
 
 
 def batch_and_scarce_evictions(cluster: Shared, second: int) -> None:
     """Have both."""
-    batch(cluster, second)
+    batch_everywhere(cluster, second)
     scarce_evictions(cluster, second)
 
 
-PREEMPTED: Final = (*SHARED, *DECOYS)
 ADVERSARIES: Final = {
     "nobody": Adversary(),
     "unknown_gangs": Adversary(unknown_gangs, ("tentative %", 5), gang=2),
@@ -245,8 +257,12 @@ ADVERSARIES: Final = {
     "differ_in_cpu": Adversary(differ_in_cpu, ("parked", 300)),
     "large_gangs": Adversary(large_gangs, ("parked", 390)),
     "in_turns": Adversary(in_turns, ("reservations", 2), calm=never_free, gpus=4, reserves=True),
-    "budgets": Adversary(budgets, ("refusals", 1), calm=decoys, priority=HIGH, nodes=PREEMPTED),
-    "scarce_evictions": Adversary(scarce_evictions, ("full minutes %", 50), calm=batch, priority=HIGH),
-    "back_off": Adversary(replicas, ("evictions", 32), instead=alone, priority=HIGH, per_minute=40),
-    "new_leader": Adversary(shows=("leaders", 10), calm=batch_and_scarce_evictions, priority=HIGH, leader_s=45),
+    "budgets": Adversary(budgets, ("refusals", 6), calm=notebooks, priority=HIGH, nodes=(*SHARED, *MORE)),
+    "scarce_evictions": Adversary(
+        scarce_evictions, ("full minutes %", 50), calm=batch_everywhere, priority=HIGH, more=True
+    ),
+    "back_off": Adversary(replicas, ("evictions", 32), instead=alone, priority=HIGH, per_minute=40, back_off_minutes=5),
+    "new_leader": Adversary(
+        shows=("leaders", 10), calm=batch_and_scarce_evictions, priority=HIGH, leader_s=45, more=True
+    ),
 }

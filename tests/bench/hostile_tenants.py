@@ -2,8 +2,8 @@
 
 Each row has an adversary of ``tests.bench.adversaries``. Another tenant has a pod each 20 seconds, on nodes that the
 adversary uses, too. Each pod runs for 55 seconds. The adversary comes when the first three run. GPUs of one node become
-free and are taken again every two seconds. Time is simulated. Where a policy has minutes, they are a thirtieth of the
-default, because the pods run for a minute and not for half an hour. The columns:
+free and are taken again every two seconds. Time is simulated. Where a policy has minutes, they are a sixtieth of the
+default unless a row says otherwise, because the pods run for a minute and not for an hour. The columns:
 
 * looks, evaluations, CPU: looks at a workload for a place in a minute, and what 99 of 100 of them cost at most, in
   evaluations of nodes and in milliseconds; CPU s/min: what all of them cost in a minute
@@ -29,7 +29,6 @@ from typing import Final, NamedTuple, cast
 from unittest.mock import patch
 
 import looptime
-import msgspec
 
 from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.policies.policy_sections import Policies
@@ -40,7 +39,19 @@ from dradriver.kube.client import Client
 from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.pending import PendingWorkload
 from dradriver.reason import Reason
-from tests.bench.adversaries import ADVERSARIES, BATCH, CHURN, HOSTILE, OTHER, Adversary, Shared, nothing, on
+from tests.bench.adversaries import (
+    ADVERSARIES,
+    BATCH,
+    CHURN,
+    HOSTILE,
+    MORE,
+    NOTEBOOKS,
+    OTHER,
+    Adversary,
+    Shared,
+    nothing,
+    on,
+)
 from tests.fakes.control_plane.devices import pinned
 from tests.fakes.gpucluster import claim_of
 from tests.fakes.troubles import working
@@ -56,8 +67,7 @@ TICK_S: Final = 0.5  # between two looks of the scheduler
 MINUTE_S: Final = 60
 IDLE_ROUNDS: Final = 2  # as in tests/conftest.py
 
-PREEMPTION: Final = Preemption(enabled=True, min_run_minutes=0, back_off_minutes=1)
-RESERVATION: Final = Reservation(after_minutes=1, idle_minutes=2, short_minutes=1 / 6)
+RESERVATION: Final = Reservation(after_minutes=0.5, idle_minutes=1, short_minutes=1 / 12)
 REFUSALS: Final = "gpu_topology_preemption_refusals_total"
 IDLE: Final = "gpu_topology_reserved_idle_gpu_seconds_total"
 
@@ -132,7 +142,7 @@ class Story:
         self._row, self._is_hostile, self._gangs = row, is_hostile, gangs
         self._looks = Looks()
         self._cluster = Shared(promise_s=30, unschedulable_s=5)
-        for node in (*row.nodes, CHURN):
+        for node in dict.fromkeys((*row.nodes, *(MORE if row.more else ()), CHURN)):
             self._cluster.node(node)
         self._cluster.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}, "spec": {}})
         self._cluster.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
@@ -190,8 +200,14 @@ class Story:
         cluster.restart()
         cluster.client.ends = self._evict
         reservation = RESERVATION if self._row.reserves else Reservation(after_minutes=0)
-        preemption = msgspec.structs.replace(PREEMPTION, units_per_minute=self._row.per_minute)
-        tenants = {name: Tenant(namespaces=(name,)) for name in (HOSTILE, OTHER, BATCH)}
+        preemption = Preemption(
+            enabled=True,
+            min_run_minutes=0,
+            units_per_minute=self._row.per_minute,
+            back_off_minutes=self._row.back_off_minutes,
+        )
+        tenants = {name: Tenant(namespaces=(name,)) for name in (OTHER, BATCH)}
+        tenants[HOSTILE] = Tenant(namespaces=(HOSTILE, *NOTEBOOKS))
         policies = Policies(tenants=tenants, queue=Queue(preemption=preemption, reservation=reservation))
         cluster.worker.follow(policies)
         cluster.features.reservations.follow(policies)
@@ -249,7 +265,7 @@ class Story:
         cluster = self._cluster
         hostile = {
             pod["metadata"]["name"]: pod
-            for pod in cluster.all(PODS)
+            for pod in cluster.store.all(PODS)
             if pod["metadata"]["namespace"] == HOSTILE and not pod["metadata"]["name"].startswith("runs-")
         }
         claims = {name: claim for name in hostile if (claim := cluster.find(RESOURCE_CLAIMS, claim_of(name), HOSTILE))}
