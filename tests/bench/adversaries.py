@@ -169,7 +169,7 @@ def large_gangs(cluster: Shared, second: int) -> None:
 def in_turns(cluster: Shared, second: int) -> None:
     """Make two pods for which GPUs are reserved in turns, on nodes that are never free."""
     for number in range(2 if second == 0 else 0):
-        put(cluster, f"p{number}", **on(SHARED))
+        put(cluster, f"p{number}", requests={"cpu": f"{number + 1}"}, **on(SHARED))
 
 
 def never_free(cluster: Shared, second: int) -> None:
@@ -197,9 +197,9 @@ def alone(cluster: Shared, second: int) -> None:
 
 
 def _replicas(cluster: Shared, second: int, count: int, gpus: int, namespace: str, *, owner: str) -> None:
-    living = sum(pod["metadata"]["name"].startswith("runs-") for pod in _pods(cluster, namespace))
+    living = sum(pod["metadata"]["name"].startswith("runs-here-") for pod in _pods(cluster, namespace))
     for number in range(count - living):
-        name = f"runs-{second}-{number}"
+        name = f"runs-here-{second}-{number}"
         cluster.pod(name, gpus, namespace=namespace, priority=LOW, owner=owner, **on(SHARED))
 
 
