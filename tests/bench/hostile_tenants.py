@@ -1,140 +1,79 @@
 """`python -m tests.bench.hostile_tenants`: what tenants whose workloads can never start cost others.
 
-Each row has an adversary on 11 nodes. GPUs of one node become free and are taken again twice a second. The columns:
+Each row has an adversary of ``tests.bench.adversaries``. Another tenant has a pod each 20 seconds, on nodes that the
+adversary uses, too. Each pod runs for 55 seconds. The adversary comes when the first three run. GPUs of one node become
+free and are taken again every two seconds. Time is simulated. Where a policy has minutes, they are a sixtieth of the
+default unless a row says otherwise, because the pods run for a minute and not for an hour. The columns:
 
-* evaluations, CPU: what 99 of 100 looks at a workload for a place cost, in evaluations of nodes and in milliseconds
-* looks: how many there were in a minute
-* wait: after how many simulated seconds the last of another tenant's three pods and gang of two is bound
-* ratio: this wait, divided by the wait without an adversary
+* looks, evaluations, CPU: looks at a workload for a place in a minute, and what 99 of 100 of them cost at most, in
+  evaluations of nodes and in milliseconds; CPU s/min: what all of them cost in a minute
+* wait: how long the other tenant's pods waited until they were bound, the median and the 90th percentile, in seconds;
+  ``>`` if some were never bound, which counts as the time until the end
+* ratio: the same two divided by those without the adversary
+* fair: the same, but without it well-behaved pods of its tenant use as many GPU-seconds as it kept from others, and as
+  many of them start together
+* shows: the figure that says that the adversary did what the row is named after; below its least the row fails
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import collections
+import contextlib
+import dataclasses
+import functools
 import time
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Sequence
+from typing import Final, NamedTuple, cast
 from unittest.mock import patch
 
 import looptime
-import msgspec
 
+from dradriver.api.base import gang_barrier_device, names
 from dradriver.api.policies.policy_sections import Policies
-from dradriver.api.policies.tenant_policies import Queue, Reservation, Tenant
+from dradriver.api.policies.tenant_policies import Preemption, Queue, Reservation, Tenant
 from dradriver.cluster.nodes.columns import Bools
-from dradriver.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from dradriver.controller.writing.reservation_store import ReservationStore
+from dradriver.kube.client import Client
+from dradriver.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from dradriver.queue.pending import PendingWorkload
 from dradriver.reason import Reason
-from tests.fakes.apistore import Object
-from tests.fakes.gang_pods import gang
-from tests.fakes.gpucluster import GpuCluster
-from tests.fakes.preempting import ON
+from tests.bench.adversaries import (
+    ADVERSARIES,
+    BATCH,
+    CHURN,
+    HOSTILE,
+    MORE,
+    NOTEBOOKS,
+    OTHER,
+    Adversary,
+    Shared,
+    nothing,
+    on,
+)
+from tests.fakes.control_plane.devices import pinned
+from tests.fakes.gpucluster import claim_of
 from tests.fakes.troubles import working
+from tests.scraped import sample
 
-HOSTILE = "hostile"
-CHURN = "churn"  # a node whose GPUs come and go
-OWN = [f"n{number}" for number in range(6)]  # nodes that an adversary may fill
-OTHERS = [f"n{number}" for number in range(6, 10)]  # room for the other tenant's pods
-WARM_UP_S = 10
-LONGEST_S = 300
-MINUTE_S = 60
-IDLE_ROUNDS = 2  # as in tests/conftest.py
+ARRIVES_S: Final = 20  # between two pods of the other tenant
+RUNS_S: Final = 55  # of each; then its GPUs are free for 5 s
+LASTS_S: Final = 600  # in which pods of the other tenant come, with the adversary
+FIRST_S: Final = 10  # when the first one comes
+COMES_S: Final = 60  # when the adversary comes
+AFTER_S: Final = 120  # for the last pods
+TICK_S: Final = 0.5  # between two looks of the scheduler
+MINUTE_S: Final = 60
+IDLE_ROUNDS: Final = 2  # as in tests/conftest.py
 
-PREEMPTION = msgspec.structs.replace(ON.queue.preemption, units_per_minute=4)
-RESERVATION = Reservation(after_minutes=0.1, idle_minutes=0.5)
-
-
-def on(nodes: Iterable[str]) -> Object:
-    """Return what confines a pod to some nodes."""
-    values = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
-    required = {"nodeSelectorTerms": [{"matchExpressions": [values]}]}
-    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
+RESERVATION: Final = Reservation(after_minutes=0.5, idle_minutes=1, short_minutes=1 / 12)
+REFUSALS: Final = "gpu_topology_preemption_refusals_total"
+IDLE: Final = "gpu_topology_reserved_idle_gpu_seconds_total"
 
 
-def put(cluster: GpuCluster, name: str, gpus: int, *, gang_of: tuple[str, int] | None = None, **spec: object) -> None:
-    """Create a pod of the adversary, of a gang with so many pods if it is given."""
-    wishes = {} if gang_of is None else {"gang": gang_of[0], "gang-size": str(gang_of[1])}
-    cluster.pod(name, gpus, namespace=HOSTILE, wishes=wishes, **spec)
-
-
-def fill(cluster: GpuCluster, gpus: int, priority: int = 0) -> None:
-    """Have the adversary's pods run on its nodes."""
-    for node in OWN:
-        for number in range(8 // gpus):
-            put(cluster, f"runs-{node}-{number}", gpus, priority=priority, **on([node]))
-
-
-def nobody(cluster: GpuCluster) -> None:
-    """No adversary."""
-
-
-def unknown_gangs(cluster: GpuCluster) -> None:
-    """Make forty gangs with one pod each of a scheduler that nobody runs."""
-    for number in range(40):
-        for rank, scheduler in enumerate(("", f"nobody-{number}")):
-            put(cluster, f"g{number}-{rank}", 8, gang_of=(f"g{number}", 2), schedulerName=scheduler)
-
-
-def unknown_pods(cluster: GpuCluster) -> None:
-    """Make forty pods of a scheduler that nobody runs."""
-    for number in range(40):
-        put(cluster, f"p{number}", 8, schedulerName="nobody")
-
-
-def impossible(cluster: GpuCluster) -> None:
-    """Make two hundred pods and two hundred gangs that fit nowhere, all different."""
-    for number in range(200):
-        put(cluster, f"p{number}", 8, requests={"cpu": f"{965_000 + number}m"})
-        for rank in range(2):
-            cpu = {"cpu": f"{964_000 + number - rank}m"}
-            put(cluster, f"g{number}-{rank}", 8, gang_of=(f"g{number}", 2), requests=cpu)
-
-
-def differ_in_cpu(cluster: GpuCluster) -> None:
-    """Make a hundred gangs that find no GPUs on the adversary's nodes, and differ in CPU alone."""
-    fill(cluster, 4)
-    for number in range(100):
-        for rank in range(2):
-            cpu = {"cpu": f"{1000 - number}m"}
-            put(cluster, f"g{number}-{rank}", 8, gang_of=(f"g{number}", 2), requests=cpu, **on([*OWN, CHURN]))
-
-
-def large_gangs(cluster: GpuCluster) -> None:
-    """Make three gangs of 120 to 140 pods."""
-    for number, size in enumerate((120, 130, 140)):
-        for rank in range(size):
-            put(cluster, f"g{number}-{rank}", 1, gang_of=(f"g{number}", size))
-
-
-def budgets(cluster: GpuCluster) -> None:
-    """Make six pods that budgets keep from ending, and one of a high priority that can have GPUs of these alone."""
-    fill(cluster, 8)
-    every: Object = {"metadata": {"name": "all", "namespace": HOSTILE}, "spec": {"selector": {}}}
-    cluster.put(POD_DISRUPTION_BUDGETS, every | {"status": {"disruptionsAllowed": 0}})
-    put(cluster, "urgent", 8, priority=1000, **on(OWN))
-
-
-def scarce_evictions(cluster: GpuCluster) -> None:
-    """Make a gang for which eight pods have to end, and pods that use up the evictions of each minute."""
-    fill(cluster, 4)
-    for rank in range(4):
-        put(cluster, f"urgent-{rank}", 8, gang_of=("urgent", 4), priority=1000, **on(OWN))
-    for number in range(13):
-        put(cluster, f"p{number}", 4, priority=10, **on(OWN))
-
-
-def in_turns(cluster: GpuCluster) -> None:
-    """Make two pods for which GPUs are reserved in turns, on nodes that are never free."""
-    for node in OWN:
-        put(cluster, f"runs-{node}", 1, priority=2000, **on([node]))
-    for number in range(2):
-        put(cluster, f"p{number}", 8, **on(OWN))
-
-
-ADVERSARIES: tuple[Callable[[GpuCluster], None], ...] = (
-    nobody, unknown_gangs, unknown_pods, impossible, differ_in_cpu, large_gangs, budgets, scarce_evictions, in_turns,
-)  # fmt: skip
+class NotReachedError(Exception):
+    """An adversary does not do what its row is named after."""
 
 
 class Figures(NamedTuple):
@@ -143,121 +82,277 @@ class Figures(NamedTuple):
     Attributes:
         work: Evaluations of nodes of each look.
         cpu_s: CPU time of each look, in seconds.
-        looks: How many looks there were in a minute.
-        wait_s: Simulated seconds until the other tenant's last pod was bound.
+        waits_s: How long each of the other tenant's pods waited, in order.
+        unbound: How many of them were never bound.
+        lasted_s: How long the story was, in simulated seconds.
+        kept_gpu_s: GPU-seconds that the adversary kept from others by tentative placements, pods and reservations.
+        seen: What the adversary brought about, by name.
     """
 
     work: list[int]
     cpu_s: list[float]
-    looks: float
-    wait_s: float
+    waits_s: list[float]
+    unbound: int
+    lasted_s: float
+    kept_gpu_s: float
+    seen: dict[str, float]
 
 
-def watched(cluster: GpuCluster, work: list[int], cpu_s: list[float]) -> None:
-    """Have each look at a workload for a place write down what it cost."""
-    queue, began = cluster.worker.queue, 0.0
-    next_of, block, leave = queue.next, queue.block, queue.leave
+class Looks:
+    """What each look at a workload for a place cost."""
 
-    def seen_next() -> tuple[PendingWorkload, Bools | None] | None:
-        nonlocal began
-        due = next_of()
-        began = time.thread_time()
-        return due
+    def __init__(self) -> None:
+        """Begin with no look."""
+        self.work: list[int] = []
+        self.cpu_s: list[float] = []
 
-    def looked(evaluations: int) -> None:
-        work.append(evaluations)
-        cpu_s.append(time.thread_time() - began)
+    def watch(self, cluster: Shared) -> None:
+        """Have the leader's looks written down."""
+        queue, began = cluster.worker.queue, 0.0
+        next_of, block, leave = queue.next, queue.block, queue.leave
 
-    def seen_block(
-        workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
-    ) -> list[tuple[PendingWorkload, Reason]]:
-        looked(work)
-        return block(workload, reason, work=work, by_limit=by_limit)
+        def seen_next() -> tuple[PendingWorkload, Bools | None] | None:
+            nonlocal began
+            due = next_of()
+            began = time.thread_time()
+            return due
 
-    def seen_leave(workload: PendingWorkload, *, work: int = 0) -> None:
-        looked(work)
-        leave(workload, work=work)
+        def looked(evaluations: int) -> None:
+            self.work.append(evaluations)
+            self.cpu_s.append(time.thread_time() - began)
 
-    queue.next, queue.block, queue.leave = seen_next, seen_block, seen_leave  # type: ignore[method-assign]
+        def seen_block(
+            workload: PendingWorkload, reason: Reason | None, *, work: int = 0, by_limit: bool = False
+        ) -> list[tuple[PendingWorkload, Reason]]:
+            looked(work)
+            return block(workload, reason, work=work, by_limit=by_limit)
+
+        def seen_leave(workload: PendingWorkload, *, work: int = 0) -> None:
+            looked(work)
+            leave(workload, work=work)
+
+        queue.next, queue.block, queue.leave = seen_next, seen_block, seen_leave  # type: ignore[method-assign]
 
 
-async def story(adversary: Callable[[GpuCluster], None]) -> Figures:
-    """Run one adversary next to another tenant."""
-    cluster = GpuCluster(promise_s=30, unschedulable_s=5)
-    for node in (*OWN, *OTHERS, CHURN):
-        cluster.node(node)
-    cluster.barrier()
-    tenants = {"new": Tenant(namespaces=(HOSTILE,)), "old": Tenant(namespaces=("default",))}
-    policies = Policies(tenants=tenants, queue=Queue(preemption=PREEMPTION, reservation=RESERVATION))
-    cluster.worker.follow(policies)
-    cluster.features.reservations.follow(policies)
-    cluster.worker.tenants.shares.restart({"default": 1e6}, {})
-    cluster.rival("taken", CHURN, range(8))
-    work: list[int] = []
-    cpu_s: list[float] = []
-    watched(cluster, work, cpu_s)
-    clock = asyncio.get_running_loop().time
-    async with working(cluster, see_s=0.05):
-        reserving = asyncio.create_task(cluster.features.reservations.run(None))
-        adversary(cluster)
-        names: list[str] = []
-        bound_at: float | None = None
-        ticks = 0
-        while clock() < WARM_UP_S + LONGEST_S and (bound_at is None or clock() < WARM_UP_S + MINUTE_S):
-            if not names and clock() >= WARM_UP_S:
-                names = [*gang(cluster, 2, name="good"), "a", "b", "c"]
-                for name in names[2:]:
-                    cluster.pod(name, 4, **on(OTHERS))
-            await asyncio.sleep(0.1)
-            ticks += 1
-            if ticks % 5 == 0:
-                cluster.rival("taken", CHURN, range(8 if ticks % 10 else 4))
+class Story:
+    """One adversary next to another tenant, or the same without it."""
+
+    def __init__(self, row: Adversary, *, is_hostile: bool, gangs: int) -> None:
+        """Begin with a cluster without pods; so many well-behaved pods or gangs come instead of the adversary."""
+        self._row, self._is_hostile, self._gangs = row, is_hostile, gangs
+        self._looks = Looks()
+        self._cluster = Shared(promise_s=30, unschedulable_s=5)
+        for node in dict.fromkeys((*row.nodes, *(MORE if row.more else ()), CHURN)):
+            self._cluster.node(node)
+        self._cluster.put(DEVICE_CLASSES, {"metadata": {"name": gang_barrier_device.CLASS}, "spec": {}})
+        self._cluster.put(RESOURCE_SLICES, gang_barrier_device.resource_slice())
+        self._cluster.rival("taken", CHURN, range(8))
+        self._created: dict[str, float] = {}  # by pod of the other tenant that counts: when it was created
+        self._waits: dict[str, float] = {}  # by such a pod that was bound: for how long it waited
+        self._evicted_at: list[float] = []
+        self._reserved_for: set[str] = set()
+        self._seen: collections.Counter[str] = collections.Counter()
+
+    async def run(self) -> Figures:
+        """Let it happen."""
+        refusals, idle_gpu_s, second = sample(REFUSALS), sample(IDLE), 0
+        leader_s = self._row.leader_s if self._is_hostile else 0
+        while not self._is_over(second):
+            async with self._leading():
+                self._seen["leaders"] += 1
+                while not self._is_over(second):
+                    await self._pass(second)
+                    second += 1
+                    if leader_s and second % leader_s == 0:
+                        break
+        idle_gpu_s = sample(IDLE) - idle_gpu_s
+        seen = {name: float(count) for name, count in self._seen.items()}
+        return Figures(
+            work=self._looks.work,
+            cpu_s=self._looks.cpu_s,
+            waits_s=sorted(self._waits.get(name, self._now - at) for name, at in self._created.items()),
+            unbound=len(self._created) - len(self._waits),
+            lasted_s=second,
+            kept_gpu_s=self._seen["kept"] + idle_gpu_s,
+            seen={
+                **seen,
+                "tentative %": 100 * seen.get("tentative", 0) / (second - COMES_S),
+                "reserved %": 100 * seen.get("reserved", 0) / (second - COMES_S),
+                "full minutes %": 100 * seen.get("full", 0) / (second - COMES_S),
+                "reservations": len(self._reserved_for),
+                "refusals": sample(REFUSALS) - refusals,
+                "evictions": len(self._evicted_at),
+            },
+        )
+
+    @property
+    def _now(self) -> float:
+        return self._cluster.time_s()
+
+    def _is_over(self, second: int) -> bool:
+        is_bound = len(self._waits) == len(self._created)
+        return second >= COMES_S + LASTS_S + (0 if is_bound else AFTER_S)
+
+    @contextlib.asynccontextmanager
+    async def _leading(self) -> AsyncIterator[None]:
+        """Have a new leader work."""
+        cluster = self._cluster
+        cluster.restart()
+        cluster.client.ends = self._evict
+        reservation = RESERVATION if self._row.reserves else Reservation(after_minutes=0)
+        preemption = Preemption(
+            enabled=True,
+            min_run_minutes=0,
+            units_per_minute=self._row.per_minute,
+            back_off_minutes=self._row.back_off_minutes,
+        )
+        tenants = {name: Tenant(namespaces=(name,)) for name in (OTHER, BATCH)}
+        tenants[HOSTILE] = Tenant(namespaces=(HOSTILE, *NOTEBOOKS))
+        policies = Policies(tenants=tenants, queue=Queue(preemption=preemption, reservation=reservation))
+        cluster.worker.follow(policies)
+        cluster.features.reservations.follow(policies)
+        cluster.worker.tenants.shares.restart({OTHER: 1e6, BATCH: 1e6}, {})  # the adversary has had nothing yet
+        self._looks.watch(cluster)
+        store = ReservationStore(cast("Client", cluster.client), namespace="gpu-topology")
+        reserving = asyncio.create_task(cluster.features.reservations.run(store))
+        await cluster.features.reservations.first_load()
+        try:
+            async with working(cluster, see_s=TICK_S / 2):
+                yield
+        finally:
+            reserving.cancel()
+            await asyncio.gather(reserving, return_exceptions=True)
+
+    def _well_behaved(self, second: int) -> None:
+        """Create pods that come instead of the adversary."""
+        row = self._row
+        wishes = {"gang": f"good-{second}", "gang-size": str(row.gang)} if row.gang > 1 else {}
+        for rank in range(row.gang):
+            name = f"good-{second}-{rank}"
+            self._cluster.pod(name, row.gpus, namespace=HOSTILE, wishes=wishes, **on(row.nodes))
+
+    def _evict(self, key: tuple[str, str]) -> None:
+        self._evicted_at.append(self._now)
+        self._cluster.end(key[1], key[0])
+
+    async def _pass(self, second: int) -> None:
+        """Let a second pass."""
+        cluster, row = self._cluster, self._row
+        cluster.rival("taken", CHURN, range(8 if second % 4 < 2 else 4))
+        row.calm(cluster, second)
+        if (since := second - COMES_S) >= 0:
+            (row.acts if self._is_hostile else row.instead)(cluster, since)
+        if 0 <= since < LASTS_S and since * self._gangs // LASTS_S != (since - 1) * self._gangs // LASTS_S:
+            self._well_behaved(second)
+        if second % ARRIVES_S == FIRST_S and since < LASTS_S:
+            cluster.pod(f"good-{second}", row.gpus, priority=row.priority, **on(row.nodes))
+            if since >= 0:
+                self._created[f"good-{second}"] = self._now
+        for namespace, name in list(cluster.bound_at):
+            if name.startswith("good-") and cluster.ran_s(name, namespace) >= RUNS_S:
+                cluster.end(name, namespace)
+        for _ in range(round(1 / TICK_S)):
+            await asyncio.sleep(TICK_S)
             cluster.schedule()
-            pods = [cluster.find(PODS, name, "default") for name in names]
-            if names and bound_at is None and all(pod is not None and pod["spec"].get("nodeName") for pod in pods):
-                bound_at = clock()
-        reserving.cancel()
-        await asyncio.gather(reserving, return_exceptions=True)
-    wait_s = LONGEST_S if bound_at is None else bound_at - WARM_UP_S
-    return Figures(work, cpu_s, len(work) / clock() * MINUTE_S, wait_s)
+            for name in self._created.keys() - self._waits.keys():
+                if (OTHER, name) in cluster.bound_at:
+                    self._waits[name] = self._now - self._created[name]
+        if since >= 0:
+            self._look()
+
+    def _look(self) -> None:
+        """Note what the adversary brings about now."""
+        cluster = self._cluster
+        hostile = {
+            pod["metadata"]["name"]: pod
+            for pod in cluster.store.all(PODS)
+            if pod["metadata"]["namespace"] == HOSTILE and not pod["metadata"]["name"].startswith("runs-")
+        }
+        claims = {name: claim for name in hostile if (claim := cluster.find(RESOURCE_CLAIMS, claim_of(name), HOSTILE))}
+        self._seen["kept"] += sum(len(pinned(claim)) for claim in claims.values())
+        self._seen["tentative"] += any(not hostile[name]["spec"].get("nodeName") for name in claims)
+        self._seen["parked"] = sum(
+            names.REASON in pod["metadata"]["annotations"] for name, pod in hostile.items() if name not in claims
+        )
+        reserved_for = {reservation.who for reservation in cluster.features.reservations.all()}
+        self._reserved_for |= reserved_for
+        self._seen["reserved"] += bool(reserved_for)
+        in_a_minute = sum(at > self._now - MINUTE_S for at in self._evicted_at)
+        self._seen["full"] += in_a_minute >= self._row.per_minute
+        self._seen["evictions in a minute"] = max(self._seen["evictions in a minute"], in_a_minute)
 
 
-def told(adversary: Callable[[GpuCluster], None]) -> Figures:
+@functools.cache
+def told(row: Adversary, *, is_hostile: bool = False, gangs: int = 0) -> Figures:
     """Run a story in simulated time."""
     loop = asyncio.new_event_loop()
     assert isinstance(loop, asyncio.BaseEventLoop)
     looptime.patch_event_loop(loop, noop_cycles=IDLE_ROUNDS)
-    began = time.time()
+    began = 1_800_000_000.0
+
+    async def run() -> Figures:
+        return await Story(row, is_hostile=is_hostile, gangs=gangs).run()
+
     try:
         with patch.object(time, "time", lambda: began + loop.time()):
-            return loop.run_until_complete(story(adversary))
+            return loop.run_until_complete(run())
     finally:
         loop.close()
 
 
-def late(values: list[float] | list[int]) -> float:
-    """Return the 99th percentile; 0 for no values."""
-    return sorted(values)[len(values) * 99 // 100] if values else 0.0
+def without(row: Adversary, gangs: int = 0) -> Figures:
+    """Return the figures of a story without the adversary, which several rows share."""
+    return told(dataclasses.replace(row, acts=nothing, shows=("", 0), leader_s=0), gangs=gangs)
+
+
+def check(name: str, row: Adversary, figures: Figures) -> None:
+    """Raise an error if an adversary has not done what its row is named after, or too many pods ended for others."""
+    shown, least = row.shows
+    if figures.seen.get(shown, 0) < least:
+        raise NotReachedError(f"{name}: {shown} is {figures.seen.get(shown, 0):g}, and must be {least:g} at least")
+    if (most := figures.seen["evictions in a minute"]) > row.per_minute:
+        raise NotReachedError(f"{name}: {most:g} workloads ended within a minute, and {row.per_minute} may")
+
+
+def late(values: Sequence[float], percent: int) -> float:
+    """Return a percentile; 0 for no values."""
+    return sorted(values)[len(values) * percent // 100] if values else 0.0
+
+
+def ratios(figures: Figures, others: Figures) -> str:
+    """Return the ratios of the medians and of the 90th percentiles of waits."""
+    return "".join(f"{late(figures.waits_s, part) / late(others.waits_s, part):>6.1f}" for part in (50, 90))
+
+
+def waits(figures: Figures) -> str:
+    """Return the median and the 90th percentile of waits."""
+    return "".join(f"{'>' * bool(figures.unbound)}{late(figures.waits_s, part):.1f}".rjust(7) for part in (50, 90))
 
 
 def main() -> None:
     """Print a row for each adversary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=[adversary.__name__ for adversary in ADVERSARIES], help="next to nobody")
-    given = parser.parse_args()
-    head = f"{'adversary':<18}{'looks/min':>10}{'evaluations p99':>17}{'CPU p99 ms':>12}{'wait s':>8}{'ratio':>7}"
-    print(head, flush=True)
-    alone_s = 0.0
-    for adversary in ADVERSARIES:
-        if given.only not in (None, adversary.__name__) and adversary is not nobody:
-            continue
-        found = told(adversary)
-        alone_s = alone_s or found.wait_s
+    parser.add_argument("--only", choices=ADVERSARIES, nargs="*")
+    chosen = parser.parse_args().only or ADVERSARIES
+    print(
+        f"{'':<17}{'looks':>6}{'evaluations':>13}{'CPU':>6}{'CPU s':>7}{'wait s':>14}{'without':>14}{'ratio':>12}"
+        f"{'fair':>12}\n{'adversary':<17}{'/min':>6}{'p99':>13}{'p99 ms':>6}{'/min':>7}{'p50    p90':>14}"
+        f"{'p50    p90':>14}{'p50   p90':>12}{'p50   p90':>12}  shows",
+        flush=True,
+    )
+    for name in chosen:
+        row = ADVERSARIES[name]
+        figures, others = told(row, is_hostile=True), without(row)
+        gangs = round(figures.kept_gpu_s / row.gpus / row.gang / RUNS_S)
+        minutes = figures.lasted_s / MINUTE_S
         print(
-            f"{adversary.__name__:<18}{found.looks:>10.0f}{late(found.work):>17,.0f}{late(found.cpu_s) * 1e3:>12.1f}"
-            f"{found.wait_s:>8.1f}{found.wait_s / alone_s:>7.2f}",
+            f"{name:<17}{len(figures.work) / minutes:>6.0f}{late(figures.work, 99):>13,.0f}"
+            f"{late(figures.cpu_s, 99) * 1e3:>6.1f}{sum(figures.cpu_s) / minutes:>7.2f}{waits(figures)}{waits(others)}"
+            f"{ratios(figures, others)}{ratios(figures, without(row, gangs))}"
+            f"  {row.shows[0]} {figures.seen.get(row.shows[0], 0):g}, kept {figures.kept_gpu_s / 60:.0f} GPU min",
             flush=True,
         )
+        check(name, row, figures)
 
 
 if __name__ == "__main__":
