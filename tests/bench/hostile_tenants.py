@@ -59,7 +59,6 @@ from tests.scraped import sample
 
 ARRIVES_S: Final = 20  # between two pods of the other tenant
 RUNS_S: Final = 55  # of each; then its GPUs are free for 5 s
-LASTS_S: Final = 600  # in which pods of the other tenant come, with the adversary
 FIRST_S: Final = 10  # when the first one comes
 COMES_S: Final = 60  # when the adversary comes
 AFTER_S: Final = 120  # for the last pods
@@ -191,7 +190,7 @@ class Story:
 
     def _is_over(self, second: int) -> bool:
         is_bound = len(self._waits) == len(self._created)
-        return second >= COMES_S + LASTS_S + (0 if is_bound else AFTER_S)
+        return second >= COMES_S + self._row.lasts_s + (0 if is_bound else AFTER_S)
 
     @contextlib.asynccontextmanager
     async def _leading(self) -> AsyncIterator[None]:
@@ -242,9 +241,12 @@ class Story:
         row.calm(cluster, second)
         if (since := second - COMES_S) >= 0:
             (row.acts if self._is_hostile else row.instead)(cluster, since)
-        if 0 <= since < LASTS_S and since * self._gangs // LASTS_S != (since - 1) * self._gangs // LASTS_S:
+        if (
+            0 <= since < self._row.lasts_s
+            and since * self._gangs // self._row.lasts_s != (since - 1) * self._gangs // self._row.lasts_s
+        ):
             self._well_behaved(second)
-        if second % ARRIVES_S == FIRST_S and since < LASTS_S:
+        if second % ARRIVES_S == FIRST_S and since < self._row.lasts_s:
             cluster.pod(f"good-{second}", row.gpus, priority=row.priority, **on(row.nodes))
             if since >= 0:
                 self._created[f"good-{second}"] = self._now
