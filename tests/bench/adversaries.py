@@ -98,6 +98,8 @@ class Adversary:
         per_minute: How many workloads may have to end within a minute.
         gang: How many pods of the adversary get GPUs together.
         more: Whether there are the further nodes, too.
+        comes_s: When the adversary comes.
+        lasts_s: For how long there are the adversary and new pods of the other tenant.
         back_off_minutes: For how long what replaces a pod that had to end is spared.
     """
 
@@ -113,6 +115,8 @@ class Adversary:
     per_minute: int = 4
     gang: int = 1
     more: bool = False
+    comes_s: int = 60
+    lasts_s: int = 600
     back_off_minutes: float = 0.5
 
 
@@ -253,13 +257,13 @@ ADVERSARIES: Final = {
     "unknown_gangs": Adversary(unknown_gangs, ("tentative %", 5), gang=2),
     "unknown_pods": Adversary(unknown_pods, ("tentative %", 5)),
     "bare_member": Adversary(bare_member, ("tentative %", 5), gang=2),
-    "impossible": Adversary(impossible, ("parked", 600)),
-    "differ_in_cpu": Adversary(differ_in_cpu, ("parked", 300)),
+    "impossible": Adversary(impossible, ("parked", 600), lasts_s=120),
+    "differ_in_cpu": Adversary(differ_in_cpu, ("parked", 300), lasts_s=120),
     "large_gangs": Adversary(large_gangs, ("parked", 390)),
     "in_turns": Adversary(in_turns, ("reservations", 2), calm=never_free, gpus=4, reserves=True),
     "budgets": Adversary(budgets, ("refusals", 6), calm=notebooks, priority=HIGH, nodes=(*SHARED, *MORE)),
     "scarce_evictions": Adversary(
-        scarce_evictions, ("full minutes %", 50), calm=batch_everywhere, priority=HIGH, more=True
+        scarce_evictions, ("full minutes %", 50), calm=batch_everywhere, priority=HIGH, more=True, comes_s=0
     ),
     "back_off": Adversary(replicas, ("evictions", 32), instead=alone, priority=HIGH, per_minute=40, back_off_minutes=5),
     "new_leader": Adversary(

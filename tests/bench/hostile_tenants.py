@@ -1,7 +1,8 @@
 """`python -m tests.bench.hostile_tenants`: what tenants whose workloads can never start cost others.
 
 Each row has an adversary of ``tests.bench.adversaries``. Another tenant has a pod each 20 seconds, on nodes that the
-adversary uses, too. Each pod runs for 55 seconds. The adversary comes when the first three run. GPUs of one node become
+adversary uses, too. Each pod runs for 55 seconds. The adversary comes when the first three run, or
+before them. GPUs of one node become
 free and are taken again every two seconds. Time is simulated. Where a policy has minutes, they are a sixtieth of the
 default unless a row says otherwise, because the pods run for a minute and not for an hour. The columns:
 
@@ -59,9 +60,7 @@ from tests.scraped import sample
 
 ARRIVES_S: Final = 20  # between two pods of the other tenant
 RUNS_S: Final = 55  # of each; then its GPUs are free for 5 s
-LASTS_S: Final = 600  # in which pods of the other tenant come, with the adversary
 FIRST_S: Final = 10  # when the first one comes
-COMES_S: Final = 60  # when the adversary comes
 AFTER_S: Final = 120  # for the last pods
 TICK_S: Final = 0.5  # between two looks of the scheduler
 MINUTE_S: Final = 60
@@ -176,9 +175,9 @@ class Story:
             kept_gpu_s=self._seen["kept"] + idle_gpu_s,
             seen={
                 **seen,
-                "tentative %": 100 * seen.get("tentative", 0) / (second - COMES_S),
-                "reserved %": 100 * seen.get("reserved", 0) / (second - COMES_S),
-                "full minutes %": 100 * seen.get("full", 0) / (second - COMES_S),
+                "tentative %": 100 * seen.get("tentative", 0) / (second - self._row.comes_s),
+                "reserved %": 100 * seen.get("reserved", 0) / (second - self._row.comes_s),
+                "full minutes %": 100 * seen.get("full", 0) / (second - self._row.comes_s),
                 "reservations": len(self._reserved_for),
                 "refusals": sample(REFUSALS) - refusals,
                 "evictions": len(self._evicted_at),
@@ -191,7 +190,7 @@ class Story:
 
     def _is_over(self, second: int) -> bool:
         is_bound = len(self._waits) == len(self._created)
-        return second >= COMES_S + LASTS_S + (0 if is_bound else AFTER_S)
+        return second >= self._row.comes_s + self._row.lasts_s + (0 if is_bound else AFTER_S)
 
     @contextlib.asynccontextmanager
     async def _leading(self) -> AsyncIterator[None]:
@@ -240,11 +239,12 @@ class Story:
         cluster, row = self._cluster, self._row
         cluster.rival("taken", CHURN, range(8 if second % 4 < 2 else 4))
         row.calm(cluster, second)
-        if (since := second - COMES_S) >= 0:
+        if (since := second - self._row.comes_s) >= 0:
             (row.acts if self._is_hostile else row.instead)(cluster, since)
-        if 0 <= since < LASTS_S and since * self._gangs // LASTS_S != (since - 1) * self._gangs // LASTS_S:
+        lasts_s, gangs = row.lasts_s, self._gangs
+        if 0 <= since < lasts_s and since * gangs // lasts_s != (since - 1) * gangs // lasts_s:
             self._well_behaved(second)
-        if second % ARRIVES_S == FIRST_S and since < LASTS_S:
+        if second % ARRIVES_S == FIRST_S and since < self._row.lasts_s:
             cluster.pod(f"good-{second}", row.gpus, priority=row.priority, **on(row.nodes))
             if since >= 0:
                 self._created[f"good-{second}"] = self._now
