@@ -162,9 +162,7 @@ def document(health: Health) -> Document:
     of_all = f"{counted(health.gpus, 'GPU')} on {counted(health.nodes, 'node')}"
     are = "is" if health.unhealthy == 1 else "are"
     lines = [
-        Cell(f"{health.unhealthy} of {of_all} {are} unhealthy", Tone.ERROR)
-        if health.unhealthy
-        else Cell(f"no GPU of {of_all} is unhealthy", Tone.FREE),
+        Cell(f"{health.unhealthy} of {of_all} {are} unhealthy", Tone.ERROR if health.unhealthy else Tone.FREE),
         Cell(counted(len(health.agents), "node agent is missing", "node agents are missing"), Tone.ERROR)
         if health.agents
         else Cell("no node agent is missing", Tone.FREE),

@@ -70,6 +70,7 @@ def _document(source: str, good: Policies | None, trouble: str) -> Document:
     if good is None:
         return report(Notes(lines=(Cell(f"error: {trouble}", Tone.ERROR),)))
     counts = f"gpus: {len(good.gpus)} rules, policies: {len(good.policies)}, nccl.servers: {len(good.nccl.servers)}"
+    counts += f", tenants: {len(good.tenants)}"
     warnings = (Cell(f"warning: {note}", Tone.WARNING) for note in notes(good))
     return report(Notes(lines=(*warnings, Cell(f"{source}: good ({counts})"))))
 

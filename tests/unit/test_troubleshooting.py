@@ -201,6 +201,15 @@ async def _cordoned(cluster: GpuCluster) -> None:
     cluster.pod("p")
 
 
+@says("unhealthy GPUs are left out")
+async def _unhealthy(cluster: GpuCluster) -> None:
+    cluster.node("a", "dgx-a100")
+    for piece in cluster.all(RESOURCE_SLICES):
+        piece["spec"]["devices"][0]["taints"] = [{"key": "gpu.topology/xid", "value": "79", "effect": "NoSchedule"}]
+        cluster.put(RESOURCE_SLICES, piece)
+    cluster.pod("p", 8)
+
+
 @says("nodes left out:")
 async def _half(cluster: GpuCluster) -> None:
     cluster.node("a", unschedulable=True)
@@ -576,6 +585,15 @@ async def test_the_pod_says_what_the_page_quotes(text: str) -> None:
         assert cluster.worker.reasons.counted()[expected]
 
 
+@pytest.mark.looptime
+async def test_a_gang_is_told_of_unhealthy_gpus() -> None:
+    cluster = GpuCluster()
+    await _unhealthy(cluster)
+    _gang(cluster, "q", "r", gpus=4)
+    await cluster.settle()
+    assert "; unhealthy GPUs are left out" in (cluster.note("q", "reason") or "")
+
+
 CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
     Cause.GPUS: (
         "handed over to the scheduler",
@@ -585,6 +603,7 @@ CAUSES: Final[dict[Cause, tuple[str, ...]]] = {
         "the nodes that this pod was placed for have no other GPUs for it",
         "is being placed with pod",
         "GPUs are left out that DeviceTaintRule",
+        "unhealthy GPUs are left out",
         "no eligible node has so many free ones",
         "none so far beside GPUs that are free",
         "not all were tried that the claim's requests allow",

@@ -50,6 +50,7 @@ class Inventory:
         generation: Counts the changes.
         aside: Nodes on which nothing is placed until the tables of their machine exist; their allocations count.
         unplaced: Nodes that publish GPUs on which nothing is placed, because their machine is too large, for example.
+        unhealthy: Nodes with GPUs that no pod gets, because a taint says that something is wrong with them.
     """
 
     def __init__(self, nodes: NodeTable, tables: AtOnce | None = None) -> None:
@@ -64,6 +65,7 @@ class Inventory:
         self.reserved = Reserved()
         self.tables = AtOnce() if tables is None else tables
         self.aside: set[str] = set()
+        self.unhealthy: set[str] = set()
         self.unplaced: set[str] = set()
         self.nccl_version = ""
         self.located: Mapping[str, Mapping[str, str]] | None = None
@@ -353,11 +355,14 @@ class Inventory:
     def _read(self, name: str) -> None:
         self._pools.pop(name, None)
         self.unplaced.discard(name)
+        self.unhealthy.discard(name)
         pieces = self._slices.get(name)
         if not pieces:
             self._slices.pop(name, None)
         elif (pool := pools.read(name, pieces.values())) is not None:
             self._pools[name] = pool
+            if pool.ill:
+                self.unhealthy.add(name)
             pool.exclusive = self._exclusive(name, pool)
             self._assess(name, pool)  # also in a standby, which may have to place pods soon
         self.kinds.set(name, self._pools.get(name))

@@ -202,9 +202,12 @@ def _explained(
         # The allocator's own figures would be wrong: it does not know what these nodes have.
         unknown = f"no place on the nodes that are known; nodes left out: {ranking.UNKNOWN_KIND}"
         return NoPlaceError(unknown, cause=Cause.NODES)
-    kept_text = ranking.kept_for_others(snapshot, members[0].wish, np.logical_or.reduce(asked.eligible))
+    fit = np.logical_or.reduce(asked.eligible)
+    kept_text = ranking.kept_for_others(snapshot, members[0].wish, fit)
     cause = Cause.RESERVED if kept_text and error.cause is not Cause.NEVER else error.cause
-    details = kept_text + _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
+    unhealthy_text = ranking.unhealthy_text(picture, fit)
+    left_out = _left_out(snapshot, members) + _lacking(snapshot, asked, kept) + gang_nics.told(members)
+    details = unhealthy_text + kept_text + left_out
     return NoPlaceError(f"{error}{details}", stable=f"{error.stable}{details}", cause=cause)
 
 

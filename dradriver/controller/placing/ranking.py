@@ -25,6 +25,7 @@ AMONG: Final = 4  # times as many nodes are ranked as a pod gets, so that they n
 UNKNOWN_KIND: Final = "GPUs not assessed yet"  # a new kind of machine, whose tables are being made
 UNPLACED: Final = "GPUs on which nothing is placed"  # of a machine that is too large
 _RULES: Final = 3  # that a reason names
+_UNHEALTHY: Final = "; unhealthy GPUs are left out, which gputopo health lists"
 _RESERVED: Final = "; GPUs are left out that are reserved for one that has waited for longer"
 
 
@@ -95,7 +96,7 @@ def _explained(
     fraction_text = "" if isinstance(wish.request, Whole) else _lacks(picture)
     is_kept = bool(kept_text) and error.cause is not Cause.NEVER
     return NoPlaceError(
-        f"{error.stable}{nodes_text}{_tainted(picture)}{kept_text}{fraction_text}",
+        f"{error.stable}{nodes_text}{unhealthy_text(picture, fit)}{_tainted(picture)}{kept_text}{fraction_text}",
         cause=Cause.RESERVED if is_kept else error.cause,
     )
 
@@ -149,6 +150,16 @@ def kept_for_others(snapshot: Snapshot, wish: PlacementRequest, fit: Bools) -> s
     partition_text = f"; left out are {partition}, by the policies file" if partition else ""
     is_reserved = snapshot.is_plain and (fit & picture.nodes.named(picture.inventory.reserved.by_node)).any()
     return partition_text + (_RESERVED if is_reserved else "")
+
+
+def unhealthy_text(picture: Picture, fit: Bools) -> str:
+    """Return that some nodes have unhealthy GPUs, which no pod gets, as a part of a reason; empty if none has.
+
+    Args:
+        picture: The cluster cache.
+        fit: The nodes: (rows,).
+    """
+    return _UNHEALTHY if (fit & picture.nodes.named(picture.inventory.unhealthy)).any() else ""
 
 
 def _tainted(picture: Picture) -> str:

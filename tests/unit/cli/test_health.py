@@ -56,7 +56,7 @@ async def test_all_is_well(shell: CommandLine) -> None:
         0,
         {"healthy": True, "nodes": 2, "gpus": 16, "unhealthy": 0, "faults": [], "agents": []},
     )
-    assert (await shell.run("health")).stdout == "no GPU of 16 GPUs on 2 nodes is unhealthy\nno node agent is missing\n"
+    assert (await shell.run("health")).stdout == "0 of 16 GPUs on 2 nodes are unhealthy\nno node agent is missing\n"
 
 
 async def test_the_slice_of_gang_barrier_devices_is_no_node(cluster: GpuCluster, shell: CommandLine) -> None:

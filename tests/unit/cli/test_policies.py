@@ -31,7 +31,7 @@ def test_a_good_file_is_said_to_be_good_and_what_has_no_effect_yet(tmp_path: Pat
     assert result.exit_code == 0
     assert result.output.splitlines() == [
         "warning: policies.new: near is not available yet: pods that ask for it are refused",
-        f"{file}: good (gpus: 1 rules, policies: 1, nccl.servers: 0)",
+        f"{file}: good (gpus: 1 rules, policies: 1, nccl.servers: 0, tenants: 0)",
     ]
 
 
