@@ -122,6 +122,11 @@ class Cluster:
         """The path of kubectl."""
         return str(self._binaries / "kubectl")
 
+    @property
+    def tool_folders(self) -> tuple[Path, ...]:
+        """The folders of kubectl and Helm."""
+        return self._binaries, build.helm().folder
+
     def kubectl(
         self,
         *arguments: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
 from tests import deploy
 from tests.cluster import Cluster, why_not
@@ -41,15 +42,21 @@ def main() -> int:
     step("applying examples/ in namespace demo")
     online.apply(cluster)
     step("done\n")
-    print(render(online.rows(cluster, deploy.machines(cluster))))
+    machines = deploy.machines(cluster)
+    print(render(online.rows(cluster, machines)))
+    dgx1, h100 = machines
+    tools = ":".join(map(str, (*cluster.tool_folders, Path(sys.executable).parent)))
     print(
         f"""
-node-a pretends to be a DGX-1 with 8 V100, node-b a DGX H100; the GPUs are simulated, everything else is real.
+{dgx1} pretends to be a DGX-1 with 8 V100, {h100} a DGX H100; the GPUs are simulated, everything else is real.
+DRA ALONE: what the same pods would get without topology, the first free GPUs by number.
 Go on:
   export KUBECONFIG={cluster.kubeconfig}
-  {cluster.kubectl_command} -n demo get pods
-  {cluster.kubectl_command} -n demo describe pod nvlink-quad
-  .venv/bin/gputopo topo --cluster        who has GPUs of which node; --detail shows each GPU, -o html draws it
+  export PATH={tools}:$PATH
+  kubectl -n demo get pods
+  kubectl -n demo describe pod nvlink-quad
+  gputopo topo --cluster        who has GPUs of which node; --detail shows each GPU, -o html draws it
+  kubectl delete namespace {online.NAMESPACE}        frees the GPUs of the examples for pods of your own
   make down{" CLUSTER=kind" if arguments.cluster == "kind" else ""}        takes the cluster away"""
     )
     return 0

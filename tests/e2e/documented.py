@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tests import consoles
-from tests.cluster import Cluster, build
+from tests.cluster import Cluster
 from tests.paths import REPO
 
 _MADE_S: Final = 60.0
@@ -35,7 +35,7 @@ def run(cluster: Cluster, page: Path, folder: Path, *, namespace: str = "default
     for context in content["contexts"]:
         context["context"]["namespace"] = namespace
     kubeconfig.write_text(json.dumps(content))
-    tools = (Path(cluster.kubectl_command).parent, build.helm().folder, Path(sys.executable).parent)
+    tools = (*cluster.tool_folders, Path(sys.executable).parent)
     own = {"KUBECONFIG": str(kubeconfig), "PATH": os.pathsep.join([*map(str, tools), os.environ["PATH"]])}
     own |= {f"HELM_{kind}_HOME": str(folder / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
     for command in consoles.commands(page):

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dradriver.api.base import names
 from tests import consoles, deploy, needs
@@ -47,9 +46,7 @@ def step() -> list[str]:
 def test_the_steps_and_the_sessions_as_written(bare: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPO)
     bare.helm(*step(), *SIMULATED, "--set", f"image.tag={deploy.TAG}")
-    trainer = yaml.safe_load(next(snippets(README)).text)
-    trainer["spec"]["containers"][0]["imagePullPolicy"] = "IfNotPresent"  # in the place of a registry
-    bare.kubectl("apply", "-f", "-", input=yaml.safe_dump(trainer))
+    bare.kubectl("apply", "-f", "-", input=next(snippets(README)).text)
     bare.kubectl("wait", "--for=condition=Ready", "pod/trainer", "--timeout=60s")
     placed = ("get", "events", "--field-selector", "reason=PlacedOnGPUs", "-o", "name")
     eventually("an Event says what the pod got", lambda: bare.kubectl(*placed).stdout)

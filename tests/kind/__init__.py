@@ -16,7 +16,7 @@ class KindCluster:
     """A kind cluster with the interface of the local one, as far as the demo needs it."""
 
     machines = {f"{NAME}-worker": "dgx1-v100", f"{NAME}-worker2": "dgx-h100"}  # noqa: RUF012  # a constant
-    kubectl_command = "kubectl"
+    tool_folders: tuple[Path, ...] = ()  # kubectl and helm are those of the PATH
 
     @property
     def kubeconfig(self) -> Path:
