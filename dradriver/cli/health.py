@@ -11,7 +11,6 @@ import click
 import msgspec
 
 from dradriver import __version__
-from dradriver.api.base import names
 from dradriver.api.base.dra_objects import ResourceSlice
 from dradriver.api.claims.pins import Claim
 from dradriver.cli.cluster import access, cluster_reading, cluster_view, gpu_faults, policies_in_force
@@ -33,7 +32,7 @@ from dradriver.counted import counted
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.config import ServerConfig
-from dradriver.kube.resources import DAEMON_SETS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from dradriver.kube.resources import DAEMON_SETS, NODES, PODS
 from dradriver.view.document import Cell, Column, Document, Notes, Table, Tone, report, words
 from dradriver.view.output import show_as, warn
 from dradriver.view.terminal_text import plain
@@ -95,10 +94,7 @@ def health(
 
 async def _read(server: ServerConfig, named_namespace: str | None, only: str | None) -> Health:
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        slices = await cluster_reading.listed(client, server, RESOURCE_SLICES, ResourceSlice)
-        # The slice with gang barrier devices belongs to no node.
-        slices = [piece for piece in slices if not names.is_seat(piece.spec.driver, piece.spec.pool.name)]
-        claims = await cluster_reading.listed(client, server, RESOURCE_CLAIMS, cluster_reading.read_claim)
+        slices, claims = await cluster_reading.read(client, server)
         nodes = await cluster_reading.listed(client, server, NODES, read_node)
         namespace = await policies_in_force.driver_namespace(client, named_namespace)
         pods: list[dict[str, Any]] = []

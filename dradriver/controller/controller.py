@@ -121,7 +121,7 @@ class Controller:
             tells_nvsentinel: Whether pods that get GPUs also get NVSentinel's annotation.
         """
         self._clock = clock
-        recorders = recorders or Recorders()
+        recorders, options = recorders or Recorders(), features or FeatureOptions()
         self.worker = Worker(
             client,
             deadlines=deadlines,
@@ -131,7 +131,7 @@ class Controller:
             clock=clock,
             tells_nvsentinel=tells_nvsentinel,
         )
-        self.features = Features(client, self.worker, recorders, features or FeatureOptions(), clock=clock)
+        self.features = Features(client, self.worker, recorders, options, clock=clock)
         self._unread = unread_claims.UnreadClaims(recorders.unread_claim)
         self._reflectors = {
             source: Reflector[Any](
@@ -159,7 +159,7 @@ class Controller:
             client,
             self.worker.picture.templates.known,
             record=recorders.pods.waiting,
-            owner=ReleaseOwner(client, (features or FeatureOptions()).owner),
+            owner=ReleaseOwner(client, options.owner),
         )
 
     def follow(self, policies: Policies) -> None:

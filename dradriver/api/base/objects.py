@@ -50,6 +50,12 @@ class Metadata(Part, frozen=True):
         return msgspec.structs.replace(self, labels={}, annotations={}, owner_references=[])
 
 
+class MetadataOnly(Part, frozen=True):
+    """An object of which only the metadata is read."""
+
+    metadata: Metadata
+
+
 class Condition(Part, frozen=True):
     """One condition of a pod or node."""
 

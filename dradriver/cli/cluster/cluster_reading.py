@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from dradriver import __version__
 from dradriver.api.base import names
 from dradriver.api.base.allocating_driver import OTHERS, OURS, Ledger
 from dradriver.api.base.dra_objects import ResourceSlice
@@ -35,34 +34,36 @@ class ClusterError(DriverError):
         super().__init__(plain(message))  # what a server answers may have line ends
 
 
-async def read(server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
+async def read(client: Client, server: ServerConfig) -> tuple[list[ResourceSlice], list[Claim]]:
     """Read from a cluster this driver's slices, another driver's if ours describe machines alone, and all claims.
+
+    Args:
+        client: An entered client.
+        server: The server, for messages.
 
     Raises:
         ClusterError: The server does not answer or refuses.
-        ConfigError: The credentials are no usable ones.
     """
     from dradriver.api.slices.resource_slices import is_machine_alone  # here: explain says its first words without it
 
-    async with Client(server, user_agent=f"gputopo/{__version__}") as client:
-        slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
-        # The slice with gang barrier devices belongs to no node.
-        slices = [piece for piece in slices if not names.is_seat(piece.spec.driver, piece.spec.pool.name)]
-        claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
-        # Slices with a machine and no devices: another driver allocates the GPUs. ``whose`` finds out which.
-        if machine_pools := {
-            resource_slice.spec.pool.name for resource_slice in slices if is_machine_alone(resource_slice)
-        }:
-            slices_of_driver = {
-                driver: await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(driver))
-                for driver in OTHERS
-            }
-            pools_of_driver = {
-                driver: [resource_slice.spec.pool.name for resource_slice in driver_slices]
-                for driver, driver_slices in slices_of_driver.items()
-            }
-            slices += slices_of_driver[whose(machine_pools, pools_of_driver)]
-        return slices, claims
+    slices = await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(OURS))
+    # The slice with gang barrier devices belongs to no node.
+    slices = [piece for piece in slices if not names.is_seat(piece.spec.driver, piece.spec.pool.name)]
+    claims = await listed(client, server, RESOURCE_CLAIMS, read_claim)
+    # Slices with a machine and no devices: another driver allocates the GPUs. ``whose`` finds out which.
+    if machine_pools := {
+        resource_slice.spec.pool.name for resource_slice in slices if is_machine_alone(resource_slice)
+    }:
+        slices_of_driver = {
+            driver: await listed(client, server, RESOURCE_SLICES, ResourceSlice, field_selector=of_driver(driver))
+            for driver in OTHERS
+        }
+        pools_of_driver = {
+            driver: [resource_slice.spec.pool.name for resource_slice in driver_slices]
+            for driver, driver_slices in slices_of_driver.items()
+        }
+        slices += slices_of_driver[whose(machine_pools, pools_of_driver)]
+    return slices, claims
 
 
 def whose(alone: Collection[str], pools: Mapping[Ledger, Collection[str]]) -> Ledger:

@@ -123,10 +123,10 @@ async def _read(
 
     All text of the last three is safe to print.
     """
-    pieces, claims = await cluster_reading.read(server)
-    suspects = gone_node_views.views(pieces, claims, is_node=lambda _: True)
     reservations = Own()
     async with Client(server, user_agent=f"gputopo/{__version__}") as client:
+        pieces, claims = await cluster_reading.read(client, server)
+        suspects = gone_node_views.views(pieces, claims, is_node=lambda _: True)
         namespace = await policies_in_force.driver_namespace(client, None)
         await reservations.read_reservations(client, server, namespace)
         reserved: dict[str, dict[str, str]] = {}

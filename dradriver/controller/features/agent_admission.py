@@ -7,10 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import msgspec
-
 from dradriver.api.base import pod_security
-from dradriver.api.base.objects import Metadata
+from dradriver.api.base.objects import Metadata, MetadataOnly
 from dradriver.errors import DriverError
 from dradriver.kube.client import Client
 from dradriver.kube.event_recorder import Recorder, Reference
@@ -22,10 +20,6 @@ PERIOD_S: Final = 600.0  # Events are deleted after an hour
 
 Record = Callable[[Metadata, str], Awaitable[None]]
 """Writes an Event about a DaemonSet: its metadata, the message."""
-
-
-class _Object(msgspec.Struct):
-    metadata: Metadata
 
 
 def recorder(client: Client, *, instance: str) -> Record:
@@ -75,12 +69,14 @@ class AgentAdmission:
             ApiError: The server refuses.
             Unreachable: No answer.
         """
-        namespace = await self._client.get(NAMESPACES, self._namespace, type=_Object)
+        namespace = await self._client.get(NAMESPACES, self._namespace, type=MetadataOnly)
         level = pod_security.forbidding_level(namespace.metadata.labels)
         if not level:
             return
         message = f"{pod_security.problem(self._namespace, level)}. Run: {pod_security.cure(self._namespace)}"
         logger.warning("%s", message)
         if self._record is not None:
-            daemon_set = await self._client.get(DAEMON_SETS, self._daemon_set, namespace=self._namespace, type=_Object)
+            daemon_set = await self._client.get(
+                DAEMON_SETS, self._daemon_set, namespace=self._namespace, type=MetadataOnly
+            )
             await self._record(daemon_set.metadata, message)

@@ -80,9 +80,8 @@ class IdlePods:
         self._picture, self._say, self._ends = picture, say, ends
         self._clock, self._monotonic = clock or time.time, monotonic or time.monotonic
         self._writer = IdleWriter(client, OwnerKinds(client), picture.pods, clock=self._clock)
-        self._heard: dict[
-            str, tuple[float, float | None]
-        ] = {}  # by a claim's uid: its last report of idleness, and when it came
+        # By a claim's uid: its last report of idleness, and when it came.
+        self._heard: dict[str, tuple[float, float | None]] = {}
         self._tried: dict[Key, float] = {}  # by workload: when its last step was tried
         self._told: dict[str, str] = {}  # by a pod's uid: the text of its last Event
         # By the uid of a workload's first pod: until when the server asks to leave the workload alone.

@@ -104,19 +104,20 @@ class Evictions:
         self._evicted_at = {key: noted for key, noted in self._evicted_at.items() if now < noted[0] + MINUTE_S}
         return tuple((workload, now - at) for (workload, _), (at, _) in self._evicted_at.items())
 
-    def _note(self, workload: Key, pod: Pod) -> bool:
-        """Note that a workload, of which this pod is, was told to end; return whether it was not noted already."""
+    def _note(self, workload: Key, pod: Pod) -> tuple[Key, str] | None:
+        """Note that the workload of a pod was told to end; return the note, or None if there was one already."""
         uid = pod.metadata.uid
         key = workload, uid if workload == pod_key(pod) else ""
         if key in self._evicted_at:
-            return False
+            return None
         self._evicted_at[key] = asyncio.get_running_loop().time(), uid
         self._evicted.add(Evicted(time.time(), uid, lineage_of(pod, workload)))
-        return True
+        return key
 
-    def _forget(self, workload: Key, uid: str = "") -> None:
-        """Note that a workload was not told to end after all; ``uid`` is that of a single pod."""
-        self._evicted.remove(self._evicted_at.pop((workload, uid), (0.0, ""))[1])
+    def _forget(self, note: tuple[Key, str] | None) -> None:
+        """Remove a note of ``_note``: the workload was not told to end after all."""
+        if note in self._evicted_at:
+            self._evicted.remove(self._evicted_at.pop(note)[1])
 
     def begin(self, workload: Key) -> None:
         """Begin the evictions for a workload: forget why earlier ones failed."""
@@ -340,7 +341,7 @@ class Evictions:
         if answer and answer != DONE:
             self._restarts.take_back(gang)
             self.refuse([gang])
-            self._forget(gang)
+            self._forget((gang, ""))
             raise RefusedError(answer)
         if answer:
             self._refusals.forget(gang)
@@ -366,20 +367,18 @@ class Evictions:
         refused = f"pod {shown(f'{namespace}/{name}')} may not be evicted"
         # The eviction counts against those of this minute, once for a gang, from before it is sent: the answer can be
         # late or lost.
-        is_new = not dry_run and self._note(workload, pod)
-        noted_uid = pod.metadata.uid if workload == key else ""
+        note = None if dry_run else self._note(workload, pod)
         try:
             existed = await evict(
                 self._client, current, as_seen=True, chart_value=CHART_VALUE, refused=refused, dry_run=dry_run
             )
         except RefusedError:
-            if is_new:
-                self._forget(workload, noted_uid)
+            self._forget(note)
             self.refuse([workload])
             raise
         except ApiError as error:
-            if is_new and error.status not in _UNSURE:
-                self._forget(workload, noted_uid)
+            if error.status not in _UNSURE:
+                self._forget(note)
             if error.conflict:
                 raise MovedOnError(f"pod {namespace}/{name} was changed meanwhile") from None
             raise
@@ -391,8 +390,7 @@ class Evictions:
         self._not_before[pod.metadata.uid] = self._evicted_until[pod.metadata.uid] = now + TOLD_S
         self._refusals.forget(workload)
         if not existed:  # the cluster cache will soon show that it is gone
-            if is_new:
-                self._forget(workload, noted_uid)
+            self._forget(note)
             return
         self._note(workload, pod)  # again, in case another pod of its gang was refused meanwhile
         logger.info("pod %s/%s is evicted %s", namespace, name, why)

@@ -13,10 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NoReturn
 
-import msgspec
-
 from dradriver.api.base import gang_barrier_device
-from dradriver.api.base.objects import Metadata
+from dradriver.api.base.objects import MetadataOnly
 from dradriver.cluster.cache.cluster_cache import Picture
 from dradriver.controller import metrics
 from dradriver.controller.writing.write_outcome import Outcome, outcome
@@ -49,10 +47,6 @@ def recorder(client: Client, *, instance: str) -> Record:
         await events.record(about=about, type="Warning", reason="NoSeats", message=message, action="Publishing")
 
     return record
-
-
-class _Class(msgspec.Struct):
-    metadata: Metadata
 
 
 class SeatSlice:
@@ -128,7 +122,9 @@ class SeatSlice:
         """
         self._class = ""
         try:
-            self._class = (await self._client.get(DEVICE_CLASSES, gang_barrier_device.CLASS, type=_Class)).metadata.uid
+            self._class = (
+                await self._client.get(DEVICE_CLASSES, gang_barrier_device.CLASS, type=MetadataOnly)
+            ).metadata.uid
         except ApiError as error:
             if not error.not_found:
                 raise

@@ -14,10 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-import msgspec
-
 from dradriver.api.base.errors import WordError
-from dradriver.api.base.objects import Metadata
+from dradriver.api.base.objects import MetadataOnly
 from dradriver.api.claims import usage_config_maps
 from dradriver.api.claims.pins import Key
 from dradriver.api.claims.usage_config_maps import DAY_H, HOUR_S, Detail, Details, Hours
@@ -45,12 +43,6 @@ _LATE_H: Final = 6  # earlier hours at most in the current hour's ConfigMap, whi
 _CONFLICT: Final = 409
 _SKEW_S: Final = float(HOUR_S)  # that another's clock may be ahead; what it has counted is not counted again
 _SLACK_S: Final = 0.01  # what is written is rounded
-
-
-class _Stored(msgspec.Struct):
-    """A ConfigMap without its contents."""
-
-    metadata: Metadata
 
 
 class _Overtaken(Exception):  # noqa: N818 - a state of the world
@@ -267,7 +259,7 @@ class UsageStore:
             if name not in self._versions:
                 continue
             try:
-                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace, type=_Stored)
+                await self._client.get(CONFIG_MAPS, name, namespace=self._namespace, type=MetadataOnly)
             except ApiError as error:
                 if error.not_found:
                     deleted.append(day)

@@ -9,6 +9,7 @@ from dradriver.api.slices import resource_slices
 from dradriver.cli.cluster import cluster_reading
 from dradriver.cli.cluster.cluster_view import views
 from dradriver.cluster.views.node_views import NodeView
+from dradriver.kube.client import Client
 from dradriver.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.fakes import amd, nvidia
 from tests.fakes.apiserver import FakeApiServer
@@ -43,12 +44,12 @@ def test_their_devices_and_claims_show_as_gpus_with_holders() -> None:
 
 
 async def test_the_cluster_is_read_so_where_our_agents_publish_no_devices() -> None:
-    async with FakeApiServer() as api:
+    async with FakeApiServer() as api, Client(api.config, user_agent="test") as client:
         for piece in resource_slices.machine_alone(machine("node-a"), node="node-a", node_uid="u"):
             api.put(RESOURCE_SLICES, piece)
         api.put(RESOURCE_SLICES, nvidia.slices("node-a", nvidia.whole(machine("node-a"))))
         api.put(RESOURCE_CLAIMS, theirs("trainer", "gpu-1"))
-        nodes, _ = views(*await cluster_reading.read(api.config))
+        nodes, _ = views(*await cluster_reading.read(client, api.config))
     assert [view.state for view in nodes[0].gpus].count("free") == 7
 
 
@@ -76,7 +77,7 @@ def test_where_our_own_devices_are_published_theirs_change_nothing() -> None:
 
 async def test_amds_devices_show_as_gpus_with_holders_by_their_addresses() -> None:
     node = machine("node-a", "mi210-x8")
-    async with FakeApiServer() as api:
+    async with FakeApiServer() as api, Client(api.config, user_agent="test") as client:
         for piece in resource_slices.machine_alone(node, node="node-a", node_uid="u"):
             api.put(RESOURCE_SLICES, piece)
         api.put(RESOURCE_SLICES, amd.resource_slice("node-a", amd.whole(node)))
@@ -85,7 +86,7 @@ async def test_amds_devices_show_as_gpus_with_holders_by_their_addresses() -> No
         claim = theirs("trainer", "gpu-5-133")
         claim["status"]["allocation"]["devices"]["results"][0]["driver"] = amd.DRIVER
         api.put(RESOURCE_CLAIMS, claim)
-        nodes, warnings = views(*await cluster_reading.read(api.config))
+        nodes, warnings = views(*await cluster_reading.read(client, api.config))
     assert (warnings, [view.name for view in nodes]) == ([], ["node-a"])
     assert [view.state for view in nodes[0].gpus] == ["free"] * 5 + ["allocated"] + ["free"] * 2
     assert [holder.who for holder in nodes[0].gpus[5].holders] == ["team-a/trainer"]
