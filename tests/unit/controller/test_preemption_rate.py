@@ -45,6 +45,18 @@ async def bounded(nodes: str, most: int = 1) -> Contested:
     return cluster
 
 
+async def with_a_pair(nodes: str, most: int, **tenants: Tenant) -> Contested:
+    """Return a cluster of full nodes: the first has two pods of 4 GPUs, each other one has a pod of 8."""
+    cluster = Contested()
+    for node in nodes:
+        cluster.node(node)
+    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on(nodes[0]))
+    for node in nodes[1:]:
+        await cluster.run((f"low-{node}", 8, 0), **on(node))
+    follow(cluster, most, **tenants)
+    return cluster
+
+
 def follow(cluster: Contested, most: int = 1, **tenants: Tenant) -> None:
     preemption = msgspec.structs.replace(ON.queue.preemption, units_per_minute=most)
     cluster.worker.follow(Policies(queue=Queue(preemption=preemption), tenants=tenants))
@@ -168,13 +180,7 @@ async def test_plans_under_way_count_until_all_are_told() -> None:
 
 @pytest.mark.slow
 async def test_evictions_are_saved_for_the_first_in_order_that_needs_many(wall: None) -> None:
-    cluster = Contested()
-    for node in "abcd":
-        cluster.node(node)
-    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
-    for node in "bcd":
-        await cluster.run((f"low-{node}", 8, 0), **on(node))
-    follow(cluster, 2)
+    cluster = await with_a_pair("abcd", 2)
     cluster.pod("first", 8, priority=10, **on("b"))
     async with working(cluster):
         await asyncio.sleep(5)
@@ -191,13 +197,7 @@ async def test_evictions_are_saved_for_the_first_in_order_that_needs_many(wall: 
 
 @pytest.mark.slow
 async def test_who_has_a_higher_priority_does_not_wait_for_what_is_saved(wall: None) -> None:
-    cluster = Contested()
-    for node in "abc":
-        cluster.node(node)
-    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
-    for node in "bc":
-        await cluster.run((f"low-{node}", 8, 0), **on(node))
-    follow(cluster, 1)
+    cluster = await with_a_pair("abc", 1)
     cluster.pod("first", 8, priority=10, **on("b"))
     async with working(cluster):
         await asyncio.sleep(5)
@@ -212,13 +212,7 @@ async def test_who_has_a_higher_priority_does_not_wait_for_what_is_saved(wall: N
 
 @pytest.mark.slow
 async def test_what_is_saved_for_one_that_goes_or_finds_a_place_is_for_others(wall: None) -> None:
-    cluster = Contested()
-    for node in "abc":
-        cluster.node(node)
-    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
-    for node in "bc":
-        await cluster.run((f"low-{node}", 8, 0), **on(node))
-    follow(cluster, 2)
+    cluster = await with_a_pair("abc", 2)
     cluster.pod("first", 8, priority=10, **on("b"))
     async with working(cluster):
         await asyncio.sleep(5)
@@ -253,13 +247,7 @@ async def test_what_is_saved_for_one_whose_scheduler_is_silent_is_for_others(wal
 
 
 async def test_what_is_saved_for_one_that_its_cap_keeps_waiting_is_for_others(wall: None) -> None:
-    cluster = Contested()
-    for node in "abc":
-        cluster.node(node)
-    await cluster.run(*((f"pair-{number}", 4, 0) for number in range(2)), **on("a"))
-    for node in "bc":
-        await cluster.run((f"low-{node}", 8, 0), **on(node))
-    follow(cluster, 2, capped=Tenant(namespaces=("capped",), cap=(Cap(gpus=8),)))
+    cluster = await with_a_pair("abc", 2, capped=Tenant(namespaces=("capped",), cap=(Cap(gpus=8),)))
     cluster.pod("first", 8, priority=10, **on("b"))
     async with working(cluster):
         await asyncio.sleep(5)
